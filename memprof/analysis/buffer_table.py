@@ -1,0 +1,162 @@
+"""XLA's buffer assignment as plain rows: which value lies where, and when memory is taken and given back.
+
+XLA's words: a **logical buffer** is the memory of one value; an **allocation** is a block that the runtime takes as a
+whole (one per argument, per output, per constant, and one **temp block** for everything else); a **heap-simulator
+trace** is the order in which logical buffers inside one allocation come alive and die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from memprof.analysis.program import Program
+from memprof.errors import InternalError
+
+
+class EventKind(IntEnum):
+    """The kinds of heap-simulator events, with the numbers of `HeapSimulatorTrace.Event.Kind`."""
+
+    ALLOC = 0
+    FREE = 1
+    SHARE_WITH = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalBuffer:
+    """The memory of one value: defined by `instruction` at `shape_index`, placed at `offset` of `allocation`."""
+
+    id: int
+    size_bytes: int
+    instruction: int
+    shape_index: tuple[int, ...]
+    allocation: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One block of memory. `color` 0 is the device's own memory; `parameter_number` is None unless it is an argument.
+
+    `is_tuple`: it holds the pointers of a result tuple, not data. `logical_buffers` are the ids placed in it.
+    """
+
+    index: int
+    size_bytes: int
+    color: int
+    is_thread_local: bool
+    is_constant: bool
+    is_live_out: bool
+    is_tuple: bool
+    parameter_number: int | None
+    logical_buffers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step of a heap-simulator trace. `canonical_id` is the buffer whose memory a SHARE_WITH takes."""
+
+    kind: EventKind
+    buffer_id: int
+    canonical_id: int
+    computation_name: str
+    instruction_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The events of one allocation, in order."""
+
+    allocation: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferTable:
+    """See the module's docstring."""
+
+    logical_buffers: Mapping[int, LogicalBuffer]
+    allocations: Sequence[Allocation]
+    traces: tuple[Trace, ...]
+
+    @property
+    def device_allocations(self) -> tuple[Allocation, ...]:
+        """The allocations that take device memory.
+
+        Thread-local ones live in registers or on the stack of one kernel, and colours other than 0 are other memory
+        spaces (host memory, a TPU's on-chip memory); neither is part of XLA's own totals.
+        """
+        return tuple(
+            allocation for allocation in self.allocations if not allocation.is_thread_local and allocation.color == 0
+        )
+
+
+def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
+    """Decode `proto.buffer_assignment`.
+
+    Raises:
+        InternalError: a trace names a buffer that no allocation holds.
+    """
+    assignment = proto.buffer_assignment
+    placed = {
+        assigned.logical_buffer_id: (allocation.index, assigned.offset)
+        for allocation in assignment.buffer_allocations
+        for assigned in allocation.assigned
+    }
+    logical_buffers = {}
+    for message in assignment.logical_buffers:
+        instruction = program.instruction_by_id.get(message.defined_at.instruction_id)
+        if message.id not in placed or instruction is None:
+            continue  # a value that needs no memory, such as a token
+        allocation, offset = placed[message.id]
+        logical_buffers[message.id] = LogicalBuffer(
+            id=message.id,
+            size_bytes=message.size,
+            instruction=instruction,
+            shape_index=tuple(message.defined_at.shape_index),
+            allocation=allocation,
+            offset=offset,
+        )
+    return BufferTable(
+        logical_buffers=logical_buffers,
+        allocations=[_allocation(message, logical_buffers) for message in assignment.buffer_allocations],
+        traces=tuple(
+            _trace(message.events, logical_buffers) for message in assignment.heap_simulator_traces if message.events
+        ),
+    )
+
+
+def _allocation(message: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Allocation:
+    return Allocation(
+        index=message.index,
+        size_bytes=message.size,
+        color=message.color,
+        is_thread_local=message.is_thread_local,
+        is_constant=message.is_constant,
+        is_live_out=message.maybe_live_out,
+        is_tuple=message.is_tuple,
+        parameter_number=message.parameter_number if message.is_entry_computation_parameter else None,
+        logical_buffers=tuple(
+            assigned.logical_buffer_id for assigned in message.assigned if assigned.logical_buffer_id in logical_buffers
+        ),
+    )
+
+
+def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Trace:
+    events = tuple(
+        Event(
+            EventKind(message.kind),
+            message.buffer_id,
+            message.share_with_canonical_id,
+            message.computation_name,
+            message.instruction_name,
+        )
+        for message in messages
+    )
+    # The proto has a field for the allocation, but it is wrong in jaxlib 0.10.2 to 0.11.2: ask the buffers instead.
+    first = logical_buffers.get(events[0].buffer_id)
+    if first is None:
+        raise InternalError(f"XLA's heap trace names buffer {events[0].buffer_id}, which no allocation holds")
+    return Trace(allocation=first.allocation, events=events)

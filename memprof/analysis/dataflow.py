@@ -1,0 +1,296 @@
+"""What each value depends on, and what uses it.
+
+One pass down the program gathers, for every group of positions (see `aliases.py`), what it is made from; one pass up
+gathers what becomes of it. Loops carry facts around, so a program with loops repeats the passes until nothing changes.
+Facts are sets of bits in plain integers (a flag type costs ten times as much), so both passes are
+linear in the size of the program.
+
+Phases come from op names where they tell, and otherwise from the flow:
+
+- an instruction without an op name was inserted by the compiler (a copy, a broadcast, a pad): it belongs to the phase
+  of what it copies or, where that has none, of what uses it;
+- an op name without a mark of differentiation is, after the backward pass, either still work on gradients (clipping,
+  accumulating) or, as soon as parameters or optimizer state come in, the update; before it, it belongs to its users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from memprof.analysis.aliases import ALIASING, Groups
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Phase, Role
+from memprof.analysis.op_names import ModulePaths, Named, named_phase
+from memprof.analysis.program import Instruction, Program
+
+
+class Origin(IntEnum):
+    """What a value is made from: bits of a set.
+
+    The first four are roles of arguments; the next three say that an operation of that phase lies upstream; the
+    `DIRECT_` ones that parameters or optimizer state reach it without passing through the forward or backward pass.
+    """
+
+    PARAMS = 1
+    OPTIMIZER_STATE = 2
+    BATCH = 4
+    OTHER_STATE = 8
+    FORWARD = 16
+    RECOMPUTE = 32
+    BACKWARD = 64
+    DIRECT_PARAMS = 128
+    DIRECT_OPTIMIZER_STATE = 256
+
+
+class Use(IntEnum):
+    """What becomes of a value: bits of a set."""
+
+    FORWARD = 1
+    RECOMPUTE = 2
+    BACKWARD = 4
+    UPDATE = 8
+    RESULT = 16
+    GRADIENT = 32  # it is a gradient of parameters, or a part of one
+
+
+ROLE_ORIGIN = {
+    Role.PARAMS: Origin.PARAMS,
+    Role.OPTIMIZER_STATE: Origin.OPTIMIZER_STATE,
+    Role.BATCH: Origin.BATCH,
+    Role.OTHER_STATE: Origin.OTHER_STATE,
+}
+ROLES = Origin.PARAMS | Origin.OPTIMIZER_STATE | Origin.BATCH | Origin.OTHER_STATE
+
+_PHASE_USE = {
+    Phase.FORWARD: Use.FORWARD,
+    Phase.RECOMPUTE: Use.RECOMPUTE,
+    Phase.BACKWARD: Use.BACKWARD,
+    Phase.UPDATE: Use.UPDATE,
+    Phase.NONE: 0,
+}
+
+# Operations whose result is the same quantity as the operands listed (all operands where None): if the result is a
+# gradient, so is the operand.
+_SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
+    "add": None, "subtract": None, "convert": None, "copy": None, "copy-start": None, "transpose": None,
+    "reshape": None, "negate": None, "slice": None, "concatenate": None, "reverse": None, "all-reduce": None,
+    "all-reduce-start": None, "reduce-scatter": None, "all-gather": None, "all-gather-start": None,
+    "pad": (0,), "dynamic-slice": (0,), "scatter": (0,), "dynamic-update-slice": (0, 1),
+}  # fmt: skip
+
+_LAYOUT = frozenset({"copy", "transpose", "reshape"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
+
+    index: int
+    named: Named
+    inputs: tuple[tuple[int, int], ...]  # (operand number, group)
+    outputs: tuple[int, ...]
+
+
+class Dataflow:
+    """Facts by group. See the module's docstring."""
+
+    def __init__(
+        self, program: Program, groups: Groups, arguments: Mapping[int, ArgumentLeaf], modules: ModulePaths
+    ) -> None:
+        """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
+        self._program = program
+        self.origin = [0] * groups.count
+        self.named = [0] * groups.count
+        self.use = [0] * groups.count
+        self.module = [""] * groups.count
+        self.definers: list[list[int]] = [[] for _ in range(groups.count)]
+        self.argument: dict[int, int] = {}
+        self._modules = modules
+        self._in_memory = groups.in_memory
+        for index in program.entry.parameters:
+            instruction = program.instructions[index]
+            number = instruction.parameter_number
+            for group in groups.of_instruction(instruction):
+                self.argument[group] = number
+                self.origin[group] = ROLE_ORIGIN[arguments[number].role]
+                self.module[group] = modules.of_argument(arguments[number].path)
+        self._operations = _operations(program, groups)
+        for operation in self._operations:
+            for group in operation.outputs:
+                self.definers[group].append(operation.index)
+        self._has_loops = any(program.instructions[index].opcode == "while" for index in groups.order)
+        self._names_tell_modules = any(
+            operation.named in (Named.FORWARD, Named.BACKWARD) and modules.of_op(self._op_name(operation))
+            for operation in self._operations
+        )
+        self._repeat(self._pass_down)
+        self._phases = [self._phase(group) for group in range(groups.count)]
+        self.is_differentiated = any(operation.named is Named.BACKWARD for operation in self._operations)
+        for group in groups.of_instruction(program.instructions[program.entry.root]):
+            self.use[group] |= Use.RESULT
+        self._repeat(self._pass_up)
+
+    def phase(self, group: int) -> Phase:
+        """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them."""
+        phase = self._phases[group]
+        if phase is not Phase.NONE:
+            return phase
+        use = self.use[group]
+        if use & Use.FORWARD or not self.is_differentiated:
+            return Phase.FORWARD
+        if use & Use.RECOMPUTE:
+            return Phase.RECOMPUTE
+        if use & Use.BACKWARD:
+            return Phase.BACKWARD
+        return Phase.UPDATE if use & Use.UPDATE else Phase.NONE
+
+    def _phase(self, group: int) -> Phase:
+        """The phase as names and what lies upstream tell it; NONE where they do not."""
+        named, origin = self.named[group], self.origin[group]
+        if named & Named.BACKWARD:
+            return Phase.BACKWARD
+        if named & Named.RECOMPUTE:
+            return Phase.RECOMPUTE
+        if named & Named.FORWARD:
+            return Phase.FORWARD
+        if origin & Origin.BACKWARD:
+            updates = origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE)
+            return Phase.UPDATE if updates else Phase.BACKWARD
+        if origin & (Origin.FORWARD | Origin.RECOMPUTE):
+            return Phase.FORWARD
+        return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE
+
+    def _op_name(self, operation: _Operation) -> str:
+        return self._program.instructions[operation.index].op_name
+
+    def _repeat(self, one_pass: Callable[[], bool]) -> None:
+        while one_pass() and self._has_loops:
+            pass
+
+    def _pass_down(self) -> bool:
+        """Origins, phases and modules, from definitions to uses. Returns whether anything changed."""
+        changed = False
+        origin, named, argument = self.origin, self.named, self.argument
+        for operation in self._operations:
+            made_from = 0
+            inherited = 0
+            for _, group in operation.inputs:
+                made_from |= origin[group]
+                if group in argument:
+                    made_from |= (origin[group] & 3) << 7  # PARAMS, OPTIMIZER_STATE as DIRECT_...
+                elif operation.named is Named.NOTHING:
+                    inherited |= named[group]
+            if operation.named is Named.NOTHING:
+                shown = inherited
+            else:
+                shown = operation.named.value
+                if operation.named is not Named.UNPHASED:
+                    made_from = (made_from & 127) | shown << 4  # FORWARD, RECOMPUTE, BACKWARD as origins
+            for group in operation.outputs:
+                if group in argument:
+                    continue  # the argument's own next version: it keeps its role
+                if made_from & ~origin[group] or shown & ~named[group]:
+                    origin[group] |= made_from
+                    named[group] |= shown
+                    changed = True
+            changed |= self._pass_module_down(operation)
+        return changed
+
+    def _pass_module_down(self, operation: _Operation) -> bool:
+        module = self._modules.of_op(self._op_name(operation)) or self._module_of_inputs(operation)
+        changed = False
+        for group in operation.outputs:
+            if module and not self.module[group]:
+                self.module[group] = module
+                changed = True
+        return changed
+
+    def _module_of_inputs(self, operation: _Operation) -> str:
+        """The module that an operation without a module in its name takes from what it reads.
+
+        An operation of the forward or backward pass, where the framework names modules, stands at top level on purpose;
+        only what JAX does between modules (slicing and stacking for a loop) belongs to the module of what it moves.
+        """
+        inputs = operation.inputs
+        if self._names_tell_modules and operation.named not in (Named.NOTHING, Named.UNPHASED):
+            opcode = self._program.instructions[operation.index].opcode
+            if opcode not in _SAME_QUANTITY:
+                return ""
+            moved = 1 if opcode == "dynamic-update-slice" else 0
+            inputs = tuple((number, group) for number, group in inputs if number == moved)
+        of_inputs = [(self.module[group], group in self.argument) for _, group in inputs]
+        of_arguments = (module for module, is_argument in of_inputs if module and is_argument)
+        return next(of_arguments, "") or next((module for module, _ in of_inputs if module), "")
+
+    def _pass_up(self) -> bool:
+        """Uses, from uses to definitions. Returns whether anything changed."""
+        changed = False
+        use = self.use
+        for operation in reversed(self._operations):
+            instruction = self._program.instructions[operation.index]
+            of_outputs = 0
+            for group in operation.outputs:
+                of_outputs |= use[group]
+            phase = self._phases[operation.outputs[0]] if operation.outputs else Phase.NONE
+            if operation.named is Named.NOTHING:
+                passed = of_outputs & ~Use.GRADIENT
+            elif phase is Phase.NONE:
+                passed = of_outputs & ~(Use.GRADIENT | Use.RESULT)
+            else:
+                passed = _PHASE_USE[phase]
+                if instruction.opcode in _LAYOUT or not self._in_memory.issuperset(operation.outputs):
+                    # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
+                    # keeping their results, and puts off a change of layout until the backward pass needs it: then
+                    # what they read is used in the backward pass.
+                    passed |= of_outputs & (Use.RECOMPUTE | Use.BACKWARD)
+            for number, group in operation.inputs:
+                bits = passed
+                if self._phases[group] is Phase.BACKWARD and self._is_gradient(
+                    operation, instruction, number, group, of_outputs
+                ):
+                    bits |= Use.GRADIENT
+                    if not self._names_tell_modules:  # a gradient belongs to the parameter that it updates
+                        self.module[group] = self.module[operation.outputs[0]]
+                if bits & ~use[group]:
+                    use[group] |= bits
+                    changed = True
+        return changed
+
+    def _is_gradient(
+        self, operation: _Operation, instruction: Instruction, number: int, group: int, of_outputs: int
+    ) -> bool:
+        """Whether a value of the backward pass is a gradient, or a part of one, because of this use of it."""
+        if operation.named is Named.UNPHASED:
+            return True  # what works on it is no longer differentiation: accumulating, clipping, the update
+        if not of_outputs & (Use.GRADIENT | Use.RESULT):
+            return False
+        if operation.named is Named.NOTHING:
+            return True
+        if instruction.opcode == "reduce":
+            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name.
+            return any(
+                self._program.instructions[definer].op_name == instruction.op_name for definer in self.definers[group]
+            )
+        operands = _SAME_QUANTITY.get(instruction.opcode, ())
+        return operands is None or number in operands
+
+
+def _operations(program: Program, groups: Groups) -> Sequence[_Operation]:
+    operations = []
+    phases: dict[str, Named] = {}
+    for index in groups.order:
+        instruction = program.instructions[index]
+        if instruction.opcode in ALIASING:
+            continue
+        inputs = []
+        for number, operand in enumerate(instruction.operands):
+            for group in groups.of_instruction(program.instructions[operand]):
+                inputs.append((number, group))
+        op_name = instruction.op_name
+        if op_name not in phases:
+            phases[op_name] = named_phase(op_name)
+        outputs = tuple(groups.of_instruction(instruction))
+        operations.append(_Operation(index, phases[op_name], tuple(inputs), outputs))
+    return operations

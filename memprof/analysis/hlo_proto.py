@@ -1,0 +1,148 @@
+"""The part of XLA's `hlo.proto` that memprof reads, declared by field number.
+
+No light package ships Python classes for `xla/service/hlo.proto` and `xla/xla_data.proto`. Protocol buffers skip the
+fields that a reader does not declare, so the few messages below parse any `xla.HloProto`, and protobuf's C parser does
+the work. Field names and numbers are those of openxla/xla; they have been stable for years, and the integration tests
+read a proto of each supported jaxlib.
+
+    HloProto.FromString(data).hlo_module.computations[0].name
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "int64": _Field.TYPE_INT64,
+    "int32": _Field.TYPE_INT32,
+    "uint32": _Field.TYPE_UINT32,
+    "bool": _Field.TYPE_BOOL,
+    "string": _Field.TYPE_STRING,
+    "bytes": _Field.TYPE_BYTES,
+}
+
+# message: {field name: (number, type)}; a type that ends in [] is repeated, one that is no scalar names a message.
+_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "ShapeProto": {"element_type": (2, "int32"), "dimensions": (3, "int64[]"), "tuple_shapes": (4, "ShapeProto[]")},
+    "OpMetadata": {
+        "op_type": (1, "string"),
+        "op_name": (2, "string"),
+        "source_file": (3, "string"),
+        "source_line": (4, "int32"),
+        "stack_frame_id": (15, "int32"),
+    },
+    "HloInstructionProto": {
+        "name": (1, "string"),
+        "opcode": (2, "string"),
+        "shape": (3, "ShapeProto"),
+        "metadata": (7, "OpMetadata"),
+        "parameter_number": (9, "int64"),
+        "tuple_index": (13, "int64"),
+        "custom_call_target": (28, "string"),
+        "id": (35, "int64"),
+        "operand_ids": (36, "int64[]"),
+        "called_computation_ids": (38, "int64[]"),
+    },
+    "HloComputationProto": {
+        "name": (1, "string"),
+        "instructions": (2, "HloInstructionProto[]"),
+        "id": (5, "int64"),
+        "root_id": (6, "int64"),
+        "is_fusion_computation": (7, "bool"),
+    },
+    "InstructionSequence": {"instruction_ids": (1, "int64[]")},
+    # A protobuf map is a repeated message of key and value.
+    "SequencesEntry": {"key": (1, "int64"), "value": (2, "InstructionSequence")},
+    "HloScheduleProto": {"sequences": (1, "SequencesEntry[]")},
+    "FileLocation": {
+        "file_name_id": (1, "int32"),
+        "function_name_id": (2, "int32"),
+        "line": (3, "int32"),
+    },
+    "StackFrame": {"file_location_id": (1, "int32"), "parent_frame_id": (2, "int32")},
+    "StackFrameIndexProto": {
+        "file_names": (1, "string[]"),
+        "function_names": (2, "string[]"),
+        "file_locations": (3, "FileLocation[]"),
+        "stack_frames": (4, "StackFrame[]"),
+    },
+    "HloModuleProto": {
+        "name": (1, "string"),
+        "computations": (3, "HloComputationProto[]"),
+        "entry_computation_id": (6, "int64"),
+        "schedule": (7, "HloScheduleProto"),
+        "stack_frame_index": (17, "StackFrameIndexProto"),
+    },
+    "Location": {"shape_index": (3, "int64[]"), "instruction_id": (4, "int64")},
+    "LogicalBufferProto": {
+        "id": (1, "int64"),
+        "size": (2, "int64"),
+        "defined_at": (3, "Location"),
+        "color": (4, "int64"),
+    },
+    "Assigned": {"logical_buffer_id": (1, "int64"), "offset": (2, "int64"), "size": (3, "int64")},
+    "BufferAllocationProto": {
+        "index": (1, "int64"),
+        "size": (2, "int64"),
+        "is_thread_local": (3, "bool"),
+        "is_entry_computation_parameter": (5, "bool"),
+        "parameter_number": (6, "int64"),
+        "maybe_live_out": (7, "bool"),
+        "color": (8, "int64"),
+        "assigned": (9, "Assigned[]"),
+        "parameter_shape_index": (10, "int64[]"),
+        "is_tuple": (11, "bool"),
+        "is_constant": (12, "bool"),
+    },
+    "Event": {
+        "kind": (1, "int32"),
+        "buffer_id": (2, "int64"),
+        "computation_name": (3, "string"),
+        "instruction_name": (4, "string"),
+        "share_with_canonical_id": (5, "int64"),
+    },
+    "HeapSimulatorTrace": {"events": (1, "Event[]"), "whole_module_simulation": (2, "bool")},
+    "BufferAssignmentProto": {
+        "logical_buffers": (1, "LogicalBufferProto[]"),
+        "buffer_allocations": (3, "BufferAllocationProto[]"),
+        "heap_simulator_traces": (4, "HeapSimulatorTrace[]"),
+    },
+    "HloProto": {"hlo_module": (1, "HloModuleProto"), "buffer_assignment": (3, "BufferAssignmentProto")},
+}
+
+# xla/xla_data.proto, PrimitiveType, in XLA's own short names.
+PRIMITIVE_TYPES: dict[int, str] = dict(
+    enumerate(
+        "invalid pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 tuple opaque c64 bf16 token c128 f8e5m2 f8e4m3fn s4 u4"
+        " f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu".split()
+    )
+)
+
+
+def _message_classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="memprof/hlo.proto", package="memprof.xla", syntax="proto3")
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for field_name, (number, type_name) in fields.items():
+            scalar = type_name.removesuffix("[]")
+            field = message.field.add(name=field_name, number=number)
+            field.label = _Field.LABEL_REPEATED if type_name.endswith("[]") else _Field.LABEL_OPTIONAL
+            if scalar in _SCALARS:
+                field.type = _SCALARS[scalar]
+            else:
+                field.type = _Field.TYPE_MESSAGE
+                field.type_name = f".memprof.xla.{scalar}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"memprof.xla.{name}")) for name in _MESSAGES
+    }
+
+
+_CLASSES = _message_classes()
+# The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
+# convert what they read into records at once.
+HloProto: Any = _CLASSES["HloProto"]

@@ -1,0 +1,131 @@
+"""What memory holds, when, and why: the claims laid over the lifetimes.
+
+A **holding** is one stretch of time in which one value has a piece of memory. Where several values share a piece, it
+belongs to the one that took it last. What lies outside the temp block is held for the whole step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from memprof.analysis.attribution import attribute
+from memprof.analysis.buffer_table import BufferTable
+from memprof.analysis.liveness import Lifetime, Liveness, MemorySpan, replay
+from memprof.analysis.program_order import ProgramOrder
+from memprof.analysis.rule import Claim
+from memprof.analysis.values import Value, Values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """See the module's docstring.
+
+    Attributes:
+        offset: in the temp block; None outside it.
+        start, end: first and last position in program order.
+        events: the same in the trace: held from one event up to another; None for what is held throughout.
+        at_peak: whether it is held at the peak of its trace.
+    """
+
+    value: Value
+    claim: Claim
+    size_bytes: int
+    offset: int | None
+    start: int
+    end: int
+    events: tuple[int, int] | None
+    at_peak: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """All holdings of one program: those of the whole step and those of the temp block, with the two totals."""
+
+    lasting: tuple[Holding, ...]
+    passing: tuple[Holding, ...]
+    footprint_bytes: int
+    live_peak_bytes: int
+    peak_position: int
+
+    @property
+    def at_peak(self) -> tuple[Holding, ...]:
+        """What is held at the peak: its bytes add up to `live_peak_bytes`."""
+        return (*self.lasting, *(holding for holding in self.passing if holding.at_peak))
+
+
+def hold(table: BufferTable, values: Values, order: ProgramOrder) -> Holdings:
+    """Replay the traces of device memory and attribute every buffer.
+
+    Raises:
+        InternalError: see `liveness.replay`.
+    """
+    allocations = {allocation.index: allocation for allocation in table.device_allocations}
+    traces = [replay(trace, table) for trace in table.traces if trace.allocation in allocations]
+    traced = {liveness.trace.allocation for liveness in traces}
+    lasting = []
+    for allocation in allocations.values():
+        if allocation.index in traced or not allocation.logical_buffers:
+            continue
+        value = values.of_allocation(allocation)
+        lasting.append(
+            Holding(
+                value=value,
+                claim=attribute(value),
+                size_bytes=allocation.size_bytes,
+                offset=None,
+                start=0,
+                end=max(order.length - 1, 0),
+                events=None,
+                at_peak=True,
+            )
+        )
+    return Holdings(
+        lasting=tuple(lasting),
+        passing=tuple(holding for liveness in traces for holding in _passing(liveness, table, values, order)),
+        footprint_bytes=sum(allocation.size_bytes for allocation in allocations.values()),
+        live_peak_bytes=sum(holding.size_bytes for holding in lasting)
+        + sum(liveness.peak_bytes for liveness in traces),
+        peak_position=_peak_position(traces, order),
+    )
+
+
+def _peak_position(traces: list[Liveness], order: ProgramOrder) -> int:
+    if not traces:
+        return 0
+    highest = max(traces, key=lambda liveness: liveness.peak_bytes)
+    return order.event_positions(highest.trace)[highest.peak_event]
+
+
+def _passing(liveness: Liveness, table: BufferTable, values: Values, order: ProgramOrder) -> tuple[Holding, ...]:
+    positions = order.event_positions(liveness.trace)
+    by_canonical: dict[int, list[Lifetime]] = defaultdict(list)
+    for lifetime in liveness.lifetimes:
+        by_canonical[lifetime.canonical_id].append(lifetime)
+    for lifetimes in by_canonical.values():
+        lifetimes.sort(key=lambda lifetime: lifetime.start)
+    holdings = []
+    for span in sorted(liveness.spans, key=lambda span: span.start):
+        for lifetime, end in _takes(span, by_canonical[span.canonical_id]):
+            buffer = table.logical_buffers[lifetime.buffer_id]
+            value = values.of_buffer(buffer)
+            holdings.append(
+                Holding(
+                    value=value,
+                    claim=attribute(value),
+                    size_bytes=span.size_bytes,
+                    offset=buffer.offset,
+                    start=positions[lifetime.start],
+                    end=positions[end],
+                    events=(lifetime.start, end),
+                    at_peak=lifetime.start <= liveness.peak_event < end,
+                )
+            )
+    return tuple(holdings)
+
+
+def _takes(span: MemorySpan, lifetimes: list[Lifetime]) -> list[tuple[Lifetime, int]]:
+    """The lifetimes within a span, each with the event up to which it has the memory to itself."""
+    inside = [lifetime for lifetime in lifetimes if span.start <= lifetime.start < span.end]
+    ends = [*(lifetime.start for lifetime in inside[1:]), span.end]
+    return list(zip(inside, ends, strict=True))

@@ -1,0 +1,154 @@
+"""What a JAX op name tells: the phase of the step, and the path of modules.
+
+JAX names every operation by the transformations and scopes around it, for example
+`jit(step)/while/body/transpose(jvp(Transformer))/layers_0/mlp/checkpoint/rematted_computation/up/dot_general`.
+XLA joins the names of operations that it merges with `;`.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class Named(IntEnum):
+    """The phases that an op name can show, and whether there is a name at all: bits of a set."""
+
+    NOTHING = 0  # no op name: the compiler inserted the instruction
+    FORWARD = 1
+    RECOMPUTE = 2
+    BACKWARD = 4
+    UNPHASED = 8  # an op name without a mark of differentiation: before, after or beside it
+
+
+# `jvp(` marks what differentiation evaluates, `transpose(` what it derives (as a transformation, `transpose(jvp(f))`;
+# the primitive `transpose` has no parenthesis), `rematted_computation` what `jax.checkpoint` evaluates again.
+_FORWARD = re.compile(r"(?:^|[/(])jvp\(")
+_BACKWARD = re.compile(r"(?:^|[/(])transpose\(")
+_RECOMPUTE = re.compile(r"(?:^|/)rematted_computation(?:/|$)")
+
+
+def named_phase(op_name: str) -> Named:
+    """The phase that an op name shows.
+
+    Of several joined names the earliest phase counts: XLA merges an operation of the backward pass with an equal one of
+    the forward pass by using the forward pass's value.
+    """
+    if not op_name:
+        return Named.NOTHING
+    return min(map(_single_phase, op_name.split(";")))
+
+
+def _single_phase(op_name: str) -> Named:
+    if _RECOMPUTE.search(op_name):
+        return Named.RECOMPUTE
+    if _BACKWARD.search(op_name):
+        return Named.BACKWARD
+    return Named.FORWARD if _FORWARD.search(op_name) else Named.UNPHASED
+
+
+_TRANSFORMED = re.compile(r"^[A-Za-z_]\w*\((.*)\)$")
+
+
+def scope_parts(op_name: str) -> tuple[str, ...]:
+    """The scopes of an op name without JAX's transformations and without the primitive at its end.
+
+    `jit(step)/transpose(jvp(Net))/layers_0/up/dot_general` gives `("step", "Net", "layers_0", "up")`. Flax names a
+    method other than `__call__` with a dot (`embedding.attend`): only the module counts.
+    """
+    parts = []
+    for part in op_name.split(";")[0].split("/")[:-1]:
+        while match := _TRANSFORMED.match(part):
+            part = match.group(1)
+        parts.append(part.partition(".")[0])
+    return tuple(part for part in parts if part)
+
+
+class ModulePaths:
+    """Finds the module of an operation or an argument among the modules that own parameters.
+
+    Parameters name the modules (`state.params['layers_0']['up']['kernel']` is owned by `layers_0/up`), and everything
+    else is matched against them, so that one row of the module table shows a layer's parameters, optimizer state,
+    gradients and activations together.
+    """
+
+    def __init__(self, param_paths: tuple[str, ...]) -> None:
+        """Args: param_paths: paths of the leaves whose role is `params`, as JAX writes them."""
+        keys = [path_keys(path) for path in param_paths]
+        prefix = _common_container(keys)
+        self._paths = {path: "/".join(key[prefix:-1]) for path, key in zip(param_paths, keys, strict=True)}
+        self._leaf_modules = {tuple(key[prefix:]): "/".join(key[prefix:-1]) for key in keys}
+        self._known: set[tuple[str, ...]] = set()
+        for key in keys:
+            for stop in range(prefix + 1, len(key)):
+                self._known.add(tuple(key[prefix:stop]))
+        self._max_leaf = max((len(key) - prefix for key in keys), default=0)
+        self._cache: dict[str, str] = {}
+
+    def of_argument(self, path: str) -> str:
+        """The module of an argument leaf; empty where it belongs to none.
+
+        For optimizer state it is the module of the parameter that it mirrors: the longest end of its path that is also
+        a parameter's path names it.
+        """
+        if path in self._paths:
+            return self._paths[path]
+        keys = path_keys(path)
+        for length in range(min(self._max_leaf, len(keys)), 0, -1):
+            module = self._leaf_modules.get(tuple(keys[-length:]))
+            if module is not None:
+                return module
+        return ""
+
+    def leaf_name(self, path: str) -> str:
+        """The name of a parameter within its module: `kernel`."""
+        return path_keys(path)[-1]
+
+    def of_op(self, op_name: str) -> str:
+        """The deepest known module that the op name passes through; empty where there is none."""
+        module = self._cache.get(op_name)
+        if module is None:
+            module = self._cache[op_name] = self._find(scope_parts(op_name))
+        return module
+
+    def _find(self, parts: tuple[str, ...]) -> str:
+        for start in range(len(parts)):
+            best: tuple[str, ...] = ()
+            current: tuple[str, ...] = ()
+            for part in parts[start:]:
+                if (*current, part) in self._known:
+                    best = current = (*current, part)
+                elif best and part not in _STRUCTURE:
+                    break
+            if best:
+                return "/".join(best)
+        return ""
+
+
+# Scopes that JAX puts between the scopes of modules.
+_STRUCTURE = frozenset(
+    {"while", "body", "cond", "checkpoint", "rematted_computation", "closed_call", "eval_jaxpr", "remat"}
+)
+
+_KEY = re.compile(r"\['([^']*)'\]|\[(?:\"([^\"]*)\")\]|\[(\d+)\]|\.?([A-Za-z_]\w*)")
+
+
+def path_keys(path: str) -> list[str]:
+    """The keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`."""
+    return [next(group for group in match.groups() if group is not None) for match in _KEY.finditer(path)]
+
+
+def _common_container(keys: list[list[str]]) -> int:
+    """How many leading keys hold all parameters without naming a module (`state`, `params`).
+
+    A model with a single top module still shows it: the keys up to and including `params` go where there is one, else
+    the argument's own name.
+    """
+    if not keys:
+        return 0
+    common = 0
+    shortest = min(map(len, keys)) - 1
+    while common < shortest and len({key[common] for key in keys}) == 1:
+        common += 1
+    first = keys[0][:common]
+    return len(first) - first[::-1].index("params") if "params" in first else min(1, common)

@@ -1,0 +1,141 @@
+"""From a capture to a report: the whole analysis on one screen.
+
+    proto ──▶ program ──▶ groups ──▶ data flow ──▶ values ─┐
+          └─▶ buffer table ──▶ liveness ──────────────────┴▶ holdings ──▶ breakdowns and timeline ──▶ report
+
+Nothing here needs JAX. Time and memory are linear in the size of the program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.buffer_table import decode_buffer_table
+from memprof.analysis.capture import ArgumentLeaf, Capture
+from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.checks import check_totals
+from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.holdings import Holding, Holdings, hold
+from memprof.analysis.op_names import ModulePaths
+from memprof.analysis.program import Program, decode_program
+from memprof.analysis.program_order import ProgramOrder
+from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.sources import Sources
+from memprof.analysis.timeline import Change, Timeline
+from memprof.analysis.values import Values
+from memprof.errors import MemprofError
+
+
+def analyze(capture: Capture) -> Report:
+    """Say where every byte of the captured step's device memory goes.
+
+    Raises:
+        MemprofError: the capture's proto cannot be read.
+        InternalError: the program's numbers do not add up to the compiler's own totals.
+    """
+    started = time.perf_counter()
+    proto = parse_proto(capture.hlo_proto)
+    program = decode_program(proto)
+    table = decode_buffer_table(proto, program)
+    modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
+    values = Values(program, table, _by_parameter_number(capture.arguments), modules)
+    order = ProgramOrder(program, values.order)
+    holdings = hold(table, values, order)
+    check_totals(capture, table, holdings)
+
+    buffers = _live_buffers(holdings, program)
+    rest = holdings.footprint_bytes - holdings.live_peak_bytes
+    return Report(
+        label=capture.label,
+        workload=capture.workload,
+        techniques=capture.techniques,
+        config=capture.config,
+        target=capture.target,
+        toolchain=capture.toolchain,
+        compiler=capture.compiler,
+        timings=capture.timings,
+        footprint_bytes=holdings.footprint_bytes,
+        live_peak_bytes=holdings.live_peak_bytes,
+        num_params=capture.num_params,
+        flops=capture.flops,
+        recomputed_flops=capture.recomputed_flops,
+        categories=sum_by_category(buffers, fragmentation_bytes=rest),
+        by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
+        by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
+        by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
+        modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest),
+        buffers=buffers,
+        timeline=_timeline(holdings, order, values),
+        unused_arguments=tuple(leaf for leaf in capture.arguments if leaf.parameter_number is None),
+        analysis_seconds=time.perf_counter() - started,
+    )
+
+
+def parse_proto(data: bytes) -> Any:
+    """Parse a serialized `xla.HloProto`.
+
+    Raises:
+        MemprofError: it is none.
+    """
+    try:
+        return HloProto.FromString(data)
+    except DecodeError as error:
+        raise MemprofError(
+            f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
+        ) from error
+
+
+def _by_parameter_number(arguments: Sequence[ArgumentLeaf]) -> dict[int, ArgumentLeaf]:
+    return {leaf.parameter_number: leaf for leaf in arguments if leaf.parameter_number is not None}
+
+
+def _live_buffers(holdings: Holdings, program: Program) -> tuple[LiveBuffer, ...]:
+    sources = Sources(program)
+    buffers = [_live_buffer(holding, program, sources) for holding in holdings.at_peak]
+    return tuple(sorted(buffers, key=lambda buffer: -buffer.size_bytes))
+
+
+def _live_buffer(holding: Holding, program: Program, sources: Sources) -> LiveBuffer:
+    value, claim = holding.value, holding.claim
+    return LiveBuffer(
+        size_bytes=holding.size_bytes,
+        shape=value.shape,
+        dtype=value.dtype,
+        category=claim.category,
+        phase=Phase.ARGUMENT if value.argument else Phase.CONSTANT if value.is_constant else value.phase,
+        module=value.module,
+        name=value.name,
+        op=value.argument.path if value.argument else value.op_name,
+        source="" if value.argument else sources.line(program.instructions[value.operation]),
+        rule=claim.rule,
+        evidence=claim.evidence,
+        start=holding.start,
+        end=holding.end,
+        offset=holding.offset,
+    )
+
+
+def _timeline(holdings: Holdings, order: ProgramOrder, values: Values) -> Timeline:
+    base: dict[Category, int] = {}
+    for holding in holdings.lasting:
+        base[holding.claim.category] = base.get(holding.claim.category, 0) + holding.size_bytes
+    changes = []
+    for holding in holdings.passing:
+        assert holding.events is not None
+        (start, end), category, size = holding.events, holding.claim.category, holding.size_bytes
+        changes.append(((holding.start, start), Change(holding.start, category, size)))
+        changes.append(((holding.end, end), Change(holding.end, category, -size)))
+    # Within one event a death comes before a birth: the memory changes hands.
+    changes.sort(key=lambda change: (change[0], change[1].delta_bytes))
+    return Timeline(
+        num_positions=order.length,
+        base=base,
+        changes=tuple(change for _, change in changes),
+        phases=order.phase_spans(values.phase_of),
+        peak_position=holdings.peak_position,
+    )

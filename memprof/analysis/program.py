@@ -1,0 +1,210 @@
+"""The optimized program, decoded from its proto into records with dense indices.
+
+    program = decode_program(hlo_proto)
+    program.instructions[program.entry.root].opcode
+
+Instructions and computations are numbered from 0 in the order of the proto, so that everything downstream keeps its
+facts in plain lists. The leaves of an instruction's result (one for an array, several for a tuple) are numbered too:
+a **position** is one leaf of one instruction's result, the finest thing that data flows through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from memprof.analysis.hlo_proto import PRIMITIVE_TYPES
+from memprof.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions."""
+
+    shape_index: tuple[int, ...]
+    dtype: str
+    dimensions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The leaves of a result in order; for a tuple, `child_starts[k]` is the first leaf of its k-th element."""
+
+    leaves: tuple[Leaf, ...]
+    child_starts: tuple[int, ...] | None
+
+    def child(self, index: int) -> range:
+        """The leaves of the tuple's element `index`."""
+        assert self.child_starts is not None
+        return range(self.child_starts[index], self.child_starts[index + 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
+
+    `first_position` is the number of its first leaf; its leaves are numbered consecutively.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    first_position: int
+    operands: tuple[int, ...]
+    called: tuple[int, ...]
+    parameter_number: int
+    tuple_index: int
+    custom_call_target: str
+    op_name: str
+    source_file: str
+    source_line: int
+    stack_frame_id: int
+
+    @property
+    def positions(self) -> range:
+        return range(self.first_position, self.first_position + len(self.shape.leaves))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """One HLO computation: its instructions in the order they run, its parameters by number, and its root."""
+
+    name: str
+    instructions: tuple[int, ...]
+    parameters: tuple[int, ...]
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack trace."""
+
+    file: str
+    function: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """See the module's docstring. `instruction_by_id` maps the proto's ids to indices."""
+
+    instructions: Sequence[Instruction]
+    computations: Sequence[Computation]
+    entry: Computation
+    num_positions: int
+    instruction_by_id: dict[int, int]
+    frames: Sequence[tuple[Frame, int]]  # (frame, parent frame id); ids count from 1, 0 is the bottom
+
+    def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
+        """The stack trace of an instruction, innermost frame first; empty where the program does not tell."""
+        stack = []
+        frame_id = instruction.stack_frame_id
+        while 0 < frame_id <= len(self.frames):
+            frame, frame_id = self.frames[frame_id - 1]
+            stack.append(frame)
+        if not stack and instruction.source_file:
+            return (Frame(instruction.source_file, "", instruction.source_line),)
+        return tuple(stack)
+
+
+def decode_program(proto: Any) -> Program:
+    """Decode `proto.hlo_module`.
+
+    Args:
+        proto: an `xla.HloProto` (see `hlo_proto.py`).
+
+    Raises:
+        InternalError: the module has no entry computation.
+    """
+    module = proto.hlo_module
+    sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
+    computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
+    instruction_by_id: dict[int, int] = {}
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            instruction_by_id[instruction.id] = len(instruction_by_id)
+
+    instructions: list[Instruction] = []
+    computations: list[Computation] = []
+    num_positions = 0
+    for computation in module.computations:
+        parameters: dict[int, int] = {}
+        for message in computation.instructions:
+            index = len(instructions)
+            instruction = _instruction(message, num_positions, instruction_by_id, computation_by_id)
+            num_positions += len(instruction.shape.leaves)
+            instructions.append(instruction)
+            if instruction.opcode == "parameter":
+                parameters[instruction.parameter_number] = index
+        order = sequences.get(computation.id) or [message.id for message in computation.instructions]
+        computations.append(
+            Computation(
+                name=computation.name,
+                instructions=tuple(instruction_by_id[instruction_id] for instruction_id in order),
+                parameters=tuple(parameters[number] for number in sorted(parameters)),
+                root=instruction_by_id[computation.root_id],
+            )
+        )
+    if module.entry_computation_id not in computation_by_id:
+        raise InternalError("the program has no entry computation; the capture's proto is no compiled HLO module")
+    return Program(
+        instructions=instructions,
+        computations=computations,
+        entry=computations[computation_by_id[module.entry_computation_id]],
+        num_positions=num_positions,
+        instruction_by_id=instruction_by_id,
+        frames=_frames(module.stack_frame_index),
+    )
+
+
+def _instruction(
+    message: Any, first_position: int, instruction_by_id: dict[int, int], computation_by_id: dict[int, int]
+) -> Instruction:
+    metadata = message.metadata
+    return Instruction(
+        name=message.name,
+        opcode=message.opcode,
+        shape=_shape(message.shape),
+        first_position=first_position,
+        operands=tuple([instruction_by_id[operand] for operand in message.operand_ids]),
+        called=tuple([computation_by_id[called] for called in message.called_computation_ids]),
+        parameter_number=message.parameter_number,
+        tuple_index=message.tuple_index,
+        custom_call_target=message.custom_call_target,
+        op_name=metadata.op_name,
+        source_file=metadata.source_file,
+        source_line=metadata.source_line,
+        stack_frame_id=metadata.stack_frame_id,
+    )
+
+
+def _shape(message: Any) -> Shape:
+    if not message.tuple_shapes:
+        return _array_shape(message.element_type, tuple(message.dimensions))
+    leaves: list[Leaf] = []
+    starts = [0]
+    for index, child in enumerate(message.tuple_shapes):
+        for leaf in _shape(child).leaves:
+            leaves.append(Leaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions))
+        starts.append(len(leaves))
+    return Shape(tuple(leaves), tuple(starts))
+
+
+@lru_cache(maxsize=4096)
+def _array_shape(element_type: int, dimensions: tuple[int, ...]) -> Shape:
+    """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
+    dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
+    return Shape((), (0,)) if dtype == "tuple" else Shape((Leaf((), dtype, dimensions),), None)
+
+
+def _frames(index: Any) -> list[tuple[Frame, int]]:
+    files, functions, locations = list(index.file_names), list(index.function_names), list(index.file_locations)
+    frames = []
+    for message in index.stack_frames:
+        location = locations[message.file_location_id - 1]
+        frame = Frame(files[location.file_name_id - 1], functions[location.function_name_id - 1], location.line)
+        # XLA writes the bottom frame's parent as 0 (jaxlib 0.10.2 to 0.12).
+        frames.append((frame, message.parent_frame_id))
+    return frames

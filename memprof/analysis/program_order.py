@@ -1,0 +1,67 @@
+"""Program order: where in the schedule things happen.
+
+A position in program order is the place of an instruction among all that the program runs one after another, with the
+bodies of loops and branches in line. (Instructions inside fusions have no place of their own.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memprof.analysis.buffer_table import EventKind, Trace
+from memprof.analysis.categories import Phase
+from memprof.analysis.program import Instruction, Program
+from memprof.analysis.timeline import PhaseSpan
+
+
+class ProgramOrder:
+    """The instructions that run, in order."""
+
+    def __init__(self, program: Program, order: tuple[int, ...]) -> None:
+        """Args: order: all instructions, fused ones included, definitions before uses (`aliases.Groups.order`)."""
+        fused = {
+            inner
+            for index in order
+            if program.instructions[index].opcode == "fusion"
+            for called in program.instructions[index].called
+            for inner in program.computations[called].instructions
+        }
+        self.instructions = tuple(program.instructions[index] for index in order if index not in fused)
+        self._position = {instruction.name: place for place, instruction in enumerate(self.instructions)}
+
+    @property
+    def length(self) -> int:
+        return len(self.instructions)
+
+    def event_positions(self, trace: Trace) -> tuple[int, ...]:
+        """The position of each event of a trace, and of its end.
+
+        XLA writes the defining instruction into every event, also into FREE. So an ALLOC or SHARE_WITH tells where the
+        program stands, and a FREE happens where it stood last.
+        """
+        positions = []
+        current = 0
+        for event in trace.events:
+            if event.kind is not EventKind.FREE:
+                current = max(current, self._position.get(event.instruction_name, current))
+            positions.append(current)
+        return (*positions, max(self.length - 1, 0))
+
+    def phase_spans(self, phase_of: Callable[[Instruction], Phase]) -> tuple[PhaseSpan, ...]:
+        """Consecutive spans that cover the schedule. What has no phase belongs to the span that it stands in."""
+        spans: list[PhaseSpan] = []
+        for place, instruction in enumerate(self.instructions):
+            if instruction.opcode in _NO_WORK:
+                continue
+            phase = phase_of(instruction)
+            if phase is Phase.NONE or (spans and spans[-1].phase is phase):
+                continue
+            if spans:
+                spans[-1] = PhaseSpan(phase=spans[-1].phase, start=spans[-1].start, end=place - 1)
+            spans.append(PhaseSpan(phase=phase, start=place if spans else 0, end=place))
+        if spans:
+            spans[-1] = PhaseSpan(phase=spans[-1].phase, start=spans[-1].start, end=self.length - 1)
+        return tuple(spans)
+
+
+_NO_WORK = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call"})

@@ -1,0 +1,116 @@
+"""The report: all facts about one capture, ready for any format.
+
+`analysis.pipeline.analyze` makes it. The records hold whole bytes; rounding happens in `reports`, once, at display.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBuffer:
+    """One buffer that is live at the peak.
+
+    Attributes:
+        name: the HLO instruction that defines it, or the argument's path.
+        shape, dtype: of the value; dtype in XLA's words (`bf16`, `f32`, `s32`).
+        module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
+        op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
+        source: `file.py:12` of the user's own code, empty where the program does not tell.
+        rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
+        start, end: first and last position in program order at which the buffer is live (end inclusive).
+        offset: byte offset in the temp block; None for what lies outside it.
+    """
+
+    size_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    category: Category
+    phase: Phase
+    module: str
+    name: str
+    op: str
+    source: str
+    rule: str
+    evidence: str
+    start: int
+    end: int
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNode:
+    """One module and everything under it. A node's categories include those of its children.
+
+    Attributes:
+        path: `layers_0/mlp`; empty for the root.
+        num_params: trainable parameters in it and under it.
+        params: its own parameter leaves (not its children's), as (name, shape, dtype).
+        bytes: sum of `categories`.
+    """
+
+    path: str
+    num_params: int
+    params: tuple[tuple[str, tuple[int, ...], str], ...]
+    categories: Mapping[Category, int]
+    children: tuple[ModuleNode, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.categories.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
+
+    Attributes:
+        footprint_bytes: what the allocator must hold: arguments, outputs that alias no argument, temp block, constants.
+        live_peak_bytes: the most bytes that are live at once; footprint minus live peak is fragmentation.
+        categories: every category, largest footprint or not, in the order of `Category`.
+        by_source, by_dtype, by_phase: the footprint by another key, each adding up to `footprint_bytes`. The empty
+            source, dtype `""` and phase `none` hold what has none (fragmentation).
+        modules: the root of the module tree; its bytes add up to `footprint_bytes`.
+        buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
+        unused_arguments: leaves that jit dropped; they are in the caller's hands, not in the footprint.
+        analysis_seconds: how long decoding and attribution took.
+    """
+
+    label: str
+    workload: str
+    techniques: tuple[str, ...]
+    config: Mapping[str, str | int | float | bool | None]
+    target: TargetInfo
+    toolchain: Toolchain
+    compiler: CompilerTotals
+    timings: Timings
+    footprint_bytes: int
+    live_peak_bytes: int
+    num_params: int
+    flops: int
+    recomputed_flops: int
+    categories: Mapping[Category, int]
+    by_source: Mapping[str, int]
+    by_dtype: Mapping[str, int]
+    by_phase: Mapping[Phase, int]
+    modules: ModuleNode
+    buffers: tuple[LiveBuffer, ...]
+    timeline: Timeline
+    unused_arguments: tuple[ArgumentLeaf, ...]
+    analysis_seconds: float
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the footprint is within the target's memory; None where the target has no fixed amount."""
+        memory_bytes = self.target.memory_bytes
+        return None if memory_bytes is None else self.footprint_bytes <= memory_bytes

@@ -1,0 +1,1 @@
+"""The attribution rules, one idea per file. Each file exposes a `RULE`; `attribution.py` finds them by itself."""

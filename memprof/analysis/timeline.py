@@ -1,0 +1,102 @@
+"""Live bytes over program order, by category.
+
+A timeline keeps changes, not samples: at each position of the schedule some bytes of a category come alive or die. What
+is live for the whole step (arguments, outputs, constants) is the base. A picture of any width is made with `columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memprof.analysis.categories import Category, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`delta_bytes` of `category` come alive (positive) or die (negative) at `position`."""
+
+    position: int
+    category: Category
+    delta_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpan:
+    """Positions `start` to `end` (inclusive) belong to one phase of the step."""
+
+    phase: Phase
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """The moment with the most live bytes within one slice of the program.
+
+    Attributes:
+        position: where in program order that moment is.
+        categories: live bytes by category at that moment; they add up to `live_bytes`.
+    """
+
+    position: int
+    phase: Phase
+    categories: Mapping[Category, int]
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(self.categories.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """See the module's docstring.
+
+    Attributes:
+        num_positions: length of the schedule (positions run from 0).
+        base: bytes by category that are live from beginning to end.
+        changes: in program order; deaths come before births at the same position only where XLA ordered them so.
+        phases: consecutive spans that cover the schedule.
+        peak_position: where the live bytes are highest for the first time.
+    """
+
+    num_positions: int
+    base: Mapping[Category, int]
+    changes: tuple[Change, ...]
+    phases: tuple[PhaseSpan, ...]
+    peak_position: int
+
+    def columns(self, num_columns: int) -> tuple[Column, ...]:
+        """Cut the program into slices of equal length and keep each slice's highest moment.
+
+        Args:
+            num_columns: how many slices at most; fewer come back when the program is shorter.
+
+        Returns:
+            The columns in program order. The highest of them shows the live peak, whatever the number of columns.
+        """
+        num_columns = min(num_columns, self.num_positions)
+        live = dict(self.base)
+        total = sum(live.values())
+        columns: list[Column] = []
+        index = 0
+        for column in range(num_columns):
+            stop = (column + 1) * self.num_positions // num_columns
+            best_total, best_position, best = total, column * self.num_positions // num_columns, dict(live)
+            while index < len(self.changes) and self.changes[index].position < stop:
+                change = self.changes[index]
+                live[change.category] = live.get(change.category, 0) + change.delta_bytes
+                total += change.delta_bytes
+                index += 1
+                if total > best_total:
+                    best_total, best_position, best = total, change.position, dict(live)
+            categories = {category: size for category, size in best.items() if size}
+            columns.append(Column(position=best_position, phase=self.phase_at(best_position), categories=categories))
+        return tuple(columns)
+
+    def phase_at(self, position: int) -> Phase:
+        """The phase of the span that holds `position`."""
+        for span in self.phases:
+            if span.start <= position <= span.end:
+                return span.phase
+        return Phase.NONE

@@ -1,0 +1,171 @@
+"""A value that holds memory, with everything that a rule may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from memprof.analysis.aliases import ALIASING, Groups, position_of
+from memprof.analysis.buffer_table import Allocation, BufferTable, LogicalBuffer
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Phase
+from memprof.analysis.dataflow import Dataflow
+from memprof.analysis.op_names import ModulePaths, Named
+from memprof.analysis.program import Instruction, Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One value in memory.
+
+    Attributes:
+        name, opcode, custom_call_target: of the HLO instruction that defines it.
+        element: place in the result of that instruction: `()` for an array, `(1,)` for the second element of a tuple.
+        op_name: JAX's name of the operation that makes the data: for a fusion, of the operation at its root.
+        operation: the index of that operation, for its stack trace.
+        argument: the leaf, if the value lies in the memory of an argument.
+        is_output, is_constant: it lies in the memory of a result, or is a constant of the program.
+        is_tuple_table: it holds the pointers of a tuple, not data.
+        origin, use: sets of bits, see `dataflow.py`.
+        is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
+    """
+
+    name: str
+    opcode: str
+    custom_call_target: str
+    element: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    op_name: str
+    operation: int
+    module: str
+    phase: Phase
+    origin: int
+    use: int
+    is_past_differentiation: bool = False
+    argument: ArgumentLeaf | None = None
+    is_output: bool = False
+    is_constant: bool = False
+    is_tuple_table: bool = False
+
+
+class Values:
+    """Makes the value of a logical buffer, or of a whole allocation."""
+
+    def __init__(
+        self, program: Program, table: BufferTable, arguments: Mapping[int, ArgumentLeaf], modules: ModulePaths
+    ) -> None:
+        self._program = program
+        self._table = table
+        self._arguments = arguments
+        self._groups = Groups(program, table)
+        self._modules = modules
+        self._flow = Dataflow(program, self._groups, arguments, modules)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All instructions, fused ones included, in program order."""
+        return self._groups.order
+
+    def phase_of(self, instruction: Instruction) -> Phase:
+        """The phase of what an instruction makes."""
+        groups = self._groups.of_instruction(instruction)
+        return self._flow.phase(groups[0]) if groups else Phase.NONE
+
+    def of_buffer(self, buffer: LogicalBuffer) -> Value:
+        """The value that a logical buffer holds."""
+        allocation = self._table.allocations[buffer.allocation]
+        instruction = self._program.instructions[buffer.instruction]
+        position = position_of(instruction, buffer.shape_index)
+        number = allocation.parameter_number
+        argument = None if number is None else self._arguments[number]
+        if position is None:
+            return Value(
+                name=instruction.name,
+                opcode=instruction.opcode,
+                custom_call_target=instruction.custom_call_target,
+                element=buffer.shape_index,
+                shape=(),
+                dtype="tuple",
+                op_name=instruction.op_name,
+                operation=buffer.instruction,
+                module="",
+                phase=Phase.NONE,
+                origin=0,
+                use=0,
+                argument=argument,
+                is_output=allocation.is_live_out,
+                is_tuple_table=True,
+            )
+        group = self._groups.of(position)
+        leaf = instruction.shape.leaves[position - instruction.first_position]
+        operation = self._operation(buffer.instruction, position)
+        op_name = self._program.instructions[operation].op_name
+        return Value(
+            name=instruction.name,
+            opcode=instruction.opcode,
+            custom_call_target=instruction.custom_call_target,
+            element=leaf.shape_index,
+            shape=leaf.dimensions,
+            dtype=leaf.dtype,
+            op_name=op_name,
+            operation=operation,
+            module=self._modules.of_op(op_name) or self._flow.module[group],
+            phase=self._flow.phase(group),
+            origin=self._flow.origin[group],
+            use=self._flow.use[group],
+            is_past_differentiation=not self._flow.named[group] & Named.BACKWARD,
+            argument=argument,
+            is_output=allocation.is_live_out and number is None,
+            is_constant=allocation.is_constant,
+        )
+
+    def of_allocation(self, allocation: Allocation) -> Value:
+        """The value that stands for a whole allocation: an argument, a result or a constant.
+
+        Several values can take turns in one allocation; the largest stands for it, and of equals the last: of a
+        result's memory that is the result.
+        """
+        buffers = [self._table.logical_buffers[buffer_id] for buffer_id in allocation.logical_buffers]
+        if allocation.parameter_number is not None:
+            parameters = [b for b in buffers if self._program.instructions[b.instruction].opcode == "parameter"]
+            buffers = parameters or buffers
+        return self.of_buffer(max(enumerate(buffers), key=lambda numbered: (numbered[1].size_bytes, numbered[0]))[1])
+
+    def _operation(self, index: int, position: int) -> int:
+        """The instruction that makes the data at a position, with an op name where there is one to be had.
+
+        Candidates in order: the definer behind the fusion's root, then any other definer of the group (an accumulator
+        is defined by an unnamed broadcast before the loop and by a named addition in it), then the instruction itself.
+        """
+        for source in self._sources(index, position):
+            if self._program.instructions[source].op_name:
+                return source
+        definers = self._flow.definers[self._groups.of(position)]
+        named = [definer for definer in definers if self._program.instructions[definer].op_name]
+        return named[-1] if named else index
+
+    def _sources(self, index: int, position: int) -> Iterator[int]:
+        """The instruction itself and, through a fusion's root and what only passes data on, the ones that it is of."""
+        program = self._program
+        while True:
+            instruction = program.instructions[index]
+            leaf = position - instruction.first_position
+            if instruction.opcode == "fusion":
+                index = program.computations[instruction.called[0]].root
+                position = program.instructions[index].first_position + leaf
+            elif instruction.opcode == "tuple":
+                for operand in instruction.operands:
+                    num_leaves = len(program.instructions[operand].shape.leaves)
+                    if leaf < num_leaves:
+                        index, position = operand, program.instructions[operand].first_position + leaf
+                        break
+                    leaf -= num_leaves
+            else:
+                yield index
+                if instruction.opcode not in ALIASING | {"copy"} or len(instruction.operands) != 1:
+                    return
+                index = instruction.operands[0]
+                position = program.instructions[index].first_position
+                if len(program.instructions[index].shape.leaves) != 1:
+                    return

@@ -1,0 +1,163 @@
+"""The capture file, `NAME.memprof`: a zip of `manifest.json` and `program.hlo.pb`.
+
+The manifest is versioned JSON; the program is the serialized `xla.HloProto` as XLA wrote it. Never a pickle: a capture
+from somewhere else is safe to open. Reading needs no JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from memprof.analysis.capture import Capture
+from memprof.errors import MemprofError
+
+SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 1
+_MANIFEST, _PROGRAM = "manifest.json", "program.hlo.pb"
+
+
+def write_capture(capture: Capture, path: Path, *, overwrite: bool = False) -> None:
+    """Write a capture so that `path` holds all of it or is not touched.
+
+    Args:
+        overwrite: replace a file that exists.
+
+    Raises:
+        MemprofError: the file exists, or the folder cannot be written to.
+    """
+    check_writable(path, overwrite=overwrite)
+    manifest = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **_to_json(capture)}
+    try:
+        # In the same folder, so that the last step is one atomic rename.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                    archive.writestr(_MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False))
+                    archive.writestr(_PROGRAM, capture.hlo_proto)
+                file.flush()
+                os.fsync(file.fileno())
+                _set_default_mode(temporary)
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise MemprofError(f"the capture cannot be written to {path}: {error.strerror or error}") from error
+
+
+def check_writable(path: Path, *, overwrite: bool) -> None:
+    """Find out before the work starts whether a file can be written.
+
+    Raises:
+        MemprofError: the file exists and must not be overwritten, or its folder is missing or read-only.
+    """
+    if path.exists() and not overwrite:
+        raise MemprofError(f"{path} exists already; choose another name with -o, or overwrite it with --force")
+    if path.is_dir():
+        raise MemprofError(f"{path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise MemprofError(f"the folder {path.parent} does not exist; create it, or choose another with -o")
+    if not os.access(path.parent, os.W_OK):
+        raise MemprofError(f"the folder {path.parent} cannot be written to; choose another with -o, or use --no-save")
+
+
+def read_capture(path: Path) -> Capture:
+    """Read a capture file.
+
+    Raises:
+        MemprofError: there is no such file, or it is no capture, damaged, or of a newer schema.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            program = archive.read(_PROGRAM)
+    except FileNotFoundError as error:
+        raise MemprofError(f"there is no file {path}; `memprof run` writes captures (*.memprof)") from error
+    except IsADirectoryError as error:
+        raise MemprofError(f"{path} is a folder; give a capture (*.memprof)") from error
+    except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise MemprofError(
+            f"{path} is no capture, or a truncated one ({error}); make it again with `memprof run`"
+        ) from error
+    except OSError as error:
+        raise MemprofError(f"{path} cannot be read: {error.strerror or error}") from error
+    _check_schema(manifest, path)
+    try:
+        capture: Capture = _from_json(Capture, {**manifest, "hlo_proto": program})
+    except (KeyError, TypeError, ValueError) as error:
+        raise MemprofError(
+            f"{path} is a damaged capture: its manifest does not fit schema {SCHEMA_VERSION} ({error!s});"
+            " make it again with `memprof run`"
+        ) from error
+    return capture
+
+
+def _check_schema(manifest: Any, path: Path) -> None:
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    name, _, number = str(schema).partition("/")
+    if name != SCHEMA_NAME or not number.isdecimal():
+        raise MemprofError(f"{path} is no capture: its manifest says schema {schema!r}, not '{SCHEMA_NAME}/...'")
+    if int(number) > SCHEMA_VERSION:
+        raise MemprofError(
+            f"{path} has schema {schema}, but this memprof reads up to {SCHEMA_NAME}/{SCHEMA_VERSION};"
+            " read it with a newer memprof (`pip install --upgrade jax-memprof`)"
+        )
+
+
+def _set_default_mode(path: Path) -> None:
+    """Give a temporary file, which only its owner may read, the mode of any other new file."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
+
+
+def _to_json(record: Any) -> Any:
+    """Records as plain JSON values; the proto, which is not JSON, goes into the zip by itself."""
+    fields = (field for field in dataclasses.fields(record) if field.name != "hlo_proto")
+    return {field.name: _value_to_json(getattr(record, field.name)) for field in fields}
+
+
+def _value_to_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _to_json(value)
+    if isinstance(value, (tuple, list)):
+        return [_value_to_json(item) for item in value]
+    return dict(value) if hasattr(value, "keys") else value
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    """A JSON value as the type that a record's field declares.
+
+    Raises:
+        KeyError, TypeError, ValueError: it does not fit.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(
+            **{field.name: _from_json(hints[field.name], value[field.name]) for field in dataclasses.fields(kind)}
+        )
+    if origin is UnionType:
+        if value is None and NoneType in arguments:
+            return None
+        plain = [argument for argument in arguments if argument is not NoneType]
+        return _from_json(plain[0], value) if len(plain) == 1 else value
+    if origin is tuple:
+        return tuple(_from_json(arguments[0], item) for item in value)
+    if origin is not None:  # a mapping of JSON scalars
+        return dict(value)
+    if kind is float and isinstance(value, int):
+        return float(value)
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, str):
+        return kind(value)  # an enumeration
+    raise TypeError(f"{value!r} is no {kind.__name__}")

@@ -1,0 +1,97 @@
+"""The child process that compiles: `python -m memprof.capture.child`.
+
+A compile can take its process down, and the user's code may print or exit; so both happen here, and the command that
+started this process lives on. The job comes as one line of JSON on stdin; messages go back as lines of JSON on what was
+stdout, while everything that anybody prints goes to stderr. When stdin closes, the command is gone: then this process
+cleans up and ends at once, so that no compile outlives a killed command.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from memprof.capture.job import Job, Message
+from memprof.errors import MemprofError, WorkloadError
+
+
+def main() -> None:
+    """Do the job that stdin names."""
+    messages = _claim_stdout()
+    job = Job.from_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_command, args=(job.work_folder,), daemon=True).start()
+
+    def send(message: Message) -> None:
+        messages.write(message.to_json() + "\n")
+        messages.flush()
+
+    try:
+        _run(job, lambda stage: send(Message(kind="stage", text=stage)))
+    except WorkloadError as error:
+        send(Message(kind="workload_error", text=str(error), details=error.details))
+    except MemprofError as error:
+        send(Message(kind="error", text=str(error), error_type=type(error).__name__))
+    else:
+        send(Message(kind="done", text=""))
+
+
+def _run(job: Job, progress: Callable[[str], None]) -> None:
+    progress("importing")
+    # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
+    from memprof.capture.capture_file import write_capture
+    from memprof.capture.compile import compile_step
+    from memprof.capture.targets.choose import choose_target
+
+    target = choose_target(job.target)
+    build = _builder(job.builder)
+    spec = _as_workload_error("could not be built", lambda: build(**job.arguments))
+    dump_folder = job.work_folder / "dump"
+    capture = _as_workload_error(
+        f"could not be compiled for {target.info.name}",
+        lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
+    )
+    progress("writing")
+    shutil.rmtree(dump_folder, ignore_errors=True)
+    write_capture(capture, job.work_folder / "capture.memprof")
+
+
+def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
+    """Whatever the user's code or XLA raises is a result of the run, told with its own traceback."""
+    try:
+        return action()
+    except MemprofError:
+        raise
+    except Exception as error:
+        message = str(error).strip().splitlines()
+        summary = f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": ")
+        raise WorkloadError(f"the step {what}: {summary}", details=traceback.format_exc()) from error
+
+
+def _builder(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    builder: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return builder
+
+
+def _claim_stdout() -> TextIO:
+    """Keep the real stdout for messages, and send everything else that is printed, also by C++, to stderr."""
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return messages
+
+
+def _end_with_the_command(work_folder: Path) -> None:
+    sys.stdin.read()
+    shutil.rmtree(work_folder, ignore_errors=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

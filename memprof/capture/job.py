@@ -1,0 +1,56 @@
+"""What the command and its child process say to each other: one job, then messages, each a line of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One compile.
+
+    Attributes:
+        builder: `module:function` that returns the `StepSpec`; `arguments` are its keyword arguments, JSON values.
+        target: what the user asked for; None for the best there is.
+        work_folder: a folder of this job's own; the capture is written there as `capture.memprof`.
+    """
+
+    builder: str
+    arguments: Mapping[str, Any]
+    target: str | None
+    work_folder: Path
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "work_folder": str(self.work_folder)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        fields = json.loads(text)
+        return cls(**{**fields, "work_folder": Path(fields["work_folder"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of the child.
+
+    Attributes:
+        kind: `stage` (a stage begins), `done`, `error` (a `MemprofError`) or `workload_error` (the step failed).
+        text: the stage's name or the error's sentence; `details` is the traceback of a step that failed.
+        error_type: the class of a `MemprofError`.
+    """
+
+    kind: str
+    text: str
+    details: str = ""
+    error_type: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Message:
+        return cls(**json.loads(text))

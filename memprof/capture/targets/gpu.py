@@ -1,0 +1,72 @@
+"""The catalogue of GPUs: facts as records, and the text that XLA wants of them.
+
+XLA compiles for a GPU that is not there when it is given a `stream_executor.GpuTargetConfigProto` in text form. The
+same program has different peaks on different GPUs, even of one compute capability, so every GPU has its exact facts.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Facts of one GPU. `source` says where they come from: `xla` or `datasheet` (see gpus.toml)."""
+
+    name: str
+    description: str
+    compute_capability: str
+    num_multiprocessors: int
+    fp32_units_per_multiprocessor: int
+    memory_bytes: int
+    bandwidth_bytes_per_second: int
+    l2_cache_bytes: int
+    clock_ghz: float
+    shared_memory_per_multiprocessor_bytes: int
+    shared_memory_per_block_optin_bytes: int
+    threads_per_multiprocessor: int
+    source: str
+
+    def target_config(self) -> str:
+        """The text of a `stream_executor.GpuTargetConfigProto`.
+
+        `device_interconnect_info` is left out: with it, compiling for 64 devices crashes the process.
+        `runtime_version` must be there: without it XLA silently compiles matrix products in another way.
+        """
+        major, minor = self.compute_capability.split(".")
+        return f"""
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {self.shared_memory_per_multiprocessor_bytes}
+  threads_per_core_limit: {self.threads_per_multiprocessor}
+  core_count: {self.num_multiprocessors}
+  fpus_per_core: {self.fp32_units_per_multiprocessor}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {self.bandwidth_bytes_per_second}
+  l2_cache_size: {self.l2_cache_bytes}
+  clock_rate_ghz: {self.clock_ghz}
+  device_memory_size: {self.memory_bytes}
+  shared_memory_per_block_optin: {self.shared_memory_per_block_optin_bytes}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 2 }}
+runtime_version {{ major: 13 minor: 0 patch: 0 }}
+device_description_str: "{self.description}"
+"""
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """All GPUs of the catalogue by name, in alphabetical order."""
+    text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
+    return {name: Gpu(name=name, **facts) for name, facts in sorted(tomllib.loads(text).items())}
