@@ -107,6 +107,7 @@ class Dataflow:
         self.module = [""] * groups.count
         self.definers: list[list[int]] = [[] for _ in range(groups.count)]
         self.argument: dict[int, int] = {}
+        self._owned: set[int] = set()
         self._modules = modules
         self._in_memory = groups.in_memory
         for index in program.entry.parameters:
@@ -116,13 +117,15 @@ class Dataflow:
                 self.argument[group] = number
                 self.origin[group] = ROLE_ORIGIN[arguments[number].role]
                 self.module[group] = modules.of_argument(arguments[number].path)
+                if self.module[group]:
+                    self._owned.add(group)
         self._operations = _operations(program, groups)
         for operation in self._operations:
             for group in operation.outputs:
                 self.definers[group].append(operation.index)
         self._has_loops = any(program.instructions[index].opcode == "while" for index in groups.order)
         self._names_tell_modules = any(
-            operation.named in (Named.FORWARD, Named.BACKWARD) and modules.of_op(self._op_name(operation))
+            operation.named in (Named.FORWARD, Named.BACKWARD) and modules.with_params(self._op_name(operation))
             for operation in self._operations
         )
         self._repeat(self._pass_down)
@@ -199,30 +202,37 @@ class Dataflow:
         return changed
 
     def _pass_module_down(self, operation: _Operation) -> bool:
-        module = self._modules.of_op(self._op_name(operation)) or self._module_of_inputs(operation)
+        module, is_owned = self._modules.of_op(self._op_name(operation)), False
+        if not module:
+            module, is_owned = self._module_of_inputs(operation)
         changed = False
         for group in operation.outputs:
-            if module and not self.module[group]:
+            if module and (not self.module[group] or (is_owned and group not in self._owned)):
                 self.module[group] = module
                 changed = True
+                if is_owned:
+                    self._owned.add(group)
         return changed
 
-    def _module_of_inputs(self, operation: _Operation) -> str:
-        """The module that an operation without a module in its name takes from what it reads.
+    def _module_of_inputs(self, operation: _Operation) -> tuple[str, bool]:
+        """The module that an operation without one in its name takes from what it reads.
 
         An operation of the forward or backward pass, where the framework names modules, stands at top level on purpose;
         only what JAX does between modules (slicing and stacking for a loop) belongs to the module of what it moves.
+
+        Returns:
+            The module, and whether it is the owner of parameters or optimizer state that the update works on: a
+            gradient made elsewhere (of tied parameters, say) does not change whose update it is.
         """
-        inputs = operation.inputs
+        inputs = [group for _, group in operation.inputs]
         if self._names_tell_modules and operation.named not in (Named.NOTHING, Named.UNPHASED):
             opcode = self._program.instructions[operation.index].opcode
             if opcode not in _SAME_QUANTITY:
-                return ""
+                return "", False
             moved = 1 if opcode == "dynamic-update-slice" else 0
-            inputs = tuple((number, group) for number, group in inputs if number == moved)
-        of_inputs = [(self.module[group], group in self.argument) for _, group in inputs]
-        of_arguments = (module for module, is_argument in of_inputs if module and is_argument)
-        return next(of_arguments, "") or next((module for module, _ in of_inputs if module), "")
+            return next((self.module[group] for number, group in operation.inputs if number == moved), ""), False
+        owner = next((self.module[group] for group in inputs if group in self._owned), "")
+        return owner or next((self.module[group] for group in inputs if self.module[group]), ""), bool(owner)
 
     def _pass_up(self) -> bool:
         """Uses, from uses to definitions. Returns whether anything changed."""

@@ -47,7 +47,8 @@ def _single_phase(op_name: str) -> Named:
     return Named.FORWARD if _FORWARD.search(op_name) else Named.UNPHASED
 
 
-_TRANSFORMED = re.compile(r"^[A-Za-z_]\w*\((.*)\)$")
+_TRANSFORMED = re.compile(r"^([A-Za-z_]\w*)\((.*)\)$")
+_SCOPE = re.compile(r"^[A-Za-z_]\w*$")
 
 
 def scope_parts(op_name: str) -> tuple[str, ...]:
@@ -59,9 +60,24 @@ def scope_parts(op_name: str) -> tuple[str, ...]:
     parts = []
     for part in op_name.split(";")[0].split("/")[:-1]:
         while match := _TRANSFORMED.match(part):
-            part = match.group(1)
+            part = match.group(2)
         parts.append(part.partition(".")[0])
     return tuple(part for part in parts if part)
+
+
+def first_plain_scope(op_name: str) -> str:
+    """The outermost scope that is no transformation, no function that JAX compiled apart, and no structure of JAX.
+
+    That is a module without parameters (a dropout layer, a tied output layer) or a `jax.named_scope` of the user;
+    empty where there is none.
+    """
+    for part in op_name.split(";")[0].split("/")[1:-1]:
+        match = _TRANSFORMED.match(part)
+        if match and (match.group(1) == "jit" or "jit(" in part):
+            return ""
+        if not match and part not in _STRUCTURE:
+            return part if _SCOPE.match(part) else ""
+    return ""
 
 
 class ModulePaths:
@@ -105,13 +121,19 @@ class ModulePaths:
         return path_keys(path)[-1]
 
     def of_op(self, op_name: str) -> str:
-        """The deepest known module that the op name passes through; empty where there is none."""
+        """The deepest module with parameters that the op name passes through; else the outermost scope without.
+
+        Empty where there is neither.
+        """
         module = self._cache.get(op_name)
         if module is None:
-            module = self._cache[op_name] = self._find(scope_parts(op_name))
+            module = self.with_params(op_name) or (first_plain_scope(op_name) if self._known else "")
+            self._cache[op_name] = module
         return module
 
-    def _find(self, parts: tuple[str, ...]) -> str:
+    def with_params(self, op_name: str) -> str:
+        """The deepest module with parameters that the op name passes through; empty where there is none."""
+        parts = scope_parts(op_name)
         for start in range(len(parts)):
             best: tuple[str, ...] = ()
             current: tuple[str, ...] = ()

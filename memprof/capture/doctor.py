@@ -1,0 +1,65 @@
+"""What this machine can do: what is installed, what JAX sees, and what is missing for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memprof.capture.toolchain import installed_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at. `ok` is None where it is neither good nor bad; `advice` says what to do where it is bad."""
+
+    what: str
+    ok: bool | None
+    found: str
+    advice: str = ""
+
+
+def examine() -> tuple[Finding, ...]:
+    """Look at packages, backends and CUDA tools. Starts JAX's backends in this process; compiles nothing."""
+    return (*_packages(), *_backends(), *_cuda_tools())
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for name in ("jax", "jaxlib", "flax", "optax", "protobuf"):
+        version = installed_version(name)
+        findings.append(
+            Finding(what=name, ok=version is not None, found=version or "missing", advice=f"pip install {name}")
+        )
+    for name, use in (("xprof", "memory viewer"), ("tensorboard", "trace viewer")):
+        version = installed_version(name)
+        advice = "" if version else 'pip install "jax-memprof[tensorboard]"'
+        findings.append(Finding(what=name, ok=None, found=version or f"missing ({use})", advice=advice))
+    return findings
+
+
+def _backends() -> list[Finding]:
+    import jax
+
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        return [Finding(what="backends", ok=False, found=str(error).splitlines()[0], advice="check JAX_PLATFORMS")]
+    kinds = ", ".join(sorted({f"{device.device_kind} ({device.platform})" for device in devices}))
+    found = f"{len(devices)} x {kinds}"
+    if devices[0].platform == "cpu":
+        return [Finding(what="local device", ok=None, found=f"{found}: steps are compiled, not run, for GPUs")]
+    return [Finding(what="local device", ok=True, found=found)]
+
+
+def _cuda_tools() -> list[Finding]:
+    from memprof.capture import cuda_tools, xla_adapter
+
+    advice = cuda_tools.INSTALL_DEVICELESS
+    tools = {
+        "CUDA plugin": xla_adapter.cuda_plugin_version(),
+        "ptxas": cuda_tools.find_ptxas(),
+        "libdevice": cuda_tools.find_libdevice(),
+    }
+    return [
+        Finding(what=what, ok=where is not None, found=str(where or "missing"), advice=advice)
+        for what, where in tools.items()
+    ]

@@ -1,0 +1,37 @@
+"""The Typer app: the commands in the order of `memprof --help`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memprof.profiler_cli import doctor, list_names, run, show
+from memprof.version import __version__
+
+app = typer.Typer(
+    name="memprof",
+    help="Where every byte of a JAX training step's device memory goes, for any GPU, without needing one.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("show")(show.show)
+app.command("list")(list_names.list_names)
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"memprof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _callback(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of memprof itself."""

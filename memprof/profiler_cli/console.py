@@ -1,0 +1,89 @@
+"""What the two streams are: colour, width and characters of stdout, and progress on stderr.
+
+stdout carries data alone. stderr carries progress, which is drawn on a terminal only, and messages.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TextIO, cast
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+_PIPED_WIDTH = 100
+
+
+def say(message: str) -> None:
+    """Tell the user something that is not data."""
+    _stderr().print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_error(message: str) -> None:
+    """Tell the user in one sentence why the command ends."""
+    _stderr().print(f"[bold red]memprof:[/] {escape(message.rstrip('.'))}.", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def stages(what: str) -> Iterator[Callable[[str], None]]:
+    """Show, on a terminal, which stage the work is at and how long it has taken.
+
+    Yields:
+        A function to call with the name of each stage as it begins.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=_stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(what)
+        yield lambda stage: progress.update(task, description=f"{escape(what)}: {stage}")
+
+
+def width() -> int:
+    """Columns of stdout: the terminal's; for a pipe or a file what COLUMNS says, else enough for a log."""
+    if sys.stdout.isatty():
+        return Console(file=sys.stdout).width
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else _PIPED_WIDTH
+
+
+def color_system() -> Literal["standard", "256", "truecolor"] | None:
+    """The colours of stdout: none for a pipe or a file, or with NO_COLOR, unless FORCE_COLOR asks for them."""
+    system = Console(file=sys.stdout).color_system
+    return cast(Literal["standard", "256", "truecolor"], system) if system in ("standard", "256", "truecolor") else None
+
+
+def has_unicode() -> bool:
+    """Whether block characters can be written to stdout."""
+    try:
+        "█▏├─".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def write(text: str) -> None:
+    """Write data to stdout. What its encoding lacks is replaced rather than failed on."""
+    stream: TextIO = sys.stdout
+    encoding = stream.encoding or "ascii"
+    stream.write(text.encode(encoding, errors="replace").decode(encoding))
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a plain table of texts to stdout: aligned columns, the last one wrapped."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, title in enumerate(titles):
+        table.add_column(title, no_wrap=number < len(titles) - 1, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console = Console(file=sys.stdout, width=width(), highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def _stderr() -> Console:
+    return Console(file=sys.stderr)

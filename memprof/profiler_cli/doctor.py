@@ -1,0 +1,36 @@
+"""`memprof doctor`: what this machine can do, tried for real."""
+
+from __future__ import annotations
+
+from memprof.capture.doctor import Finding, examine
+from memprof.capture.launch import compile_in_child
+from memprof.capture.targets.resolve import CPU, DEFAULT_GPU
+from memprof.errors import MemprofError
+from memprof.profiler_cli.console import say, stages, write_table
+
+_MARKS = {True: "ok", False: "missing", None: "-"}
+
+
+def doctor() -> None:
+    """Say what this machine can do: versions, backends, and a real compile for the CPU and for a GPU without one."""
+    with stages("doctor") as stage:
+        stage("looking at packages and devices")
+        findings = [*examine()]
+        for target in (CPU, DEFAULT_GPU):
+            stage(f"compiling a small step for {target}")
+            findings.append(_try_compile(target))
+    write_table(("", "what", "found"), [(_MARKS[each.ok], each.what, each.found) for each in findings])
+    for advice in dict.fromkeys(each.advice for each in findings if each.ok is False and each.advice):
+        say(f"to mend what is missing: {advice}")
+
+
+def _try_compile(target: str) -> Finding:
+    what = f"compile for {target}"
+    arguments = {"workload": "mlp", "preset": "tiny"}
+    try:
+        capture = compile_in_child(
+            "memprof.workloads.build:build_step", arguments, target=target, progress=lambda stage: None
+        )
+    except MemprofError as error:
+        return Finding(what=what, ok=False, found=str(error))
+    return Finding(what=what, ok=True, found=f"works ({capture.timings.compile_seconds:.1f} s)")

@@ -1,0 +1,69 @@
+"""`memprof list`: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from memprof.profiler_cli.console import write_table
+from memprof.reports.units import format_bytes
+
+_Listing = tuple[Sequence[str], Sequence[Sequence[str]]]  # titles, rows
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    WORKLOADS = "workloads"
+    TECHNIQUES = "techniques"
+    TARGETS = "targets"
+    OPTIMIZERS = "optimizers"
+
+
+def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """List the workloads, techniques, targets or optimizers that there are."""
+    write_table(*_LISTS[kind]())
+
+
+def _workloads() -> _Listing:
+    from memprof.workloads.registry import workloads
+
+    rows = [(each.name, ", ".join(each.presets), each.default_preset, each.summary) for each in workloads()]
+    return ("workload", "presets", "default", "what it is"), rows
+
+
+def _techniques() -> _Listing:
+    from memprof.workloads.registry import techniques
+
+    rows = [(each.usage, each.family, each.summary) for each in techniques()]
+    return ("technique", "family", "what it does"), rows
+
+
+def _targets() -> _Listing:
+    from memprof.capture.targets.gpu import gpus
+
+    rows: list[Sequence[str]] = [
+        (gpu.name, format_bytes(gpu.memory_bytes), gpu.compute_capability, gpu.description, gpu.source)
+        for gpu in gpus().values()
+    ]
+    rows.append(("local", "", "", "the default device of this machine", ""))
+    rows.append(("cpu", "", "", "the host", ""))
+    rows.append(("FILE.pbtxt", "", "", "a GpuTargetConfigProto that XLA exported on a real machine", ""))
+    return ("target", "memory", "capability", "device", "facts from"), rows
+
+
+def _optimizers() -> _Listing:
+    from memprof.workloads.registry import optimizers
+
+    return ("optimizer", "what it is"), [(each.name, each.summary) for each in optimizers()]
+
+
+_LISTS = {
+    Kind.WORKLOADS: _workloads,
+    Kind.TECHNIQUES: _techniques,
+    Kind.TARGETS: _targets,
+    Kind.OPTIMIZERS: _optimizers,
+}
