@@ -53,6 +53,11 @@ class Allocation:
     parameter_number: int | None
     logical_buffers: tuple[int, ...]
 
+    @property
+    def is_temp(self) -> bool:
+        """Whether it is neither an argument nor a result nor a constant."""
+        return self.parameter_number is None and not self.is_live_out and not self.is_constant
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

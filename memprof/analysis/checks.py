@@ -23,6 +23,8 @@ def check_totals(capture: Capture, table: BufferTable, holdings: Holdings) -> No
     _equal("the bytes of the arguments", arguments, capture.compiler.argument_bytes)
     outputs = sum(a.size_bytes for a in allocations if a.is_live_out and a.parameter_number is None)
     _equal("the bytes of the outputs", outputs, capture.compiler.output_bytes - capture.compiler.alias_bytes)
+    temps = sum(a.size_bytes for a in allocations if a.is_temp)
+    _equal("the bytes of the temp block", temps, capture.compiler.temp_bytes)
     if capture.compiler.peak_memory_bytes is not None:
         _equal("the live peak", holdings.live_peak_bytes, capture.compiler.peak_memory_bytes)
     held = sum(holding.size_bytes for holding in holdings.at_peak)

@@ -1,0 +1,12 @@
+"""Reports: facts in, a document out, one format per file.
+
+    Report ──views──▶ Document ──layout──▶ lines ──formats/terminal──▶ text
+       └────────────────formats/json───────────────────────────────▶ text
+
+A view (`views/`) decides what is said and in which order. A document (`document.py`) says it without colours or widths.
+A format (`formats/`) lowers it, or serialises the report itself. The registry finds formats by scanning their folder.
+
+    >>> from memprof.reports.format import RenderOptions
+    >>> from memprof.reports.registry import format_named
+    >>> text = format_named("terminal").render_report(report, RenderOptions(width=80))  # doctest: +SKIP
+"""

@@ -1,0 +1,171 @@
+"""The document: what a report says, without colours, widths or markup.
+
+A view makes a document out of facts; a format lowers it. Blocks follow one another; a table may nest its rows, which
+makes it a tree. Text is exactly what the user's program says: escaping is the format's duty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from memprof.analysis.categories import Category
+
+
+class Tone(StrEnum):
+    """What a text means to the reader, where it is more than plain."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+    MUTED = "muted"
+    ACCENT = "accent"
+
+
+class Align(StrEnum):
+    """The side of its column that a cell stands on. Numbers stand right."""
+
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Shorten(StrEnum):
+    """How the texts of a column may be cut where room is short."""
+
+    NEVER = "never"
+    MIDDLE = "middle"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """The title of the document (level 1) or of what follows (level 2); `aside` is said more quietly beside it."""
+
+    text: str
+    level: int
+    aside: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One line of a list of facts: a label and its values, which are never broken inside."""
+
+    label: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Labelled values, one below the other."""
+
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A sentence or two that the reader should not miss."""
+
+    text: str
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a stack, in bytes."""
+
+    category: Category
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """A stack of parts against a capacity (None: there is no fixed one), with the verdict in words."""
+
+    parts: tuple[Part, ...]
+    capacity_bytes: int | None
+    verdict: str
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        priority: 0 is never dropped; where room is short, the column with the highest number goes first.
+        min_width: how far, in characters, its texts may be shortened before a column is dropped.
+        below: its cell may stand on a line of its own under the row.
+    """
+
+    title: str
+    align: Align = Align.LEFT
+    priority: int = 0
+    shorten: Shorten = Shorten.NEVER
+    min_width: int = 8
+    below: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A text. A format puts the sign of its category before it, and says its tone by its looks."""
+
+    text: str
+    key: Category | Tone | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A length, relative to the longest bar of its column."""
+
+    value: int
+    category: Category | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: a cell per column, and the rows that it is made of."""
+
+    cells: tuple[Cell | Bar, ...]
+    children: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows, largest first, and a total that matches them."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    total: Row
+
+    def __post_init__(self) -> None:
+        assert all(len(row.cells) == len(self.columns) for row in (*self.rows, self.total)), "a cell per column"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One step along a stacked chart: the stack, and the band of the ruler that it falls in."""
+
+    parts: tuple[Part, ...]
+    band: str
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedChart:
+    """Stacks over an ordered axis. The highest moment carries the mark; parts stand in the same order everywhere."""
+
+    moments: tuple[Moment, ...]
+    mark: str
+
+
+Block = Heading | Facts | Note | Gauge | Table | StackedChart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Blocks in reading order."""
+
+    blocks: tuple[Block, ...]

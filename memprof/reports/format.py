@@ -1,0 +1,73 @@
+"""What a format is, and what it is asked for.
+
+A format renders a whole report. One that shows documents is made with `document_format`: the view picked by the options
+makes the document, and the format lowers it. One that serialises facts (json) takes the report as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from memprof.analysis.report import Report
+from memprof.reports.document import Document
+from memprof.reports.views.by import By, by_document
+from memprof.reports.views.modules import DEFAULT_DEPTH
+from memprof.reports.views.summary import DEFAULT_TOP, summary_document
+
+ColorSystem = Literal["standard", "256", "truecolor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderOptions:
+    """What to show, and what it is shown on. A format uses what applies to it: data formats are always whole.
+
+    Attributes:
+        by: one breakdown alone; None for the summary.
+        depth: levels of the module tree.
+        top: rows of the longest lists; the rest is one row, so that totals match.
+        width: columns of the terminal.
+        color: the colours that the terminal has; None for none.
+        unicode: False where only ASCII arrives.
+    """
+
+    by: By | None = None
+    depth: int = DEFAULT_DEPTH
+    top: int = DEFAULT_TOP
+    width: int = 100
+    color: ColorSystem | None = None
+    unicode: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One way to write a report down.
+
+    Attributes:
+        name: what `--format` takes.
+        suffix: of a file in this format, with its dot.
+        summary: one line for `--help` and the docs.
+        render_report: the whole output, ending in one newline.
+    """
+
+    name: str
+    suffix: str
+    summary: str
+    render_report: Callable[[Report, RenderOptions], str]
+
+
+def document_format(*, name: str, suffix: str, summary: str, lower: Callable[[Document, RenderOptions], str]) -> Format:
+    """A format that lowers documents."""
+
+    def render_report(report: Report, options: RenderOptions) -> str:
+        return lower(report_document(report, options), options)
+
+    return Format(name=name, suffix=suffix, summary=summary, render_report=render_report)
+
+
+def report_document(report: Report, options: RenderOptions) -> Document:
+    """The document that the options ask for."""
+    if options.by is None:
+        return summary_document(report, depth=options.depth, top=options.top)
+    return by_document(report, by=options.by, depth=options.depth, top=options.top)

@@ -1,0 +1,85 @@
+"""Lines of spans: text in its final place, with what it means, before anybody has said how that looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import Align, Shorten, Tone
+from memprof.reports.layout.glyphs import ASCII, UNICODE, Glyphs
+from memprof.reports.text import cell_width, printable, shorten_end, shorten_middle, wrap
+
+Key = Category | Tone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A piece of a line.
+
+    Attributes:
+        key: whose colour it takes; None for the terminal's own.
+        filled: the colour stands behind the text, not in it.
+        bold: it is said louder.
+    """
+
+    text: str
+    key: Key | None = None
+    filled: bool = False
+    bold: bool = False
+
+
+Line = tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """What is drawn on. Every text passes through `clean` once, before it is measured."""
+
+    width: int
+    unicode: bool
+
+    @property
+    def glyphs(self) -> Glyphs:
+        return UNICODE if self.unicode else ASCII
+
+    def clean(self, text: str) -> str:
+        """The text with everything escaped that this paper cannot show."""
+        return printable(text, ascii_only=not self.unicode)
+
+    def shorten(self, text: str, width: int, how: Shorten = Shorten.MIDDLE) -> str:
+        """The text, cut to `width` cells unless it may never be cut."""
+        if how is Shorten.NEVER:
+            return text
+        cut = shorten_end if how is Shorten.END else shorten_middle
+        return cut(text, width, ellipsis=self.glyphs.ellipsis)
+
+    def wrap(self, text: str, width: int) -> list[str]:
+        """Prose as lines of at most `width` cells."""
+        return wrap(self.clean(text), width, ellipsis=self.glyphs.ellipsis)
+
+
+def pad(text: str, width: int, align: Align) -> str:
+    """Fill `text` up to `width` cells."""
+    space = " " * (width - cell_width(text))
+    return space + text if align is Align.RIGHT else text + space
+
+
+def trim(line: Line) -> Line:
+    """The line without blanks at its end: they would be noise in a pipe or a diff."""
+    kept = list(line)
+    while kept and not kept[-1].filled and not kept[-1].text.rstrip(" "):
+        kept.pop()
+    if kept and not kept[-1].filled:
+        kept[-1] = replace(kept[-1], text=kept[-1].text.rstrip(" "))
+    return tuple(kept)
+
+
+def merge(spans: list[Span]) -> Line:
+    """Neighbours that look the same as one span."""
+    merged: list[Span] = []
+    for span in spans:
+        if merged and replace(merged[-1], text="") == replace(span, text=""):
+            merged[-1] = replace(span, text=merged[-1].text + span.text)
+        else:
+            merged.append(span)
+    return tuple(merged)

@@ -1,0 +1,140 @@
+"""Tables: a line of titles, the rows with their tree, and the total under a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import Bar, Cell, Column, Row, Shorten, Table, Tone
+from memprof.reports.layout.columns import Fit, Need, break_lines, fit_columns
+from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim
+from memprof.reports.layout.stack import letter
+from memprof.reports.text import cell_width
+
+_LONGEST_BAR = 28
+_SWATCH_WIDTH = 2  # the letter of a category and a blank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FlatRow:
+    """A row in its place: what the tree draws before it, and before the line below it."""
+
+    cells: tuple[Cell | Bar, ...]
+    prefix: str
+    prefix_below: str
+    bold: bool = False
+
+
+def table_lines(table: Table, paper: Paper) -> list[Line]:
+    """The table, without empty columns, and with the titles of those that did not fit named under it."""
+    rows = list(_flatten(table.rows, paper, prefix="", nested=False))
+    total = _FlatRow(cells=table.total.cells, prefix="", prefix_below="", bold=True)
+    needs = [
+        _need(index, column, [*rows, total], paper)
+        for index, column in enumerate(table.columns)
+        if any(_says_something(row.cells[index]) for row in [*rows, total])
+    ]
+    fit = fit_columns(needs, paper.width)
+    longest = [_longest_bar(rows, index) for index in range(len(table.columns))]
+    lines: list[Line] = [_title_line(table.columns, fit)]
+    for row in rows:
+        lines.append(_row_line(row, table.columns, fit, longest, paper))
+        lines += _below_lines(row, table.columns, fit, paper)
+    table_width = sum(fit.widths.values()) + fit.gap * (len(fit.widths) - 1)
+    lines.append((Span(text=paper.glyphs.rule * min(table_width, paper.width), key=Tone.MUTED),))
+    lines.append(_row_line(total, table.columns, fit, longest, paper))
+    hidden = [table.columns[index].title for index in fit.dropped if table.columns[index].title]
+    if hidden:
+        text = f"not shown at this width: {', '.join(hidden)}"
+        lines += [(Span(text=line, key=Tone.MUTED),) for line in paper.wrap(text, paper.width)]
+    return lines
+
+
+def _flatten(rows: tuple[Row, ...], paper: Paper, *, prefix: str, nested: bool) -> Iterator[_FlatRow]:
+    glyphs = paper.glyphs
+    for number, row in enumerate(rows, start=1):
+        is_last = number == len(rows)
+        branch = (glyphs.tree_last if is_last else glyphs.tree_branch) if nested else ""
+        pipe = (" " * len(glyphs.tree_pipe) if is_last else glyphs.tree_pipe) if nested else ""
+        yield _FlatRow(cells=row.cells, prefix=prefix + branch, prefix_below=prefix + pipe)
+        yield from _flatten(row.children, paper, prefix=prefix + pipe, nested=True)
+
+
+def _says_something(cell: Cell | Bar) -> bool:
+    return isinstance(cell, Bar) or bool(cell.text)
+
+
+def _need(index: int, column: Column, rows: list[_FlatRow], paper: Paper) -> Need:
+    if any(isinstance(row.cells[index], Bar) for row in rows):
+        return Need(index=index, column=column, natural=_LONGEST_BAR, minimum=column.min_width)
+    widths = (_cell_width(row.cells[index], paper) + (len(row.prefix) if index == 0 else 0) for row in rows)
+    natural = max(cell_width(column.title), *widths)
+    minimum = natural if column.shorten is Shorten.NEVER else min(natural, column.min_width)
+    return Need(index=index, column=column, natural=natural, minimum=minimum)
+
+
+def _cell_width(cell: Cell | Bar, paper: Paper) -> int:
+    if isinstance(cell, Bar):
+        return 0
+    swatch = _SWATCH_WIDTH if isinstance(cell.key, Category) else 0
+    return cell_width(paper.clean(cell.text)) + swatch
+
+
+def _longest_bar(rows: list[_FlatRow], index: int) -> int:
+    return max((cell.value for row in rows if isinstance(cell := row.cells[index], Bar)), default=0)
+
+
+def _title_line(columns: tuple[Column, ...], fit: Fit) -> Line:
+    titles = (pad(columns[index].title, width, columns[index].align) for index, width in fit.widths.items())
+    return trim((Span(text=(" " * fit.gap).join(titles), key=Tone.MUTED),))
+
+
+def _row_line(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, longest: list[int], paper: Paper) -> Line:
+    spans: list[Span] = []
+    for index, width in fit.widths.items():
+        if spans:
+            spans.append(Span(text=" " * fit.gap))
+        cell = row.cells[index]
+        if isinstance(cell, Bar):
+            spans += _bar(cell, longest[index], width, paper)
+        else:
+            prefix = row.prefix if index == 0 else ""
+            spans += _text_cell(cell, columns[index], width, prefix=prefix, bold=row.bold, paper=paper)
+    return trim(merge(spans))
+
+
+def _text_cell(cell: Cell, column: Column, width: int, *, prefix: str, bold: bool, paper: Paper) -> list[Span]:
+    spans = [Span(text=prefix, key=Tone.MUTED)] if prefix else []
+    tone = cell.key if isinstance(cell.key, Tone) else None
+    if isinstance(cell.key, Category):
+        spans += [letter(cell.key), Span(text=" ")]
+        width -= _SWATCH_WIDTH
+    width -= len(prefix)
+    text = paper.shorten(paper.clean(cell.text), width, column.shorten)
+    return [*spans, Span(text=pad(text, width, column.align), key=tone, bold=bold)]
+
+
+def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:
+    steps = paper.glyphs.bar_steps
+    # Something is never drawn as nothing.
+    length = max(1, round(bar.value * width * len(steps) / longest)) if bar.value else 0
+    full, rest = divmod(length, len(steps))
+    text = steps[-1] * full + (steps[rest - 1] if rest else "")
+    return [Span(text=text, key=bar.category or Tone.ACCENT), Span(text=" " * (width - len(text)))]
+
+
+def _below_lines(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Line]:
+    """The cells that stand under the row, if they say anything: as few lines as their minimum widths allow."""
+    indent = Span(text=f"{row.prefix_below}  ", key=Tone.MUTED)
+    separator = Span(text=paper.glyphs.separator, key=Tone.MUTED)
+    cells = {index: cell for index in fit.below if isinstance(cell := row.cells[index], Cell) and cell.text}
+    needs = [_need(index, columns[index], [row], paper) for index in cells]
+    lines: list[Line] = []
+    for group in break_lines(needs, paper.width - len(indent.text), gap=len(separator.text)):
+        spans = [indent]
+        for index, width in group.items():
+            text = paper.shorten(paper.clean(cells[index].text), width, columns[index].shorten)
+            spans += [Span(text=text, key=Tone.MUTED), separator]
+        lines.append(merge(spans[:-1]))
+    return lines

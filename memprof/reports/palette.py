@@ -1,0 +1,70 @@
+"""How a category or a tone looks: one letter and one colour each, the same in every format.
+
+The hues are those of Okabe and Ito's palette for colour-blind readers (Color Universal Design, 2008), with a lighter
+step of the same hue for the category that belongs to the same story (params and their copies, gradients and
+cotangents). Lightness separates what hue does not; the letter separates the rest, so colour is never the only signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import Tone
+
+CATEGORY_LETTERS: Mapping[Category, str] = MappingProxyType(
+    {
+        Category.PARAMS: "P",
+        Category.OPTIMIZER_STATE: "O",
+        Category.BATCH: "B",
+        Category.OTHER_STATE: "S",
+        Category.GRADIENTS: "G",
+        Category.ACTIVATIONS: "A",
+        Category.RECOMPUTED: "R",
+        Category.PARAM_COPIES: "C",
+        Category.COTANGENTS: "D",
+        Category.FORWARD_TEMPS: "F",
+        Category.UPDATE_TEMPS: "U",
+        Category.OUTPUTS: "X",
+        Category.WORKSPACE: "W",
+        Category.COLLECTIVES: "N",
+        Category.CONSTANTS: "K",
+        Category.FRAGMENTATION: "~",
+        Category.UNATTRIBUTED: "?",
+    }
+)
+
+CATEGORY_COLORS: Mapping[Category, str] = MappingProxyType(
+    {
+        Category.PARAMS: "#3d96e0",
+        Category.OPTIMIZER_STATE: "#e69f00",
+        Category.BATCH: "#f0e442",
+        Category.OTHER_STATE: "#bdb23a",
+        Category.GRADIENTS: "#e0643a",
+        Category.ACTIVATIONS: "#1fa67c",
+        Category.RECOMPUTED: "#8fd9bf",
+        Category.PARAM_COPIES: "#a5d0f4",
+        Category.COTANGENTS: "#f4b39a",
+        Category.FORWARD_TEMPS: "#cc79a7",
+        Category.UPDATE_TEMPS: "#f7d58c",
+        Category.OUTPUTS: "#5cd3dc",
+        Category.WORKSPACE: "#e6c3d8",
+        Category.COLLECTIVES: "#a48be0",
+        Category.CONSTANTS: "#b9aa93",
+        Category.FRAGMENTATION: "#9a9a9a",
+        Category.UNATTRIBUTED: "#f5f5f5",
+    }
+)
+
+TONE_COLORS: Mapping[Tone, str] = MappingProxyType(
+    {
+        Tone.GOOD: "#1fa67c",
+        Tone.WARNING: "#e69f00",
+        Tone.BAD: "#e0643a",
+        Tone.MUTED: "#8a8a8a",
+        Tone.ACCENT: "#3d96e0",
+    }
+)
+
+INK = "#1a1a1a"  # letters on a coloured cell

@@ -1,0 +1,79 @@
+"""Numbers as people read them. The only place where a report rounds.
+
+Sizes keep three significant digits, so that a column of them is at most eight characters wide and a row never wraps.
+"""
+
+from __future__ import annotations
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_COUNT_SUFFIXES = ("", "K", "M", "B", "T", "Q")
+_FLOP_PREFIXES = ("", "K", "M", "G", "T", "P", "E", "Z")
+
+
+def format_bytes(size_bytes: int) -> str:
+    """A size in binary units: `0 B`, `1023 B`, `1.50 KiB`, `79.1 GiB`. Exact below 1 KiB."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    value, unit = _scale(float(size_bytes), base=1024, num_units=len(_BYTE_UNITS))
+    return f"{_three_digits(value)} {_BYTE_UNITS[unit]}"
+
+
+def format_exact_bytes(size_bytes: int) -> str:
+    """Every digit, grouped: `21,814,513,664`."""
+    return f"{size_bytes:,}"
+
+
+def format_count(count: int) -> str:
+    """A number of things: `950`, `1.5K`, `124.4M`, `65.0B` (thousands, millions, billions)."""
+    if count < 1000:
+        return str(count)
+    value, unit = _scale(float(count), base=1000, num_units=len(_COUNT_SUFFIXES), digits=1)
+    return f"{value:.1f}{_COUNT_SUFFIXES[unit]}"
+
+
+def format_flops(flops: int) -> str:
+    """An amount of floating-point operations (not a rate), in decimal units: `6.53 TFLOP`."""
+    if flops < 1000:
+        return f"{flops} FLOP"
+    value, unit = _scale(float(flops), base=1000, num_units=len(_FLOP_PREFIXES))
+    return f"{_three_digits(value)} {_FLOP_PREFIXES[unit]}FLOP"
+
+
+def format_share(part: int, whole: int) -> str:
+    """A share in percent: `12.3%`. What is not nothing never reads `0.0%`, what is not all never reads `100%`."""
+    if part == 0 or whole == 0:
+        return "0%"
+    if part == whole:
+        return "100%"
+    percent = 100 * part / whole
+    if percent < 0.1:
+        return "<0.1%"
+    if 99.9 < percent < 100:
+        return ">99.9%"
+    return f"{percent:.1f}%"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration: `312 ms` below one second, else `7.2 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def format_array_type(dtype: str, shape: tuple[int, ...]) -> str:
+    """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def _scale(value: float, *, base: int, num_units: int, digits: int = 0) -> tuple[float, int]:
+    """Divide by `base` until the rounded value is below it (or the units run out)."""
+    unit = 0
+    while round(value, digits) >= base and unit < num_units - 1:
+        value /= base
+        unit += 1
+    return value, unit
+
+
+def _three_digits(value: float) -> str:
+    for limit, digits in ((9.995, 2), (99.95, 1)):
+        if value < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"

@@ -1,0 +1,164 @@
+"""The buffers that are live at the peak: alike ones together for the summary, one by one for a closer look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.report import LiveBuffer
+from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
+from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
+from memprof.reports.views.cells import aside_cell, more_label
+from memprof.reports.views.sources import short_names
+
+_LAYER_NUMBER = re.compile(r"(?<=[_/])\d+(?=/|$)")
+_LIVE_TOTAL = "live at the peak"
+
+_TYPE = Column(title="array", shorten=Shorten.MIDDLE, min_width=20)
+_SIZE = Column(title="size", align=Align.RIGHT)
+_SHARE = Column(title="share", align=Align.RIGHT, priority=2)
+_CATEGORY = Column(title="category")
+_MODULE = Column(title="module", priority=1, shorten=Shorten.MIDDLE, min_width=16)
+_SOURCE = Column(title="source", shorten=Shorten.MIDDLE, min_width=16, below=True)
+_OP = Column(title="op", shorten=Shorten.MIDDLE, min_width=24, below=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alike:
+    """Buffers that differ in the number of their layer alone."""
+
+    first: LiveBuffer
+    module: str
+    op: str
+    count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.count * self.first.size_bytes
+
+
+def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
+    """What takes the most, alike buffers of all layers counted together. The total is the live peak."""
+    total_bytes = sum(buffer.size_bytes for buffer in buffers)
+    groups = _group_alike(buffers)
+    names = short_names(buffer.source for buffer in buffers)
+    rows = [_alike_row(group, names, total_bytes) for group in groups[:top]]
+    rest = groups[top:]
+    if rest:
+        num_rest = sum(group.count for group in rest)
+        rest_bytes = sum(group.size_bytes for group in rest)
+        rows.append(_sum_row(aside_cell(more_label(num_rest)), num_rest, rest_bytes, total_bytes))
+    each = Column(title="each", align=Align.RIGHT, priority=4)
+    count = Column(title="count", align=Align.RIGHT, priority=3)
+    return Table(
+        columns=(_TYPE, count, each, _SIZE, _SHARE, _CATEGORY, _MODULE, _SOURCE, _OP),
+        rows=tuple(rows),
+        total=_sum_row(Cell(text=_LIVE_TOTAL), len(buffers), total_bytes, total_bytes),
+    )
+
+
+def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
+    """Every buffer by itself, with its life, its place in the temp block and why it has its category."""
+    total_bytes = sum(buffer.size_bytes for buffer in buffers)
+    names = short_names(buffer.source for buffer in buffers)
+    rows = [_buffer_row(buffer, names, total_bytes) for buffer in buffers[:top]]
+    rest = buffers[top:]
+    if rest:
+        rest_bytes = sum(buffer.size_bytes for buffer in rest)
+        rows.append(_single_sum_row(aside_cell(more_label(len(rest))), rest_bytes, total_bytes))
+    return Table(
+        columns=(
+            _TYPE,
+            _SIZE,
+            _SHARE,
+            _CATEGORY,
+            _MODULE,
+            Column(title="live", align=Align.RIGHT, priority=3),
+            Column(title="offset", align=Align.RIGHT, priority=4),
+            _SOURCE,
+            _OP,
+            Column(title="why", shorten=Shorten.END, min_width=64, below=True),
+        ),
+        rows=tuple(rows),
+        total=_single_sum_row(Cell(text=_LIVE_TOTAL), total_bytes, total_bytes),
+    )
+
+
+def _group_alike(buffers: Sequence[LiveBuffer]) -> list[_Alike]:
+    groups: dict[tuple[object, ...], list[LiveBuffer]] = {}
+    for buffer in buffers:
+        names = (_any_layer(buffer.op), _any_layer(buffer.module), buffer.source)
+        key = (*names, buffer.size_bytes, buffer.shape, buffer.dtype, buffer.category, buffer.phase)
+        groups.setdefault(key, []).append(buffer)
+    alike = [_alike(members) for members in groups.values()]
+    return sorted(alike, key=lambda group: -group.size_bytes)
+
+
+def _alike(members: list[LiveBuffer]) -> _Alike:
+    first = members[0]
+    if len(members) == 1:
+        return _Alike(first=first, module=first.module, op=first.op, count=1)
+    return _Alike(first=first, module=_any_layer(first.module), op=_any_layer(first.op), count=len(members))
+
+
+def _any_layer(path: str) -> str:
+    """`layers_3/mlp` and `layers_11/mlp` both become `layers_*/mlp`."""
+    return _LAYER_NUMBER.sub("*", path)
+
+
+def _alike_row(group: _Alike, names: Mapping[str, str], total_bytes: int) -> Row:
+    return Row(
+        cells=(
+            _type_cell(group.first),
+            Cell(text=f"{group.count:,}"),
+            _size_cell(group.first.size_bytes),
+            _size_cell(group.size_bytes),
+            Cell(text=format_share(group.size_bytes, total_bytes)),
+            Cell(text=group.first.category.value, key=group.first.category),
+            Cell(text=group.module),
+            Cell(text=names[group.first.source]),
+            aside_cell(group.op),
+        )
+    )
+
+
+def _sum_row(label: Cell, count: int, size_bytes: int, total_bytes: int) -> Row:
+    sums = (
+        Cell(text=f"{count:,}"),
+        Cell(text=""),
+        _size_cell(size_bytes),
+        Cell(text=format_share(size_bytes, total_bytes)),
+    )
+    return Row(cells=(label, *sums, *(Cell(text=""),) * 4))
+
+
+def _buffer_row(buffer: LiveBuffer, names: Mapping[str, str], total_bytes: int) -> Row:
+    return Row(
+        cells=(
+            _type_cell(buffer),
+            _size_cell(buffer.size_bytes),
+            Cell(text=format_share(buffer.size_bytes, total_bytes)),
+            Cell(text=buffer.category.value, key=buffer.category),
+            Cell(text=buffer.module),
+            Cell(text=f"{buffer.start}..{buffer.end}"),
+            Cell(text="-" if buffer.offset is None else format_exact_bytes(buffer.offset)),
+            Cell(text=names[buffer.source]),
+            aside_cell(buffer.op),
+            aside_cell(f"{buffer.rule}: {buffer.evidence}"),
+        )
+    )
+
+
+def _single_sum_row(label: Cell, size_bytes: int, total_bytes: int) -> Row:
+    sums = (_size_cell(size_bytes), Cell(text=format_share(size_bytes, total_bytes)))
+    return Row(cells=(label, *sums, *(Cell(text=""),) * 7))
+
+
+def _size_cell(size_bytes: int) -> Cell:
+    """A buffer without bytes is still a buffer: `0 B`, not a dash."""
+    return Cell(text=format_bytes(size_bytes))
+
+
+def _type_cell(buffer: LiveBuffer) -> Cell:
+    return Cell(text=format_array_type(buffer.dtype, buffer.shape))

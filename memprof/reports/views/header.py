@@ -1,0 +1,135 @@
+"""The head of a report: what was profiled, for what, with what, and whether it fits."""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category
+from memprof.analysis.report import Report
+from memprof.reports.document import Fact, Facts, Gauge, Heading, Part, Tone
+from memprof.reports.units import (
+    format_bytes,
+    format_count,
+    format_exact_bytes,
+    format_flops,
+    format_seconds,
+    format_share,
+)
+
+
+def title(report: Report) -> Heading:
+    """The configuration's label."""
+    return Heading(text=report.label, level=1, aside="memprof")
+
+
+def setup_facts(report: Report) -> Facts:
+    """The step, the target and the tools."""
+    facts = [
+        Fact(label="workload", values=(report.workload,)),
+        Fact(label="techniques", values=report.techniques),
+        Fact(label="config", values=tuple(f"{name}={value}" for name, value in report.config.items())),
+        Fact(label="model", values=_model(report)),
+        Fact(label="target", values=_target(report)),
+        Fact(label="toolchain", values=_toolchain(report)),
+        Fact(label="xla flags", values=tuple(report.toolchain.xla_flags.split())),
+        Fact(label="took", values=_took(report)),
+    ]
+    return Facts(facts=tuple(fact for fact in facts if fact.values))
+
+
+def gauge(report: Report) -> Gauge:
+    """The footprint, by category, against the target's memory."""
+    parts = tuple(
+        Part(category=category, size_bytes=report.categories[category])
+        for category in Category
+        if report.categories[category]
+    )
+    verdict, tone = _verdict(report)
+    return Gauge(parts=parts, capacity_bytes=report.target.memory_bytes, verdict=verdict, tone=tone)
+
+
+def memory_facts(report: Report) -> Facts:
+    """The two totals, what lies between them, and the compiler's own numbers."""
+    fragmentation = report.categories[Category.FRAGMENTATION]
+    compiler = report.compiler
+    totals = {
+        "arguments": compiler.argument_bytes,
+        "outputs": compiler.output_bytes,
+        "aliased": compiler.alias_bytes,
+        "temp block": compiler.temp_bytes,
+        "peak": compiler.peak_memory_bytes,
+    }
+    return Facts(
+        facts=(
+            Fact(label="footprint", values=_size(report.footprint_bytes)),
+            Fact(label="live peak", values=_size(report.live_peak_bytes)),
+            Fact(
+                label="fragmentation",
+                values=(
+                    format_bytes(fragmentation),
+                    f"{format_share(fragmentation, report.footprint_bytes)} of the footprint",
+                ),
+            ),
+            Fact(
+                label="compiler says",
+                values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
+            ),
+        )
+    )
+
+
+def _model(report: Report) -> tuple[str, ...]:
+    recomputed = report.recomputed_flops
+    return (
+        f"{format_count(report.num_params)} parameters",
+        f"{format_flops(report.flops)} a step (counted in the traced program)",
+        *((f"of which recomputed {format_flops(recomputed)}",) if recomputed else ()),
+    )
+
+
+def _target(report: Report) -> tuple[str, ...]:
+    target = report.target
+    memory = "no fixed amount of memory" if target.memory_bytes is None else format_bytes(target.memory_bytes)
+    capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
+    return (target.name, target.description, memory, *capability, target.reason)
+
+
+def _toolchain(report: Report) -> tuple[str, ...]:
+    tools = report.toolchain
+    versions = {
+        "jax": tools.jax,
+        "jaxlib": tools.jaxlib,
+        "flax": tools.flax,
+        "optax": tools.optax,
+        "python": tools.python,
+        "memprof": tools.memprof,
+    }
+    named = (f"{name} {version}" for name, version in versions.items() if version is not None)
+    # The plugin comes with its own name, which tells the CUDA version.
+    return (*named, *((tools.cuda_plugin,) if tools.cuda_plugin else ()))
+
+
+def _took(report: Report) -> tuple[str, ...]:
+    seconds = {
+        "lowering": report.timings.lower_seconds,
+        "compiling": report.timings.compile_seconds,
+        "analysis": report.analysis_seconds,
+    }
+    return tuple(f"{name} {format_seconds(value)}" for name, value in seconds.items())
+
+
+def _verdict(report: Report) -> tuple[str, Tone]:
+    footprint, capacity = report.footprint_bytes, report.target.memory_bytes
+    if capacity is None:
+        return f"{format_bytes(footprint)}; {report.target.name} has no fixed amount of memory", Tone.MUTED
+    used = f"{format_bytes(footprint)} of {format_bytes(capacity)}"
+    if footprint > capacity:
+        return f"does not fit: {used}, {format_bytes(footprint - capacity)} too much", Tone.BAD
+    spare = format_bytes(capacity - footprint)
+    return f"fits: {used} ({format_share(footprint, capacity)}), {spare} to spare", Tone.GOOD
+
+
+def _size(size_bytes: int) -> tuple[str, str]:
+    return format_bytes(size_bytes), f"{format_exact_bytes(size_bytes)} bytes"
+
+
+def _or_not_given(size_bytes: int | None) -> str:
+    return "not given" if size_bytes is None else format_bytes(size_bytes)

@@ -1,0 +1,129 @@
+"""The module tree: parameters as `nn.tabulate` lists them, beside the bytes that each module holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from memprof.analysis.categories import Category
+from memprof.analysis.report import ModuleNode
+from memprof.reports.document import Align, Cell, Column, Note, Row, Shorten, Table, Tone
+from memprof.reports.units import format_array_type, format_count
+from memprof.reports.views.cells import aside_cell, more_label, size_cell
+from memprof.reports.views.folding import add_categories, fold_equal_siblings
+
+DEFAULT_DEPTH = 2
+
+_Groups = Mapping[str, frozenset[Category]]
+
+_TEMPS = frozenset(
+    {
+        Category.RECOMPUTED,
+        Category.PARAM_COPIES,
+        Category.COTANGENTS,
+        Category.FORWARD_TEMPS,
+        Category.UPDATE_TEMPS,
+        Category.WORKSPACE,
+        Category.COLLECTIVES,
+    }
+)
+_OWN_COLUMN = frozenset({Category.PARAMS, Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS})
+
+# Seventeen categories do not fit beside a tree: these are their groups, in JAX's short words.
+_GROUPS: _Groups = {
+    "params": frozenset({Category.PARAMS}),
+    "optim": frozenset({Category.OPTIMIZER_STATE}),
+    "grads": frozenset({Category.GRADIENTS}),
+    "acts": frozenset({Category.ACTIVATIONS}),
+    "temps": _TEMPS,
+    "other": frozenset(Category) - _TEMPS - _OWN_COLUMN,
+}
+_PRIORITIES = {"params": 3, "optim": 1, "grads": 1, "acts": 0, "temps": 2, "other": 4, "count": 1}
+
+
+def module_table(root: ModuleNode, *, depth: int, top: int) -> Table:
+    """The tree down to `depth` levels, largest first; equal layers are one row.
+
+    Args:
+        root: its bytes add up to the footprint, which is the total row.
+        depth: levels below the root.
+        top: modules under one parent; the rest is one row.
+    """
+    folded = fold_equal_siblings(root)
+    groups = {name: group for name, group in _GROUPS.items() if _sum_of(root, group)}
+    return Table(
+        columns=(
+            Column(title="module", shorten=Shorten.MIDDLE, min_width=18),
+            Column(title="own parameters", priority=5, shorten=Shorten.MIDDLE, min_width=24),
+            _number_column("count"),
+            *(_number_column(name) for name in groups),
+            Column(title="total", align=Align.RIGHT),
+        ),
+        rows=_child_rows(folded, groups, depth=depth, top=top, own_label="(no module)"),
+        total=_row(Cell(text="footprint"), root, groups),
+    )
+
+
+def module_legend() -> Note:
+    """Which categories the columns `temps` and `other` hold."""
+    members = (
+        f"{name}: {', '.join(category.value for category in Category if category in _GROUPS[name])}"
+        for name in ("temps", "other")
+    )
+    return Note(tone=Tone.MUTED, text=f"{'; '.join(members)}.")
+
+
+def _number_column(name: str) -> Column:
+    return Column(title=name, align=Align.RIGHT, priority=_PRIORITIES[name])
+
+
+def _child_rows(node: ModuleNode, groups: _Groups, *, depth: int, top: int, own_label: str) -> tuple[Row, ...]:
+    """The children of a node and what it holds itself: together, all of it."""
+    if depth < 1 or not node.children:
+        return ()
+    parts = [(Cell(text=child.name), child) for child in node.children]
+    own = _without_children(node)
+    if own.size_bytes or own.num_params:
+        parts.append((aside_cell(own_label), own))
+    parts.sort(key=lambda part: -part[1].size_bytes)
+    rows = [
+        _row(label, part, groups, _child_rows(part, groups, depth=depth - 1, top=top, own_label="(itself)"))
+        for label, part in parts[:top]
+    ]
+    rest = [part for _, part in parts[top:]]
+    if rest:
+        rows.append(_row(aside_cell(more_label(len(rest))), _together(rest), groups))
+    return tuple(rows)
+
+
+def _row(label: Cell, node: ModuleNode, groups: _Groups, children: tuple[Row, ...] = ()) -> Row:
+    parameters = ", ".join(f"{name} {format_array_type(dtype, shape)}" for name, shape, dtype in node.params)
+    sizes = [size_cell(_sum_of(node, group)) for group in groups.values()]
+    count = Cell(text=format_count(node.num_params)) if node.num_params else aside_cell("-")
+    return Row(cells=(label, aside_cell(parameters), count, *sizes, size_cell(node.size_bytes)), children=children)
+
+
+def _sum_of(node: ModuleNode, group: frozenset[Category]) -> int:
+    return sum(size_bytes for category, size_bytes in node.categories.items() if category in group)
+
+
+def _without_children(node: ModuleNode) -> ModuleNode:
+    """What a module holds itself: its total less what is under it."""
+    under = add_categories(node.children)
+    return replace(
+        node,
+        num_params=node.num_params - sum(child.num_params for child in node.children),
+        categories={category: size - under.get(category, 0) for category, size in node.categories.items()},
+        children=(),
+    )
+
+
+def _together(nodes: list[ModuleNode]) -> ModuleNode:
+    """Several modules as one, without names."""
+    return ModuleNode(
+        path="",
+        num_params=sum(node.num_params for node in nodes),
+        params=(),
+        categories=add_categories(nodes),
+        children=(),
+    )

@@ -1,0 +1,181 @@
+"""Puts a hand-made report together from its buffers, so that its sums hold by construction. No compiler made it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+
+Key = TypeVar("Key")
+
+_ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1}
+BASE = (Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.OTHER_STATE, Category.CONSTANTS)
+
+H100 = TargetInfo(
+    name="h100-80gb",
+    description="NVIDIA H100 80GB HBM3",
+    platform="cuda",
+    memory_bytes=84929347584,
+    compute_capability="9.0",
+    reason="asked for",
+)
+CPU = TargetInfo(
+    name="cpu",
+    description="the host",
+    platform="cpu",
+    memory_bytes=None,
+    compute_capability=None,
+    reason="no accelerator here, and the extra `deviceless` is not installed",
+)
+
+
+def buffer(
+    shape: tuple[int, ...],
+    dtype: str,
+    category: Category,
+    *,
+    module: str = "",
+    op: str = "",
+    source: str = "",
+    phase: Phase = Phase.FORWARD,
+) -> LiveBuffer:
+    """One live buffer; its size is what shape and dtype give."""
+    size_bytes = _ITEM_SIZES[dtype]
+    for length in shape:
+        size_bytes *= length
+    return LiveBuffer(
+        size_bytes=size_bytes,
+        shape=shape,
+        dtype=dtype,
+        category=category,
+        phase=phase,
+        module=module,
+        name=op.rpartition("/")[2],
+        op=op,
+        source=source,
+        rule=category.value,
+        evidence="made by hand for a test",
+        start=0,
+        end=1,
+        offset=None if category in BASE else 0,
+    )
+
+
+def report(
+    buffers: Iterable[LiveBuffer] = (),
+    *,
+    fragmentation: int = 0,
+    modules: ModuleNode | None = None,
+    timeline: Timeline | None = None,
+    target: TargetInfo = H100,
+    label: str = "tiny baseline",
+    num_params: int = 0,
+    unused_arguments: tuple[ArgumentLeaf, ...] = (),
+) -> Report:
+    """The report of what is live at the peak, and `fragmentation` bytes that hold nothing then."""
+    live = tuple(sorted(buffers, key=lambda item: -item.size_bytes))
+    live_peak_bytes = sum(item.size_bytes for item in live)
+    categories = dict.fromkeys(Category, 0) | _sum(live, lambda item: item.category)
+    categories[Category.FRAGMENTATION] = fragmentation
+    argument_bytes = sum(size for category, size in categories.items() if category in BASE[:4])
+    temp_bytes = live_peak_bytes + fragmentation - argument_bytes
+    return Report(
+        label=label,
+        workload=label.split(" ", maxsplit=1)[0],
+        techniques=tuple(label.split(" ", maxsplit=1)[1].split("+")),
+        config={"batch_size": 8, "seq_len": 1024, "grad_clip": float("inf"), "preset": None},
+        target=target,
+        toolchain=Toolchain(
+            memprof="0.1.0",
+            python="3.12.3",
+            jax="0.12.0",
+            jaxlib="0.12.0",
+            cuda_plugin="jax-cuda13-plugin 0.12.0" if target.platform == "cuda" else None,
+            flax="0.13.0",
+            optax="0.3.0",
+            xla_flags="",
+        ),
+        compiler=CompilerTotals(
+            argument_bytes=argument_bytes,
+            output_bytes=argument_bytes,
+            alias_bytes=argument_bytes,
+            temp_bytes=temp_bytes,
+            peak_memory_bytes=live_peak_bytes if target.platform == "cuda" else None,
+            total_allocation_bytes=None,
+        ),
+        timings=Timings(lower_seconds=0.84, compile_seconds=7.31),
+        footprint_bytes=live_peak_bytes + fragmentation,
+        live_peak_bytes=live_peak_bytes,
+        num_params=num_params,
+        flops=6_530_000_000_000,
+        recomputed_flops=0,
+        categories=categories,
+        by_source=_with_nothing("", fragmentation, _sum(live, lambda item: item.source)),
+        by_dtype=_with_nothing("", fragmentation, _sum(live, lambda item: item.dtype)),
+        by_phase=_with_nothing(Phase.NONE, fragmentation, _sum(live, lambda item: item.phase)),
+        modules=modules or node("", live, fragmentation=fragmentation, num_params=num_params),
+        buffers=live,
+        timeline=timeline or flat_timeline(live),
+        unused_arguments=unused_arguments,
+        analysis_seconds=0.312,
+    )
+
+
+def node(
+    path: str,
+    buffers: Iterable[LiveBuffer],
+    *,
+    children: tuple[ModuleNode, ...] = (),
+    params: tuple[tuple[str, tuple[int, ...], str], ...] = (),
+    fragmentation: int = 0,
+    num_params: int | None = None,
+) -> ModuleNode:
+    """A module that holds `buffers` itself, and its children's bytes on top."""
+    own = Counter(_sum(buffers, lambda item: item.category))
+    own[Category.FRAGMENTATION] += fragmentation
+    for child in children:
+        own.update(child.categories)
+    if num_params is None:
+        num_params = sum(_length(shape) for _, shape, _ in params) + sum(child.num_params for child in children)
+    return ModuleNode(path=path, num_params=num_params, params=params, categories=dict(own), children=children)
+
+
+def flat_timeline(buffers: Iterable[LiveBuffer]) -> Timeline:
+    """Three positions; what is no argument lives at the middle one."""
+    sizes = _sum(buffers, lambda item: item.category)
+    temps = {category: size for category, size in sizes.items() if category not in BASE}
+    changes = [Change(position=1, category=category, delta_bytes=size) for category, size in temps.items()]
+    changes += [Change(position=2, category=category, delta_bytes=-size) for category, size in temps.items()]
+    return Timeline(
+        num_positions=3,
+        base={category: size for category, size in sizes.items() if category in BASE},
+        changes=tuple(changes),
+        phases=(
+            PhaseSpan(phase=Phase.FORWARD, start=0, end=1),
+            PhaseSpan(phase=Phase.UPDATE, start=2, end=2),
+        ),
+        peak_position=1 if temps else 0,
+    )
+
+
+def _sum(buffers: Iterable[LiveBuffer], key: Callable[[LiveBuffer], Key]) -> dict[Key, int]:
+    sums: dict[Key, int] = {}
+    for item in buffers:
+        sums[key(item)] = sums.get(key(item), 0) + item.size_bytes
+    return sums
+
+
+def _with_nothing(nothing: Key, fragmentation: int, sums: dict[Key, int]) -> dict[Key, int]:
+    return {**sums, nothing: sums.get(nothing, 0) + fragmentation} if fragmentation else sums
+
+
+def _length(shape: tuple[int, ...]) -> int:
+    length = 1
+    for size in shape:
+        length *= size
+    return length

@@ -1,0 +1,71 @@
+"""Fitting columns into a width."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memprof.reports.document import Column
+from memprof.reports.layout.columns import Fit, Need, break_lines, fit_columns
+
+
+def _need(index: int, natural: int, minimum: int | None = None, *, priority: int = 0, below: bool = False) -> Need:
+    column = Column(title="t", priority=priority, below=below)
+    return Need(index=index, column=column, natural=natural, minimum=natural if minimum is None else minimum)
+
+
+def test_everything_stands_side_by_side_where_there_is_room() -> None:
+    needs = [_need(0, 10), _need(1, 8, priority=1), _need(2, 30, 5, below=True)]
+    assert fit_columns(needs, 52) == Fit(widths={0: 10, 1: 8, 2: 30}, below=(), dropped=(), gap=2)
+
+
+def test_long_columns_go_below_first() -> None:
+    needs = [_need(0, 10), _need(1, 8, priority=1), _need(2, 30, 5, below=True)]
+    assert fit_columns(needs, 51) == Fit(widths={0: 10, 1: 8}, below=(2,), dropped=(), gap=2)
+
+
+def test_texts_are_shortened_before_a_column_is_dropped() -> None:
+    assert fit_columns([_need(0, 20, 6), _need(1, 8, priority=1)], 18).widths == {0: 8, 1: 8}
+
+
+def test_the_gap_closes_up_before_a_column_is_dropped() -> None:
+    assert fit_columns([_need(0, 6), _need(1, 8, priority=1)], 15) == Fit(
+        widths={0: 6, 1: 8}, below=(), dropped=(), gap=1
+    )
+
+
+def test_the_highest_priority_number_is_dropped_first() -> None:
+    needs = [_need(0, 6), _need(1, 8, priority=2), _need(2, 8, priority=1)]
+    assert fit_columns(needs, 16) == Fit(widths={0: 6, 2: 8}, below=(), dropped=(1,), gap=1)
+
+
+def test_what_may_not_be_dropped_sticks_out() -> None:
+    assert fit_columns([_need(0, 30), _need(1, 30)], 20).widths == {0: 30, 1: 30}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5), st.booleans()), min_size=1, max_size=9
+    ),
+    st.integers(min_value=1, max_value=200),
+)
+def test_columns_that_may_all_be_dropped_fit_or_are_down_to_one(
+    sizes: list[tuple[int, int, int, bool]], width: int
+) -> None:
+    needs = [
+        _need(index, max(one, other), min(one, other), priority=priority, below=below and index > 0)
+        for index, (one, other, priority, below) in enumerate(sizes)
+    ]
+    needs[0] = _need(0, 1)
+
+    fit = fit_columns(needs, width)
+
+    assert sum(fit.widths.values()) + fit.gap * (len(fit.widths) - 1) <= width
+    assert sorted([*fit.widths, *fit.below, *fit.dropped]) == list(range(len(needs)))
+    for index, given_width in fit.widths.items():
+        assert needs[index].minimum <= given_width <= needs[index].natural
+
+
+def test_lines_break_where_the_minimum_widths_do_not_fit() -> None:
+    needs = [_need(0, 10, 4), _need(1, 20, 8), _need(2, 30, 20)]
+    assert break_lines(needs, 22, gap=3) == [{0: 8, 1: 11}, {2: 22}]

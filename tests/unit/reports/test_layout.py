@@ -1,0 +1,192 @@
+"""Blocks laid out as lines."""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import (
+    Align,
+    Bar,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Gauge,
+    Heading,
+    Moment,
+    Note,
+    Part,
+    Row,
+    Shorten,
+    StackedChart,
+    Table,
+    Tone,
+)
+from memprof.reports.layout.lines import Paper
+from memprof.reports.layout.page import page_lines
+
+
+def _texts(block: Block, *, width: int, unicode: bool = False) -> list[str]:
+    lines = page_lines(Document(blocks=(block,)), Paper(width=width, unicode=unicode))
+    return ["".join(span.text for span in line) for line in lines]
+
+
+def _parts(**sizes: int) -> tuple[Part, ...]:
+    return tuple(Part(category=Category(name), size_bytes=size) for name, size in sizes.items())
+
+
+def test_headings() -> None:
+    assert _texts(Heading(text="Title", level=1, aside="memprof"), width=30) == ["Title  memprof"]
+    assert _texts(Heading(text="Part", level=2), width=20) == ["", "-- Part ------------"]
+    assert _texts(Heading(text="Part", level=2, aside="why"), width=20) == ["", "-- Part -- why -----"]
+
+
+def test_an_aside_goes_where_it_does_not_fit() -> None:
+    assert _texts(Heading(text="Part", level=2, aside="a long story"), width=20) == ["", "-- Part ------------"]
+
+
+def test_facts_break_between_values_and_shorten_what_is_longer_than_a_line() -> None:
+    facts = Facts(
+        facts=(
+            Fact(label="size", values=("1.50 GiB", "24 bytes", "x")),
+            Fact(label="name", values=("abcdefghijklmnopqrstuvwxyz",)),
+        )
+    )
+    assert _texts(facts, width=20) == ["size  1.50 GiB", "      24 bytes | x", "name  abcdef..uvwxyz"]
+
+
+def test_a_note_says_its_tone_without_colour() -> None:
+    assert _texts(Note(tone=Tone.WARNING, text="mind 2.00 GiB here"), width=12) == ["! mind", "  2.00 GiB", "  here"]
+
+
+def test_a_gauge_shows_parts_and_what_is_free() -> None:
+    gauge = Gauge(parts=_parts(params=2, activations=5), capacity_bytes=10, verdict="fits", tone=Tone.GOOD)
+    assert _texts(gauge, width=10) == ["PPAAAAA...", "* fits"]
+
+
+def test_a_gauge_marks_the_capacity_that_it_runs_past() -> None:
+    gauge = Gauge(parts=_parts(params=40), capacity_bytes=10, verdict="too much", tone=Tone.BAD)
+    assert _texts(gauge, width=40) == ["P" * 40, " " * 10 + "^ capacity 10 B", "! too much"]
+    gauge = Gauge(parts=_parts(params=40), capacity_bytes=39, verdict="too much", tone=Tone.BAD)
+    assert _texts(gauge, width=40)[1] == " " * 25 + "capacity 39 B ^"
+
+
+def test_a_table_has_titles_a_tree_bars_and_a_total() -> None:
+    table = Table(
+        columns=(Column(title="name"), Column(title="size", align=Align.RIGHT), Column(title="", min_width=4)),
+        rows=(
+            Row(
+                cells=(Cell(text="one"), Cell(text="8 B"), Bar(value=8)),
+                children=(
+                    Row(cells=(Cell(text="a", key=Category.PARAMS), Cell(text="6 B"), Bar(value=6))),
+                    Row(cells=(Cell(text="b"), Cell(text="2 B"), Bar(value=2))),
+                ),
+            ),
+            Row(cells=(Cell(text="two"), Cell(text="0 B"), Bar(value=0))),
+        ),
+        total=Row(cells=(Cell(text="total"), Cell(text="8 B"), Cell(text=""))),
+    )
+    assert _texts(table, width=20) == [
+        "name    size",
+        "one      8 B  ######",
+        "|- P a   6 B  ####",
+        "`- b     2 B  ##",
+        "two      0 B",
+        "--------------------",
+        "total    8 B",
+    ]
+    assert _texts(table, width=19, unicode=True)[1:4] == [
+        "one      8 B  █████",
+        "├─ P a   6 B  ███▊",
+        "└─ b     2 B  █▎",
+    ]
+
+
+def test_a_table_says_what_it_leaves_out_and_puts_long_texts_below() -> None:
+    table = Table(
+        columns=(
+            Column(title="name", shorten=Shorten.MIDDLE, min_width=4),
+            Column(title="extra", priority=1),
+            Column(title="nothing"),
+            Column(title="op", shorten=Shorten.MIDDLE, min_width=4, below=True),
+        ),
+        rows=(
+            Row(cells=(Cell(text="abcdefgh"), Cell(text="123456789"), Cell(text=""), Cell(text="a/b/c/d/e/f"))),
+            Row(cells=(Cell(text="x"), Cell(text="1"), Cell(text=""), Cell(text=""))),
+        ),
+        total=Row(cells=(Cell(text="total"), Cell(text=""), Cell(text=""), Cell(text=""))),
+    )
+    assert _texts(table, width=12) == [
+        "name",
+        "abcdefgh",
+        "  a/b/../e/f",
+        "x",
+        "--------",
+        "total",
+        "not shown at",
+        "this width:",
+        "extra",
+    ]
+
+
+def test_a_chart_stacks_marks_its_peak_and_rules_its_bands() -> None:
+    # 16 rows of 1 B. Six columns of room, three moments: each is drawn two columns wide.
+    chart = StackedChart(
+        moments=(
+            Moment(parts=_parts(params=4), band="up"),
+            Moment(parts=_parts(params=4, activations=12), band="up"),
+            Moment(parts=_parts(params=4, activations=3), band="down"),
+        ),
+        mark="peak",
+    )
+    assert _texts(chart, width=12) == [
+        "   peak v",
+        "16 B +  AA",
+        "     |  AA",
+        "     |  AA",
+        "     |  AA",
+        "12 B +  AA",
+        "     |  AA",
+        "     |  AA",
+        "     |  AA",
+        " 8 B +  AA",
+        "     |  AAAA",
+        "     |  AAAA",
+        "     |  AAAA",
+        " 4 B +PPPPPP",
+        "     |PPPPPP",
+        "     |PPPPPP",
+        "     |PPPPPP",
+        " 0 B +------",
+        "  up  ====",
+        "down      ==",
+        "      P params",
+        "      A activations",
+    ]
+
+
+def test_a_narrow_chart_keeps_the_highest_moment() -> None:
+    moments = [Moment(parts=_parts(params=1), band="") for _ in range(100)]
+    moments[37] = Moment(parts=_parts(params=1, gradients=15), band="")
+    lines = _texts(StackedChart(moments=tuple(moments), mark="peak"), width=17)
+    assert lines[1].count("G") == 1
+
+
+def test_the_top_cell_of_a_stack_shows_how_full_it_is() -> None:
+    # 6.5 of 16 rows: six full cells and one half full.
+    chart = StackedChart(
+        moments=(Moment(parts=_parts(params=32), band=""), Moment(parts=_parts(params=13), band="")), mark="peak"
+    )
+    lines = _texts(chart, width=8, unicode=True)
+    assert [line[7:] for line in lines[9:12]] == ["", "▄", "P"]
+
+
+def test_a_sliver_on_top_does_not_colour_the_whole_cell() -> None:
+    moments = (
+        Moment(parts=_parts(params=3200), band=""),
+        Moment(parts=_parts(params=1290, unattributed=10), band=""),
+    )
+    document = Document(blocks=(StackedChart(moments=moments, mark="peak"),))
+    lines = page_lines(document, Paper(width=12, unicode=True))
+    assert Category.UNATTRIBUTED not in {span.key for line in lines for span in line}

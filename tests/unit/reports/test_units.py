@@ -1,0 +1,116 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memprof.reports.units import (
+    format_array_type,
+    format_bytes,
+    format_count,
+    format_exact_bytes,
+    format_flops,
+    format_seconds,
+    format_share,
+)
+
+_FACTORS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536 * 2**20, "1.50 GiB"),
+        (84929347584, "79.1 GiB"),
+        (475 * 2**20, "475 MiB"),
+        # Rounding carries into the next unit and into the next number of digits.
+        (2**20 - 1, "1.00 MiB"),
+        (int(9.996 * 2**20), "10.0 MiB"),
+        (int(99.96 * 2**20), "100 MiB"),
+        (5000 * 2**60, "5000 EiB"),
+    ],
+)
+def test_bytes_keep_three_digits_in_binary_units(size_bytes: int, text: str) -> None:
+    assert format_bytes(size_bytes) == text
+
+
+@given(st.integers(min_value=0, max_value=2**63))
+def test_bytes_are_within_half_a_percent_and_eight_characters(size_bytes: int) -> None:
+    text = format_bytes(size_bytes)
+    number, unit = text.split(" ")
+
+    assert len(text) <= 8
+    assert float(number) * _FACTORS[unit] == pytest.approx(size_bytes, rel=0.005)
+
+
+@given(st.integers(min_value=0, max_value=2**62), st.integers(min_value=0, max_value=2**62))
+def test_more_bytes_never_read_as_fewer(one: int, other: int) -> None:
+    def value(size_bytes: int) -> float:
+        number, unit = format_bytes(size_bytes).split(" ")
+        return float(number) * _FACTORS[unit]
+
+    small, large = sorted((one, other))
+    assert value(small) <= value(large)
+
+
+@given(st.integers(min_value=0, max_value=1023))
+def test_bytes_below_one_kib_are_exact(size_bytes: int) -> None:
+    assert format_bytes(size_bytes) == f"{size_bytes} B"
+
+
+def test_exact_bytes_are_grouped() -> None:
+    assert format_exact_bytes(11931151372) == "11,931,151,372"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (999, "999"), (1500, "1.5K"), (999_960, "1.0M"), (124_439_808, "124.4M"), (65_000_000_000, "65.0B")],
+)
+def test_counts_are_in_thousands_and_millions(count: int, text: str) -> None:
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"), [(0, "0 FLOP"), (999, "999 FLOP"), (6_530_000_000_000, "6.53 TFLOP"), (10**21, "1.00 ZFLOP")]
+)
+def test_flops_are_decimal(flops: int, text: str) -> None:
+    assert format_flops(flops) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 0, "0%"),
+        (0, 8, "0%"),
+        (8, 8, "100%"),
+        (123, 1000, "12.3%"),
+        (1, 10_000, "<0.1%"),
+        (9_999, 10_000, ">99.9%"),
+        (3, 2, "150.0%"),
+    ],
+)
+def test_shares(part: int, whole: int, text: str) -> None:
+    assert format_share(part, whole) == text
+
+
+@given(st.integers(min_value=0, max_value=2**40), st.integers(min_value=1, max_value=2**40))
+def test_only_nothing_reads_as_zero_and_only_all_as_hundred_percent(part: int, rest: int) -> None:
+    whole = part + rest
+    assert (format_share(part, whole) == "0%") == (part == 0)
+    assert format_share(part, whole) not in ("100%", "0.0%", "100.0%")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0, "0 ms"), (0.312, "312 ms"), (0.9996, "1.0 s"), (7.31, "7.3 s")])
+def test_durations(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_array_types_read_as_xla_prints_them() -> None:
+    assert format_array_type("bf16", (8, 1024)) == "bf16[8,1024]"
+    assert format_array_type("s32", ()) == "s32[]"
