@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.report import LiveBuffer, ModuleNode, ProgramFacts, Report
 from memprof.analysis.timeline import Change, PhaseSpan, Timeline
 
 Key = TypeVar("Key")
@@ -75,7 +75,7 @@ def report(
     target: TargetInfo = H100,
     label: str = "tiny baseline",
     num_params: int = 0,
-    unused_arguments: tuple[ArgumentLeaf, ...] = (),
+    arguments: tuple[ArgumentLeaf, ...] = (),
 ) -> Report:
     """The report of what is live at the peak, and `fragmentation` bytes that hold nothing then."""
     live = tuple(sorted(buffers, key=lambda item: -item.size_bytes))
@@ -121,7 +121,8 @@ def report(
         modules=modules or node("", live, fragmentation=fragmentation, num_params=num_params),
         buffers=live,
         timeline=timeline or flat_timeline(live),
-        unused_arguments=unused_arguments,
+        arguments=arguments,
+        program=ProgramFacts(num_recomputed_operations=0, loops=(), host_bytes=0),
         analysis_seconds=0.312,
     )
 

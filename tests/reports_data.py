@@ -49,7 +49,7 @@ def on_cpu() -> Report:
         parameter_number=None,
     )
     buffers = [buffer((64,), "f32", Category.FORWARD_TEMPS), buffer((), "u32", Category.UNATTRIBUTED)]
-    return report(buffers, target=CPU, unused_arguments=(unused,))
+    return report(buffers, target=CPU, arguments=(unused,))
 
 
 def zero_size() -> Report:

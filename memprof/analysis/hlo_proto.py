@@ -45,6 +45,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "id": (35, "int64"),
         "operand_ids": (36, "int64[]"),
         "called_computation_ids": (38, "int64[]"),
+        "backend_config": (43, "bytes"),
     },
     "HloComputationProto": {
         "name": (1, "string"),

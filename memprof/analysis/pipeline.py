@@ -23,6 +23,7 @@ from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.holdings import Holding, Holdings, hold
 from memprof.analysis.op_names import ModulePaths
 from memprof.analysis.program import Program, decode_program
+from memprof.analysis.program_facts import program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.analysis.sources import Sources
@@ -71,7 +72,8 @@ def analyze(capture: Capture) -> Report:
         modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest),
         buffers=buffers,
         timeline=_timeline(holdings, order, values),
-        unused_arguments=tuple(leaf for leaf in capture.arguments if leaf.parameter_number is None),
+        arguments=capture.arguments,
+        program=program_facts(program, table, values),
         analysis_seconds=time.perf_counter() - started,
     )
 

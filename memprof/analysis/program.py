@@ -10,6 +10,7 @@ a **position** is one leaf of one instruction's result, the finest thing that da
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,7 +46,8 @@ class Shape:
 class Instruction:
     """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
 
-    `first_position` is the number of its first leaf; its leaves are numbered consecutively.
+    `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
+    `while` runs its body, where the compiler knows.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Instruction:
     source_file: str
     source_line: int
     stack_frame_id: int
+    trip_count: int | None
 
     @property
     def positions(self) -> range:
@@ -177,7 +180,14 @@ def _instruction(
         source_file=metadata.source_file,
         source_line=metadata.source_line,
         stack_frame_id=metadata.stack_frame_id,
+        trip_count=_trip_count(message.backend_config) if message.opcode == "while" else None,
     )
+
+
+def _trip_count(backend_config: bytes) -> int | None:
+    """XLA notes what it found out of a loop in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
+    match = re.search(rb'"known_trip_count":\{"n":"(\d+)"', backend_config)
+    return int(match.group(1)) if match else None
 
 
 def _shape(message: Any) -> Shape:

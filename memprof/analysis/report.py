@@ -71,6 +71,29 @@ class ModuleNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """A loop of the compiled program: JAX's name of it, and how often it runs (None: the compiler does not know)."""
+
+    op: str
+    phase: Phase
+    trip_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFacts:
+    """What the compiled program does, as evidence that a technique took effect.
+
+    Attributes:
+        num_recomputed_operations: operations that `jax.checkpoint` evaluates again.
+        host_bytes: bytes in host memory that the step holds, beside the footprint.
+    """
+
+    num_recomputed_operations: int
+    loops: tuple[Loop, ...]
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
 
@@ -82,7 +105,7 @@ class Report:
             source, dtype `""` and phase `none` hold what has none (fragmentation).
         modules: the root of the module tree; its bytes add up to `footprint_bytes`.
         buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
-        unused_arguments: leaves that jit dropped; they are in the caller's hands, not in the footprint.
+        arguments: all leaves of the step's arguments.
         analysis_seconds: how long decoding and attribution took.
     """
 
@@ -106,8 +129,14 @@ class Report:
     modules: ModuleNode
     buffers: tuple[LiveBuffer, ...]
     timeline: Timeline
-    unused_arguments: tuple[ArgumentLeaf, ...]
+    arguments: tuple[ArgumentLeaf, ...]
+    program: ProgramFacts
     analysis_seconds: float
+
+    @property
+    def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:
+        """Leaves that jit dropped; they are in the caller's hands, not in the footprint."""
+        return tuple(leaf for leaf in self.arguments if leaf.parameter_number is None)
 
     @property
     def fits(self) -> bool | None:

@@ -292,7 +292,7 @@ def test_notes_tell_of_unattributed_bytes_and_unused_arguments() -> None:
 def test_many_unused_arguments_are_not_all_named() -> None:
     report = reports_data.on_cpu()
     unused = report.unused_arguments * 5
-    text = notes(replace(report, unused_arguments=unused))[1].text
+    text = notes(replace(report, arguments=unused))[1].text
     assert "5 of its arguments (20.0 KiB): batch['weights'], batch['weights'], batch['weights'] and 2 more." in text
 
 

@@ -1,0 +1,123 @@
+"""Several reports side by side, and what each changes against a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.categories import Category
+from memprof.analysis.report import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a technique shows in the compiled program, and what was looked at, in one sentence."""
+
+    took_effect: bool
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What one row changes against the reference row.
+
+    Attributes:
+        label: of the row.
+        footprint_delta_bytes: its footprint minus the reference's.
+        footprint_ratio: its footprint divided by the reference's.
+        categories_delta: the same difference for every category; adds up to `footprint_delta_bytes`.
+        took_effect: whether every technique of the row shows in its program; None where it has none to look for.
+        evidence: what was looked at, a sentence for each technique.
+    """
+
+    label: str
+    footprint_delta_bytes: int
+    footprint_ratio: float
+    categories_delta: Mapping[Category, int]
+    took_effect: bool | None
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRow:
+    """A configuration that gave no report, and why, in one sentence."""
+
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Rows in the order given; one effect for each, the reference's own being zero.
+
+    Attributes:
+        baseline: label of the reference row.
+        failures: rows that gave no report.
+        differences: what else differs between the rows, besides the techniques: a target, a version, a configuration.
+    """
+
+    baseline: str
+    rows: tuple[Report, ...]
+    effects: tuple[Effect, ...]
+    failures: tuple[FailedRow, ...]
+    differences: tuple[str, ...]
+
+
+def compare(
+    rows: Sequence[Report],
+    *,
+    baseline: str,
+    verdicts: Mapping[str, Sequence[Verdict]] | None = None,
+    failures: Sequence[FailedRow] = (),
+) -> Comparison:
+    """Set reports against one of them.
+
+    Args:
+        rows: reports with labels of their own.
+        baseline: the label of the reference row; it must be among `rows`.
+        verdicts: by label, a verdict for each technique of the row; none where nothing is known.
+        failures: rows that gave no report, to be shown with the others.
+    """
+    reference = next(row for row in rows if row.label == baseline)
+    verdicts = verdicts or {}
+    return Comparison(
+        baseline=baseline,
+        rows=tuple(rows),
+        effects=tuple(_effect(row, reference, verdicts.get(row.label, ())) for row in rows),
+        failures=tuple(failures),
+        differences=_differences(rows, reference),
+    )
+
+
+def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effect:
+    return Effect(
+        label=row.label,
+        footprint_delta_bytes=row.footprint_bytes - reference.footprint_bytes,
+        footprint_ratio=row.footprint_bytes / reference.footprint_bytes if reference.footprint_bytes else 1.0,
+        categories_delta={
+            category: row.categories[category] - reference.categories[category] for category in Category
+        },
+        took_effect=all(verdict.took_effect for verdict in verdicts) if verdicts else None,
+        evidence="; ".join(verdict.evidence for verdict in verdicts),
+    )
+
+
+def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:
+    """What the rows do not have in common although no technique changes it."""
+    seen: dict[str, set[str]] = {}
+    for row in rows:
+        facts = {
+            "workload": row.workload,
+            "target": row.target.name,
+            "device": row.target.description,
+            "jax": row.toolchain.jax,
+            "jaxlib": row.toolchain.jaxlib,
+            "python": row.toolchain.python,
+            "memprof": row.toolchain.memprof,
+            "flax": row.toolchain.flax or "none",
+            "optax": row.toolchain.optax or "none",
+            "XLA_FLAGS": row.toolchain.xla_flags or "none",
+        }
+        for what, value in facts.items():
+            seen.setdefault(what, set()).add(value)
+    return tuple(f"{what}: {', '.join(sorted(values))}" for what, values in seen.items() if len(values) > 1)
