@@ -1,0 +1,109 @@
+"""From names to a step: what the command line knows becomes a `StepSpec`.
+
+`build_step` takes JSON values alone, since the capture calls it in a child process, by its name
+`memprof.workloads.build:build_step`. Whatever is wrong with a name or a value is found before jax is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memprof.capture.step import StepSpec
+from memprof.workloads import registry
+from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.optimizer import Optimizer
+from memprof.workloads.overrides import apply_overrides
+from memprof.workloads.technique import AppliedTechnique
+from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from memprof.workloads.train_step import Trainer
+
+ConfigValue = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A workload with all its choices made and checked, before anything of jax is imported.
+
+    Attributes:
+        preset: the name of the preset that the configuration started from.
+        config: the model's configuration, overrides applied.
+        train_config: the training configuration, overrides and techniques applied.
+        techniques: the techniques in the order given.
+    """
+
+    workload: Workload[Any]
+    preset: str
+    config: Any
+    train_config: TrainConfig
+    optimizer: Optimizer
+    techniques: tuple[AppliedTechnique, ...]
+
+    def flat_config(self) -> dict[str, ConfigValue]:
+        """Returns all choices as one flat dictionary, for the reports and the capture."""
+        model_fields, train_fields = dataclasses.asdict(self.config), dataclasses.asdict(self.train_config)
+        assert not model_fields.keys() & train_fields.keys(), "a field of the model hides one of the training"
+        return {"preset": self.preset, **model_fields, **train_fields}
+
+
+def plan(
+    *, workload: str, preset: str | None = None, overrides: Sequence[str] = (), techniques: Sequence[str] = ()
+) -> Plan:
+    """Makes and checks all choices.
+
+    Args:
+        workload: name of a built-in workload.
+        preset: name of one of its presets; None means its default.
+        overrides: texts `field=value`, as given to `--set`.
+        techniques: labels of techniques, one or several joined by `+` in each.
+
+    Raises:
+        MemprofError: for an unknown name or a bad value, in one sentence that says what is allowed.
+    """
+    found = registry.workload(workload)
+    config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
+    applied = parse_techniques("+".join(techniques))
+    train_config = apply_techniques(train_config, applied)
+    return Plan(
+        workload=found,
+        preset=found.default_preset if preset is None else preset,
+        config=config,
+        train_config=train_config,
+        optimizer=registry.optimizer(train_config.optimizer),
+        techniques=applied,
+    )
+
+
+def build_trainer(choices: Plan) -> Trainer:
+    """Returns the trainer, which makes the abstract arguments of the step as well as real ones to run it on."""
+    from memprof.workloads.train_step import Trainer
+
+    return Trainer(
+        model=choices.workload.build(choices.config, choices.train_config),
+        optimizer=choices.optimizer.create(choices.train_config),
+        seed=choices.train_config.seed,
+    )
+
+
+def build_step(
+    *, workload: str, preset: str | None = None, overrides: Sequence[str] = (), techniques: Sequence[str] = ()
+) -> StepSpec:
+    """Returns the training step of a built-in workload, with abstract arguments. See `plan` for the arguments."""
+    choices = plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques)
+    trainer = build_trainer(choices)
+    from memprof.workloads.train_step import ROLES, STATE_ARGNUM
+
+    return StepSpec(
+        fn=trainer.step,
+        args=(trainer.abstract_state(), trainer.abstract_batch()),
+        roles=ROLES,
+        donate_argnums=(STATE_ARGNUM,) if choices.train_config.donate else (),
+        workload=workload,
+        techniques=tuple(applied.label for applied in choices.techniques),
+        config=choices.flat_config(),
+    )

@@ -1,0 +1,47 @@
+"""Losses, as metrics that can be added up over batches and devices: each metric is a pair (sum, count), float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEntropy:
+    """Cross-entropy of integer labels, for classification and for the prediction of the next token.
+
+    Attributes:
+        labels: the batch entry with the labels: int32, the logits' shape without its last axis.
+        counted: the boolean batch entry of the same shape that says which labels count; None where all do.
+    """
+
+    labels: str = "labels"
+    counted: str | None = None
+
+    def __call__(self, logits: jax.Array, batch: Mapping[str, jax.Array]) -> Metrics:
+        """Returns `loss` and `accuracy`, each as (sum, count).
+
+        Args:
+            logits: float32 `(..., num_classes)`; log-probabilities do as well.
+            batch: the batch that the logits are for.
+        """
+        logits = logits.astype(jnp.float32)
+        labels = batch[self.labels]
+        # It takes the label's logit by index: neither one-hot labels nor log-probabilities as large as the logits.
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        correct = jnp.argmax(logits, axis=-1) == labels
+        weights = jnp.ones_like(losses) if self.counted is None else batch[self.counted].astype(jnp.float32)
+        count = jnp.sum(weights)
+        return {"loss": (jnp.sum(losses * weights), count), "accuracy": (jnp.sum(correct * weights), count)}
+
+
+def mean(metric: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Returns the mean of a (sum, count) pair; zero where nothing counts, as in a batch of padding."""
+    total, count = metric
+    return total / jnp.maximum(count, 1.0)

@@ -1,0 +1,120 @@
+"""`--set field=value`: texts that change fields of the configuration records, typed by the records' annotations.
+
+    config, train_config = apply_overrides(("batch_size=16", "learning_rate=3e-4"), config, train_config)
+
+All changes to one record are made at once, so that the record checks the values together: `hidden_size=96` and
+`num_heads=6` may each be wrong without the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from memprof.errors import MemprofError
+from memprof.workloads import registry
+from memprof.workloads.names import unknown_name
+from memprof.workloads.train_config import TrainConfig, technique_fields
+from memprof.workloads.workload import ModelConfig
+
+ConfigT = TypeVar("ConfigT", bound=ModelConfig)
+
+
+def apply_overrides(
+    overrides: Sequence[str], config: ConfigT, train_config: TrainConfig
+) -> tuple[ConfigT, TrainConfig]:
+    """Returns the two records with the overrides applied.
+
+    Args:
+        overrides: texts `field=value`. A field is looked for in the model's configuration, then among the settings
+            of the training configuration that no technique owns.
+        config: the model's configuration.
+        train_config: the training configuration.
+
+    Raises:
+        MemprofError: for a text that is no `field=value`, an unknown field, a field that is set twice or is a
+            technique's, a value of the wrong type, or values that the records reject.
+    """
+    model_types = typing.get_type_hints(type(config))
+    train_types = typing.get_type_hints(TrainConfig)
+    for name in technique_fields():
+        del train_types[name]
+    model_changes: dict[str, Any] = {}
+    train_changes: dict[str, Any] = {}
+    for text in overrides:
+        name, value_text = _split(text)
+        if name in model_changes or name in train_changes:
+            raise MemprofError(f"Field '{name}' is set twice: give it one value.")
+        if name in model_types:
+            model_changes[name] = _parse(name, value_text, model_types[name])
+        elif name in train_types:
+            train_changes[name] = _parse(name, value_text, train_types[name])
+        elif name in technique_fields():
+            owners = [technique.usage for technique in registry.techniques() if name in technique.sets]
+            raise MemprofError(f"Field '{name}' cannot be set, techniques decide it: choose from {', '.join(owners)}.")
+        else:
+            raise unknown_name("field", name, [*model_types, *train_types])
+    return dataclasses.replace(config, **model_changes), dataclasses.replace(train_config, **train_changes)
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    if not (name and equals and value):
+        raise MemprofError(f"'{text}' is no setting: write field=value, for example batch_size=16.")
+    return name, value
+
+
+def _parse(name: str, text: str, annotation: Any) -> Any:
+    """Returns the value that `text` means for a field of that annotation."""
+    alternatives = _alternatives(annotation)
+    if types.NoneType in alternatives and text.lower() == "none":
+        return None
+    (value_type,) = (alternative for alternative in alternatives if alternative is not types.NoneType)
+    if typing.get_origin(value_type) is typing.Literal:
+        choices = typing.get_args(value_type)
+        expected = f"one of {', '.join(choices)}"
+        value = text if text in choices else None
+    else:
+        expected, parse = _PARSERS[value_type]
+        value = parse(text)
+    if value is None:
+        optional = ", or none" if types.NoneType in alternatives else ""
+        raise MemprofError(f"{name}={text} has no valid value: {name} expects {expected}{optional}.")
+    return value
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _parse_int(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", text) else None
+
+
+def _parse_float(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _parse_bool(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
+
+
+# What each type of field expects, in words, and how its text is read; None means that the text has no such value.
+_PARSERS: dict[type, tuple[str, Callable[[str], Any]]] = {
+    bool: ("true or false", _parse_bool),
+    int: ("a whole number, for example 1024 or 1_024", _parse_int),
+    float: ("a number, for example 0.1 or 3e-4", _parse_float),
+    str: ("a text", str),
+}

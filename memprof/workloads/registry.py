@@ -1,0 +1,75 @@
+"""What there is: workloads, techniques and optimizers, found by scanning their packages.
+
+There is no central list: a new file with its constant is enough. Nothing here imports jax; a scanned file that does
+would make every listing pay for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, TypeVar
+
+from memprof.workloads import models as models_package
+from memprof.workloads import optimizers as optimizers_package
+from memprof.workloads import techniques as techniques_package
+from memprof.workloads.names import unknown_name
+from memprof.workloads.optax_optimizers import OPTAX_OPTIMIZERS
+from memprof.workloads.optimizer import Optimizer
+from memprof.workloads.technique import Technique
+from memprof.workloads.workload import Workload
+
+_Named = TypeVar("_Named", Workload[Any], Technique, Optimizer)
+
+
+@functools.cache
+def workloads() -> tuple[Workload[Any], ...]:
+    """Returns all workloads, by name."""
+    return _sorted_by_name(_constants(models_package, "WORKLOAD"))
+
+
+@functools.cache
+def techniques() -> tuple[Technique, ...]:
+    """Returns all techniques: the baseline first, then by family and name."""
+    found = _sorted_by_name(_constants(techniques_package, "TECHNIQUE"))
+    return tuple(sorted(found, key=lambda technique: (technique.family != "baseline", technique.family)))
+
+
+@functools.cache
+def optimizers() -> tuple[Optimizer, ...]:
+    """Returns all optimizers, ours and those of optax, by name."""
+    return _sorted_by_name([*_constants(optimizers_package, "OPTIMIZER"), *OPTAX_OPTIMIZERS])
+
+
+def workload(name: str) -> Workload[Any]:
+    """Returns the workload of that name; raises `MemprofError` where there is none."""
+    return _find("workload", name, workloads())
+
+
+def optimizer(name: str) -> Optimizer:
+    """Returns the optimizer of that name; raises `MemprofError` where there is none."""
+    return _find("optimizer", name, optimizers())
+
+
+def technique_names() -> tuple[str, ...]:
+    """Returns how each technique is written, in the order of `techniques`."""
+    return tuple(technique.usage for technique in techniques())
+
+
+def _find(kind: str, name: str, found: tuple[_Named, ...]) -> _Named:
+    for candidate in found:
+        if candidate.name == name:
+            return candidate
+    raise unknown_name(kind, name, (candidate.name for candidate in found))
+
+
+def _sorted_by_name(found: Iterable[_Named]) -> tuple[_Named, ...]:
+    return tuple(sorted(found, key=lambda candidate: candidate.name))
+
+
+def _constants(package: ModuleType, constant: str) -> list[Any]:
+    names = [f"{package.__name__}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
+    return [getattr(importlib.import_module(name), constant) for name in names]

@@ -1,0 +1,105 @@
+"""A technique: a named change to the training configuration that should change the step's memory.
+
+Each file in `techniques/` exposes one as `TECHNIQUE`. A technique says which fields it decides; two that decide the
+same field cannot be combined. One with an argument says how the user spells it:
+
+    TECHNIQUE = Technique(
+        name="accum",
+        argument=Argument(spelling="accum<N>", pattern="[0-9]+", example="2", parse=int),
+        apply=lambda config, argument: dataclasses.replace(config, num_minibatches=argument),
+        ...
+    )
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memprof.analysis.categories import Category
+from memprof.workloads.train_config import TrainConfig
+
+ArgumentValue = int | float | str
+_PLACEHOLDER = re.compile(r"<[^<>]+>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """The argument that some techniques take.
+
+    Attributes:
+        spelling: how the whole technique is written, the argument in angle brackets: `accum<N>-loop`, `opt=<NAME>`.
+        pattern: regular expression of the argument's text.
+        example: an argument that suits the tiny presets, for the conformance tests.
+        parse: makes a value of that text; raises `MemprofError` where the text matches but is no sensible value.
+    """
+
+    spelling: str
+    pattern: str
+    example: str
+    parse: Callable[[str], ArgumentValue]
+
+    def find(self, text: str) -> str | None:
+        """Returns the argument's text in `text`, or None where `text` is not this technique."""
+        before, after = _PLACEHOLDER.split(self.spelling)
+        match = re.fullmatch(f"{re.escape(before)}({self.pattern}){re.escape(after)}", text)
+        return match[1] if match else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Technique:
+    """One technique.
+
+    Attributes:
+        name: how the user writes it where it takes no argument; unique.
+        summary: what it does, in one line.
+        reference: where the idea is described.
+        family: techniques of one kind are listed together: `precision`, `structure`, ...
+        sets: the fields of `TrainConfig` that it decides. It changes no other.
+        apply: makes the configuration with the technique on; the second argument is the parsed one, or None.
+        argument: how its argument is spelled; None where it takes none.
+        shrinks: categories whose bytes it should lower.
+        grows: categories whose bytes it may raise, as its price.
+        tolerance: how far, relatively, loss and gradients of a tiny model without dropout may be from the baseline's.
+            The default leaves room for another order of summation, no more. None where training differs by intention.
+    """
+
+    name: str
+    summary: str
+    reference: str
+    family: str
+    sets: tuple[str, ...]
+    apply: Callable[[TrainConfig, ArgumentValue | None], TrainConfig]
+    argument: Argument | None = None
+    shrinks: tuple[Category, ...] = ()
+    grows: tuple[Category, ...] = ()
+    tolerance: float | None = 1e-5
+
+    @property
+    def usage(self) -> str:
+        """How it is written: `bf16`, `accum<N>`."""
+        return self.argument.spelling if self.argument else self.name
+
+    @property
+    def example(self) -> str:
+        """A label that can be parsed: `bf16`, `accum2`."""
+        return _PLACEHOLDER.sub(self.argument.example, self.argument.spelling) if self.argument else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedTechnique:
+    """A technique as the user asked for it.
+
+    Attributes:
+        label: what was written: `bf16`, `accum4`.
+        argument: the parsed argument; None where the technique takes none.
+    """
+
+    technique: Technique
+    label: str
+    argument: ArgumentValue | None = None
+
+    def apply(self, config: TrainConfig) -> TrainConfig:
+        """Returns `config` with the technique on."""
+        return self.technique.apply(config, self.argument)

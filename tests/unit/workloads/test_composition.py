@@ -1,0 +1,91 @@
+"""Techniques joined by `+`: read, checked, applied."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from memprof.errors import MemprofError
+from memprof.workloads import composition, registry
+from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.technique import Argument, Technique
+from memprof.workloads.train_config import TrainConfig
+
+
+def rejection(text: str) -> str:
+    with pytest.raises(MemprofError) as error:
+        parse_techniques(text)
+    return str(error.value)
+
+
+def test_techniques_are_applied_together():
+    techniques = parse_techniques("bf16+donate")
+    assert [applied.label for applied in techniques] == ["bf16", "donate"]
+    assert apply_techniques(TrainConfig(), techniques) == TrainConfig(compute_dtype="bfloat16", donate=True)
+
+
+def test_no_technique_is_the_baseline_configuration():
+    assert parse_techniques("") == ()
+    assert apply_techniques(TrainConfig(seed=3), parse_techniques("baseline")) == TrainConfig(seed=3)
+
+
+def test_an_unknown_technique_names_the_closest_and_all_the_others():
+    names = ", ".join(registry.technique_names())
+    assert rejection("bf61+donate") == f"There is no technique 'bf61' (did you mean 'bf16'?): choose from {names}."
+    assert rejection("BF16") == f"There is no technique 'BF16' (did you mean 'bf16'?): choose from {names}."
+
+
+@pytest.mark.parametrize("text", ["bf16+", "+bf16", "bf16++donate", " "])
+def test_an_empty_part_is_rejected(text):
+    assert rejection(text) == (
+        f"'{text}' has an empty technique: write names joined by one '+', for example bf16+donate."
+    )
+
+
+def test_a_technique_that_is_given_twice_is_rejected():
+    assert rejection("bf16+donate+bf16") == "Technique 'bf16' is given twice ('bf16' and 'bf16')."
+
+
+def test_the_baseline_stands_alone():
+    assert rejection("bf16+baseline") == (
+        "Techniques 'bf16' and 'baseline' both decide compute_dtype: give one of them."
+    )
+
+
+ACCUMULATION = Technique(
+    name="accum-loop",
+    summary="for this test",
+    reference="none",
+    family="test",
+    sets=("seed",),
+    apply=lambda config, argument: dataclasses.replace(config, seed=argument),
+    argument=Argument(spelling="accum<N>-loop", pattern="[1-9][0-9]*", example="2", parse=int),
+)
+
+
+@pytest.fixture
+def accumulation(monkeypatch):
+    monkeypatch.setattr(composition.registry, "techniques", lambda: (ACCUMULATION,))
+
+
+@pytest.mark.usefixtures("accumulation")
+def test_an_argument_is_read_from_inside_the_label():
+    (applied,) = parse_techniques("accum12-loop")
+    assert (applied.label, applied.argument) == ("accum12-loop", 12)
+    assert applied.apply(TrainConfig()) == TrainConfig(seed=12)
+    assert (ACCUMULATION.usage, ACCUMULATION.example) == ("accum<N>-loop", "accum2-loop")
+
+
+@pytest.mark.usefixtures("accumulation")
+@pytest.mark.parametrize("text", ["accum-loop", "accum0-loop", "accum4", "xaccum4-loop", "accum4-loops"])
+def test_an_argument_that_does_not_fit_is_an_unknown_technique(text):
+    assert rejection(text).startswith(f"There is no technique '{text}'")
+    assert rejection(text).endswith("choose from accum<N>-loop.")
+
+
+@pytest.mark.usefixtures("accumulation")
+def test_the_same_technique_with_another_argument_is_given_twice():
+    assert rejection("accum2-loop+accum4-loop") == (
+        "Technique 'accum-loop' is given twice ('accum2-loop' and 'accum4-loop')."
+    )
