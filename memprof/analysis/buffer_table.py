@@ -24,6 +24,9 @@ class EventKind(IntEnum):
     SHARE_WITH = 2
 
 
+_EVENT_KINDS = {kind.value: kind for kind in EventKind}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalBuffer:
     """The memory of one value: defined by `instruction` at `shape_index`, placed at `offset` of `allocation`."""
@@ -83,7 +86,7 @@ class BufferTable:
     """See the module's docstring."""
 
     logical_buffers: Mapping[int, LogicalBuffer]
-    allocations: Sequence[Allocation]
+    allocations: Sequence[Allocation]  # by index
     traces: tuple[Trace, ...]
 
     @property
@@ -102,7 +105,7 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
     """Decode `proto.buffer_assignment`.
 
     Raises:
-        InternalError: a trace names a buffer that no allocation holds.
+        InternalError: allocations are missing, or a trace is not about the buffers of one allocation.
     """
     assignment = proto.buffer_assignment
     placed = {
@@ -124,9 +127,15 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
             allocation=allocation,
             offset=offset,
         )
+    allocations = sorted(
+        (_allocation(message, logical_buffers) for message in assignment.buffer_allocations),
+        key=lambda allocation: allocation.index,
+    )
+    if any(allocation.index != number for number, allocation in enumerate(allocations)):
+        raise InternalError("XLA's allocations are not numbered from 0 on; the capture's buffer assignment is damaged")
     return BufferTable(
         logical_buffers=logical_buffers,
-        allocations=[_allocation(message, logical_buffers) for message in assignment.buffer_allocations],
+        allocations=allocations,
         traces=tuple(
             _trace(message.events, logical_buffers) for message in assignment.heap_simulator_traces if message.events
         ),
@@ -150,18 +159,24 @@ def _allocation(message: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> A
 
 
 def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Trace:
-    events = tuple(
-        Event(
-            EventKind(message.kind),
-            message.buffer_id,
-            message.share_with_canonical_id,
-            message.computation_name,
-            message.instruction_name,
-        )
-        for message in messages
-    )
     # The proto has a field for the allocation, but it is wrong in jaxlib 0.10.2 to 0.11.2: ask the buffers instead.
-    first = logical_buffers.get(events[0].buffer_id)
-    if first is None:
-        raise InternalError(f"XLA's heap trace names buffer {events[0].buffer_id}, which no allocation holds")
-    return Trace(allocation=first.allocation, events=events)
+    allocations = set()
+    events = []
+    for message in messages:
+        if message.kind not in _EVENT_KINDS:
+            raise InternalError(f"XLA's heap trace has an event of kind {message.kind}, which memprof does not know")
+        if message.buffer_id not in logical_buffers:
+            raise InternalError(f"XLA's heap trace names buffer {message.buffer_id}, which no allocation holds")
+        allocations.add(logical_buffers[message.buffer_id].allocation)
+        events.append(
+            Event(
+                _EVENT_KINDS[message.kind],
+                message.buffer_id,
+                message.share_with_canonical_id,
+                message.computation_name,
+                message.instruction_name,
+            )
+        )
+    if len(allocations) > 1:
+        raise InternalError(f"XLA's heap trace is about several allocations at once ({sorted(allocations)})")
+    return Trace(allocation=allocations.pop(), events=tuple(events))

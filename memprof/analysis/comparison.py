@@ -94,9 +94,7 @@ def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effe
         label=row.label,
         footprint_delta_bytes=row.footprint_bytes - reference.footprint_bytes,
         footprint_ratio=row.footprint_bytes / reference.footprint_bytes if reference.footprint_bytes else 1.0,
-        categories_delta={
-            category: row.categories[category] - reference.categories[category] for category in Category
-        },
+        categories_delta={category: row.categories[category] - reference.categories[category] for category in Category},
         took_effect=all(verdict.took_effect for verdict in verdicts) if verdicts else None,
         evidence="; ".join(verdict.evidence for verdict in verdicts),
     )

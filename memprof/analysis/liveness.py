@@ -66,7 +66,7 @@ def replay(trace: Trace, table: BufferTable) -> Liveness:
     """Replay one trace. See the module's docstring for the rule.
 
     Raises:
-        InternalError: the trace frees what is not live, or shares with what it never took.
+        InternalError: the trace frees what is not live, takes what is, or shares with what it never took.
     """
     canonical_of: dict[int, int] = {}
     count: dict[int, int] = {}
@@ -88,6 +88,8 @@ def replay(trace: Trace, table: BufferTable) -> Liveness:
                 spans.append(_span(canonical, span_start.pop(canonical), index, table))
                 live_bytes -= spans[-1].size_bytes
         else:
+            if event.buffer_id in value_start:
+                raise InternalError(f"XLA's heap trace takes memory for buffer {event.buffer_id}, which is live")
             canonical_of[event.buffer_id] = canonical
             value_start[event.buffer_id] = index
             if count.get(canonical, 0) == 0:

@@ -104,7 +104,7 @@ class Program:
         """The stack trace of an instruction, innermost frame first; empty where the program does not tell."""
         stack = []
         frame_id = instruction.stack_frame_id
-        while 0 < frame_id <= len(self.frames):
+        while 0 < frame_id <= len(self.frames) and len(stack) < len(self.frames):
             frame, frame_id = self.frames[frame_id - 1]
             stack.append(frame)
         if not stack and instruction.source_file:
@@ -119,9 +119,17 @@ def decode_program(proto: Any) -> Program:
         proto: an `xla.HloProto` (see `hlo_proto.py`).
 
     Raises:
-        InternalError: the module has no entry computation.
+        InternalError: the module refers to a computation, an instruction or a source file that it does not have.
     """
-    module = proto.hlo_module
+    try:
+        return _decode_module(proto.hlo_module)
+    except (KeyError, IndexError) as error:
+        raise InternalError(
+            f"the program refers to something that is not in it ({error}); the capture's proto is no compiled HLO module"
+        ) from error
+
+
+def _decode_module(module: Any) -> Program:
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
     computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
     instruction_by_id: dict[int, int] = {}
@@ -150,8 +158,6 @@ def decode_program(proto: Any) -> Program:
                 root=instruction_by_id[computation.root_id],
             )
         )
-    if module.entry_computation_id not in computation_by_id:
-        raise InternalError("the program has no entry computation; the capture's proto is no compiled HLO module")
     return Program(
         instructions=instructions,
         computations=computations,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from memprof.errors import InternalError, MemprofError, WorkloadError
 
 Progress = Callable[[str], None]
 _LAST_LINES = 20
+_lock = threading.Lock()
+_children: set[subprocess.Popen[bytes]] = set()
 
 
 def compile_in_child(builder: str, arguments: Mapping[str, Any], *, target: str | None, progress: Progress) -> Capture:
@@ -108,18 +111,30 @@ def _child(stderr: int) -> Iterator[subprocess.Popen[bytes]]:
         start_new_session=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
+    with _lock:
+        _children.add(child)
     try:
         yield child
     finally:
-        if child.poll() is None:
-            _kill_group(child)
+        with _lock:
+            _children.discard(child)
+        _kill_group(child)
         child.wait()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
                 pipe.close()
 
 
+def kill_children() -> None:
+    """End all children at once, whichever threads wait for them: those threads then report a crash."""
+    with _lock:
+        for child in _children:
+            _kill_group(child)
+
+
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        return
     if hasattr(os, "killpg"):
         os.killpg(child.pid, signal.SIGKILL)
     else:  # Windows

@@ -42,6 +42,25 @@ def stages(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda stage: progress.update(task, description=f"{escape(what)}: {stage}")
 
 
+@contextmanager
+def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
+    """Show, on a terminal, a line for each row: the stage that it is at and how long it has taken.
+
+    Yields:
+        A function to call with a row's label and the name of each stage as it begins; `done` or `failed` ends the row.
+    """
+    columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=_stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
+        tasks = {label: progress.add_task(f"{escape(label)}: waiting", start=False, total=1) for label in labels}
+
+        def show(label: str, stage: str) -> None:
+            progress.start_task(tasks[label])
+            ended = stage in ("done", "failed")
+            progress.update(tasks[label], description=f"{escape(label)}: {stage}", completed=int(ended))
+
+        yield show
+
+
 def width() -> int:
     """Columns of stdout: the terminal's; for a pipe or a file what COLUMNS says, else enough for a log."""
     if sys.stdout.isatty():
@@ -53,6 +72,8 @@ def width() -> int:
 def color_system() -> Literal["standard", "256", "truecolor"] | None:
     """The colours of stdout: none for a pipe or a file, or with NO_COLOR, unless FORCE_COLOR asks for them."""
     system = Console(file=sys.stdout).color_system
+    if system == "windows":  # the console of old Windows versions has the standard colours
+        return "standard"
     return cast(Literal["standard", "256", "truecolor"], system) if system in ("standard", "256", "truecolor") else None
 
 

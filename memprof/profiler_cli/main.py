@@ -10,10 +10,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
-
-import click
 
 from memprof.errors import InternalError, MemprofError, WorkloadError
 from memprof.profiler_cli.app import app
@@ -21,30 +20,28 @@ from memprof.profiler_cli.console import say_error
 from memprof.profiler_cli.exit_codes import ExitCode
 
 
-class _Terminated(BaseException):
-    """SIGTERM arrived: unwind like Ctrl-C does, so that children and temporary files go."""
+class _Signalled(BaseException):
+    """Ctrl-C or SIGTERM arrived: unwind, so that children and temporary files go. Typer must not take it for its own."""
+
+    def __init__(self, exit_code: ExitCode) -> None:
+        self.exit_code = exit_code
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, _signal_handler(ExitCode.INTERRUPTED))
+    signal.signal(signal.SIGTERM, _signal_handler(ExitCode.TERMINATED))
     sys.exit(_run())
 
 
 def _run() -> int:
     try:
-        app(standalone_mode=False)
-        sys.stdout.flush()
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
-    except click.ClickException as error:
-        error.show()
-        return ExitCode.WRONG_USAGE
-    except (click.exceptions.Abort, KeyboardInterrupt):
+        app()
+    except SystemExit as ended:  # Typer's way to end, also after it has shown what is wrong with the options
+        return ended.code if isinstance(ended.code, int) else ExitCode.FINE
+    except _Signalled as signalled:
         say_error("interrupted")
-        return ExitCode.INTERRUPTED
-    except _Terminated:
-        return ExitCode.TERMINATED
+        return signalled.exit_code
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FINE
@@ -66,8 +63,11 @@ def _run() -> int:
     return ExitCode.FINE
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
+def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], NoReturn]:
+    def handle(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise _Signalled(exit_code)
+
+    return handle
 
 
 if __name__ == "__main__":

@@ -88,10 +88,32 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackedBar:
+    """One row of a bar chart: a label, a stack of parts (none: an empty bar), and its size in words."""
+
+    label: str
+    parts: tuple[Part, ...]
+    size: str
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedBars:
+    """Bars on one scale, one below the other, and the capacity (None: there is no common one) that they run up to."""
+
+    bars: tuple[StackedBar, ...]
+    capacity_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column of a table.
 
     Attributes:
+        title: where it is longer than the cells, it may break after a `+`.
         priority: 0 is never dropped; where room is short, the column with the highest number goes first.
         min_width: how far, in characters, its texts may be shortened before a column is dropped.
         below: its cell may stand on a line of its own under the row.
@@ -107,10 +129,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A text. A format puts the sign of its category before it, and says its tone by its looks."""
+    """A text. A format puts the sign of its category before it, and says its tone by its looks.
+
+    Attributes:
+        is_verdict: the sign of its tone stands before it too.
+    """
 
     text: str
     key: Category | Tone | None = None
+    is_verdict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +158,25 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows, largest first, and a total that matches them."""
+    """Rows, and the total that they add up to (None: they are not parts of anything).
+
+    Attributes:
+        continued: columns that do not fit go into a further table below, with the first column again, instead of being
+            dropped.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    total: Row
+    total: Row | None = None
+    continued: bool = False
 
     def __post_init__(self) -> None:
-        assert all(len(row.cells) == len(self.columns) for row in (*self.rows, self.total)), "a cell per column"
+        assert all(len(row.cells) == len(self.columns) for row in self.all_rows), "a cell per column"
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """The rows (not those that they are made of) and the total."""
+        return (*self.rows, self.total) if self.total else self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +199,7 @@ class StackedChart:
     mark: str
 
 
-Block = Heading | Facts | Note | Gauge | Table | StackedChart
+Block = Heading | Facts | Note | Gauge | StackedBars | Table | StackedChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,11 @@ def format_bytes(size_bytes: int) -> str:
     return f"{_three_digits(value)} {_BYTE_UNITS[unit]}"
 
 
+def format_signed_bytes(delta_bytes: int) -> str:
+    """A change of a size: `-6.91 GiB`, `+512 B`, `0 B`."""
+    return f"{'-' if delta_bytes < 0 else '+' if delta_bytes else ''}{format_bytes(abs(delta_bytes))}"
+
+
 def format_exact_bytes(size_bytes: int) -> str:
     """Every digit, grouped: `21,814,513,664`."""
     return f"{size_bytes:,}"
@@ -51,6 +56,11 @@ def format_share(part: int, whole: int) -> str:
     if 99.9 < percent < 100:
         return ">99.9%"
     return f"{percent:.1f}%"
+
+
+def format_ratio(ratio: float) -> str:
+    """How many times as large: `0.43x`, `12.8x`, `340x`. What is not nothing never reads `0.00x`."""
+    return "<0.01x" if 0 < ratio < 0.005 else f"{_three_digits(ratio)}x"
 
 
 def format_seconds(seconds: float) -> str:
