@@ -21,7 +21,7 @@ from memprof.profiler_cli.exit_codes import ExitCode
 
 
 class _Signalled(BaseException):
-    """Ctrl-C or SIGTERM arrived: unwind, so that children and temporary files go. Typer must not take it for its own."""
+    """Ctrl-C or SIGTERM arrived: unwind, so that children and temporary files go. Typer knows nothing of it."""
 
     def __init__(self, exit_code: ExitCode) -> None:
         self.exit_code = exit_code

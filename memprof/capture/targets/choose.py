@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ def choose_target(name: str | None) -> ChosenTarget:
         if deviceless is not None:
             return _deviceless(deviceless, "asked for")
         return _cpu("asked for") if name == CPU else _local("asked for")
-    if jax.default_backend() != "cpu":
+    if _has_accelerator_device() and jax.default_backend() != "cpu":
         return _local("the accelerator of this machine")
     missing = missing_for_deviceless()
     if not missing:
@@ -45,6 +46,15 @@ def choose_target(name: str | None) -> ChosenTarget:
         assert default is not None
         return _deviceless(default, "no accelerator here, so the default GPU, compiled for without the device")
     return _cpu(f"no accelerator here, and no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})")
+
+
+def _has_accelerator_device() -> bool:
+    """Whether the system shows a device that JAX may be able to use.
+
+    Asking JAX would start its backends, and once it has tried CUDA and failed, it can no longer compile for a GPU that
+    is not there (jax 0.10.2 to 0.12).
+    """
+    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
 
 
 def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:

@@ -43,10 +43,10 @@ def deviceless_target(name: str) -> DevicelessTarget | None:
         return _of_file(path)
     known = [*gpus(), LOCAL, CPU]
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = f" (did you mean '{close[0]}'?)" if close else ""
     raise MemprofError(
-        f"there is no target '{name}'{hint} Targets are {', '.join(known)}, or the path of a"
-        " gpu_target_config.pbtxt that XLA exported on the real machine"
+        f"There is no target '{name}'{hint}: choose from {', '.join(known)}, or give the path of a"
+        " gpu_target_config.pbtxt that XLA exported on the real machine."
     )
 
 

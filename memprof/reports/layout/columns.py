@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from memprof.reports.document import Column
 
+_FIRST_COLUMN_SHARE = 3  # of a table that is continued, at most a third
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
@@ -57,6 +59,15 @@ def fit_columns(needs: Sequence[Need], width: int) -> Fit:
         dropped.append(last.index)
     widths = _grow(grid, width - gap * (len(grid) - 1))
     return Fit(widths=widths, below=below, dropped=tuple(sorted(dropped)), gap=gap)
+
+
+def continue_columns(needs: Sequence[Need], width: int) -> list[Fit]:
+    """Fit columns into as many tables of `width` cells as they take; the first column stands in each of them."""
+    first, *rest = needs
+    gap = 2
+    first_width = min(first.natural, max(first.minimum, width // _FIRST_COLUMN_SHARE))
+    parts = break_lines(rest, width - first_width - gap, gap=gap) or [{}]
+    return [Fit(widths={first.index: first_width, **part}, below=(), dropped=(), gap=gap) for part in parts]
 
 
 def break_lines(needs: Sequence[Need], width: int, *, gap: int) -> list[dict[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.reports.document import Gauge, Tone
 from memprof.reports.layout.lines import Line, Paper, Span, merge
-from memprof.reports.layout.stack import letter, stack_cells
+from memprof.reports.layout.stack import capacity_mark, letter, stack_cells
 from memprof.reports.units import format_bytes
 
 
@@ -18,18 +18,9 @@ def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
         free = Span(text=paper.glyphs.free * (paper.width - len(cells)), key=Tone.MUTED)
         lines.append(merge([*(letter(category) for category in cells), free]))
     if gauge.capacity_bytes is not None and used > gauge.capacity_bytes:
-        lines.append(_capacity_mark(gauge.capacity_bytes, scale, paper))
+        lines.append(capacity_mark(gauge.capacity_bytes, scale=scale, num_cells=paper.width, indent=0, paper=paper))
     bullet = paper.glyphs.bullets[gauge.tone]
     for text in paper.wrap(gauge.verdict, paper.width - len(bullet)):
         lines.append((Span(text=bullet + text, key=gauge.tone, bold=gauge.tone is not Tone.MUTED),))
         bullet = " " * len(bullet)
     return lines
-
-
-def _capacity_mark(capacity_bytes: int, scale: int, paper: Paper) -> Line:
-    mark = paper.glyphs.mark_below
-    label = f"capacity {format_bytes(capacity_bytes)}"
-    at = min(paper.width - 1, capacity_bytes * paper.width // scale)
-    if at + len(mark) + 1 + len(label) <= paper.width:
-        return (Span(text=f"{' ' * at}{mark} {label}", key=Tone.BAD),)
-    return (Span(text=f"{label:>{at - 1}} {mark}", key=Tone.BAD),)

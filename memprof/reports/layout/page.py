@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.reports.document import Block, Document, Facts, Gauge, Heading, Note, StackedChart, Table
+from memprof.reports.document import Block, Document, Facts, Gauge, Heading, Note, StackedBars, StackedChart, Table
+from memprof.reports.layout.bars import bar_lines
 from memprof.reports.layout.chart import chart_lines
 from memprof.reports.layout.gauge import gauge_lines
 from memprof.reports.layout.lines import Line, Paper, trim
@@ -25,6 +26,8 @@ def _block_lines(block: Block, paper: Paper) -> list[Line]:
             return note_lines(block, paper)
         case Gauge():
             return gauge_lines(block, paper)
+        case StackedBars():
+            return bar_lines(block, paper)
         case Table():
             return table_lines(block, paper)
         case StackedChart():

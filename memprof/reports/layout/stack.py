@@ -1,13 +1,14 @@
-"""Stacks of bytes cut into character cells: what the gauge and the chart share."""
+"""Stacks of bytes cut into character cells: what the gauge, the bars and the chart share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from memprof.analysis.categories import Category
-from memprof.reports.document import Part
+from memprof.reports.document import Part, Tone
 from memprof.reports.layout.lines import Line, Paper, Span, merge, trim
 from memprof.reports.palette import CATEGORY_LETTERS
+from memprof.reports.units import format_bytes
 
 
 def stack_cells(parts: Sequence[Part], *, bytes_per_cell: float, num_cells: int) -> list[Category]:
@@ -30,6 +31,21 @@ def category_at(parts: Sequence[Part], height_bytes: float) -> Category:
 def letter(category: Category) -> Span:
     """One cell of a category: its colour with its letter in it."""
     return Span(text=CATEGORY_LETTERS[category], key=category, filled=True)
+
+
+def capacity_mark(capacity_bytes: int, *, scale: int, num_cells: int, indent: int, paper: Paper) -> Line:
+    """A mark under the cell where the capacity ends, with its size on the side that has room.
+
+    Args:
+        scale: the bytes that `num_cells` stand for.
+        indent: blanks before the first of them.
+    """
+    mark = paper.glyphs.mark_below
+    label = f"capacity {format_bytes(capacity_bytes)}"
+    at = indent + min(num_cells - 1, capacity_bytes * num_cells // scale)
+    if at + len(mark) + 1 + len(label) <= paper.width:
+        return (Span(text=f"{' ' * at}{mark} {label}", key=Tone.BAD),)
+    return (Span(text=f"{label:>{at - 1}} {mark}", key=Tone.BAD),)
 
 
 def legend_lines(categories: Sequence[Category], paper: Paper, *, indent: int) -> list[Line]:

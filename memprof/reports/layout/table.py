@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Bar, Cell, Column, Row, Shorten, Table, Tone
-from memprof.reports.layout.columns import Fit, Need, break_lines, fit_columns
+from memprof.reports.layout.columns import Fit, Need, break_lines, continue_columns, fit_columns
 from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim
 from memprof.reports.layout.stack import letter
+from memprof.reports.layout.titles import break_title, narrowest_title
 from memprof.reports.text import cell_width
 
 _LONGEST_BAR = 28
-_SWATCH_WIDTH = 2  # the letter of a category and a blank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +29,38 @@ class _FlatRow:
 def table_lines(table: Table, paper: Paper) -> list[Line]:
     """The table, without empty columns, and with the titles of those that did not fit named under it."""
     rows = list(_flatten(table.rows, paper, prefix="", nested=False))
-    total = _FlatRow(cells=table.total.cells, prefix="", prefix_below="", bold=True)
+    total = [_FlatRow(cells=table.total.cells, prefix="", prefix_below="", bold=True)] if table.total else []
     needs = [
-        _need(index, column, [*rows, total], paper)
+        _need(index, column, [*rows, *total], paper)
         for index, column in enumerate(table.columns)
-        if any(_says_something(row.cells[index]) for row in [*rows, total])
+        if any(_says_something(row.cells[index]) for row in [*rows, *total])
     ]
-    fit = fit_columns(needs, paper.width)
-    longest = [_longest_bar(rows, index) for index in range(len(table.columns))]
-    lines: list[Line] = [_title_line(table.columns, fit)]
-    for row in rows:
-        lines.append(_row_line(row, table.columns, fit, longest, paper))
-        lines += _below_lines(row, table.columns, fit, paper)
-    table_width = sum(fit.widths.values()) + fit.gap * (len(fit.widths) - 1)
-    lines.append((Span(text=paper.glyphs.rule * min(table_width, paper.width), key=Tone.MUTED),))
-    lines.append(_row_line(total, table.columns, fit, longest, paper))
-    hidden = [table.columns[index].title for index in fit.dropped if table.columns[index].title]
+    if not needs:
+        return []
+    fits = continue_columns(needs, paper.width) if table.continued else [fit_columns(needs, paper.width)]
+    lines: list[Line] = []
+    for fit in fits:
+        lines += [*([()] if lines else []), *_grid_lines(table.columns, rows, total, fit, paper)]
+    hidden = [table.columns[index].title for index in fits[-1].dropped if table.columns[index].title]
     if hidden:
         text = f"not shown at this width: {', '.join(hidden)}"
         lines += [(Span(text=line, key=Tone.MUTED),) for line in paper.wrap(text, paper.width)]
     return lines
+
+
+def _grid_lines(
+    columns: tuple[Column, ...], rows: list[_FlatRow], total: list[_FlatRow], fit: Fit, paper: Paper
+) -> list[Line]:
+    """Titles, rows, and the total under a rule."""
+    longest = [_longest_bar(rows, index) for index in range(len(columns))]
+    lines = _title_lines(columns, fit, paper)
+    for row in rows:
+        lines.append(_row_line(row, columns, fit, longest, paper))
+        lines += _below_lines(row, columns, fit, paper)
+    table_width = sum(fit.widths.values()) + fit.gap * (len(fit.widths) - 1)
+    if total:
+        lines.append((Span(text=paper.glyphs.rule * min(table_width, paper.width), key=Tone.MUTED),))
+    return lines + [_row_line(row, columns, fit, longest, paper) for row in total]
 
 
 def _flatten(rows: tuple[Row, ...], paper: Paper, *, prefix: str, nested: bool) -> Iterator[_FlatRow]:
@@ -69,7 +81,7 @@ def _need(index: int, column: Column, rows: list[_FlatRow], paper: Paper) -> Nee
     if any(isinstance(row.cells[index], Bar) for row in rows):
         return Need(index=index, column=column, natural=_LONGEST_BAR, minimum=column.min_width)
     widths = (_cell_width(row.cells[index], paper) + (len(row.prefix) if index == 0 else 0) for row in rows)
-    natural = max(cell_width(column.title), *widths)
+    natural = max(narrowest_title(column.title, paper), *widths)
     minimum = natural if column.shorten is Shorten.NEVER else min(natural, column.min_width)
     return Need(index=index, column=column, natural=natural, minimum=minimum)
 
@@ -77,17 +89,34 @@ def _need(index: int, column: Column, rows: list[_FlatRow], paper: Paper) -> Nee
 def _cell_width(cell: Cell | Bar, paper: Paper) -> int:
     if isinstance(cell, Bar):
         return 0
-    swatch = _SWATCH_WIDTH if isinstance(cell.key, Category) else 0
-    return cell_width(paper.clean(cell.text)) + swatch
+    return cell_width(paper.clean(cell.text)) + cell_width("".join(span.text for span in _sign(cell, paper)))
+
+
+def _sign(cell: Cell, paper: Paper) -> list[Span]:
+    """What stands before the text: the letter of its category, or the sign of its tone."""
+    if isinstance(cell.key, Category):
+        return [letter(cell.key), Span(text=" ")]
+    if cell.key and cell.is_verdict:
+        return [Span(text=paper.glyphs.bullets[cell.key], key=cell.key)]
+    return []
 
 
 def _longest_bar(rows: list[_FlatRow], index: int) -> int:
     return max((cell.value for row in rows if isinstance(cell := row.cells[index], Bar)), default=0)
 
 
-def _title_line(columns: tuple[Column, ...], fit: Fit) -> Line:
-    titles = (pad(columns[index].title, width, columns[index].align) for index, width in fit.widths.items())
-    return trim((Span(text=(" " * fit.gap).join(titles), key=Tone.MUTED),))
+def _title_lines(columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Line]:
+    """The titles, which stand on the line above the first row; those that are too long begin further up."""
+    titles = {index: break_title(columns[index].title, width, paper) for index, width in fit.widths.items()}
+    height = max(map(len, titles.values()))
+    lines: list[Line] = []
+    for number in range(height):
+        texts = (
+            pad(title[number - height] if height - number <= len(title) else "", fit.widths[index], columns[index].align)
+            for index, title in titles.items()
+        )
+        lines.append(trim((Span(text=(" " * fit.gap).join(texts), key=Tone.MUTED),)))
+    return lines
 
 
 def _row_line(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, longest: list[int], paper: Paper) -> Line:
@@ -107,12 +136,10 @@ def _row_line(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, longest: lis
 def _text_cell(cell: Cell, column: Column, width: int, *, prefix: str, bold: bool, paper: Paper) -> list[Span]:
     spans = [Span(text=prefix, key=Tone.MUTED)] if prefix else []
     tone = cell.key if isinstance(cell.key, Tone) else None
-    if isinstance(cell.key, Category):
-        spans += [letter(cell.key), Span(text=" ")]
-        width -= _SWATCH_WIDTH
-    width -= len(prefix)
+    sign = _sign(cell, paper)
+    width -= len(prefix) + cell_width("".join(span.text for span in sign))
     text = paper.shorten(paper.clean(cell.text), width, column.shorten)
-    return [*spans, Span(text=pad(text, width, column.align), key=tone, bold=bold)]
+    return [*spans, *sign, Span(text=pad(text, width, column.align), key=tone, bold=bold)]
 
 
 def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:
