@@ -9,7 +9,7 @@ from memprof.analysis.aliases import ALIASING, Groups, position_of
 from memprof.analysis.buffer_table import Allocation, BufferTable, LogicalBuffer
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase
-from memprof.analysis.dataflow import Dataflow
+from memprof.analysis.dataflow import Dataflow, Origin
 from memprof.analysis.op_names import ModulePaths, Named
 from memprof.analysis.program import Instruction, Program
 
@@ -114,7 +114,8 @@ class Values:
             phase=self._flow.phase(group),
             origin=self._flow.origin[group],
             use=self._flow.use[group],
-            is_past_differentiation=not self._flow.named[group] & Named.BACKWARD,
+            is_past_differentiation=bool(self._flow.origin[group] & Origin.BACKWARD)
+            and not self._flow.named[group] & Named.BACKWARD,
             argument=argument,
             is_output=allocation.is_live_out and number is None,
             is_constant=allocation.is_constant,
@@ -140,10 +141,23 @@ class Values:
         """
         for source in self._sources(index, position):
             if self._program.instructions[source].op_name:
-                return source
-        definers = self._flow.definers[self._groups.of(position)]
-        named = [definer for definer in definers if self._program.instructions[definer].op_name]
+                return self._moved(source)
+        named = self._named_definers(position)
+        return self._moved(named[-1]) if named else index
+
+    def _moved(self, index: int) -> int:
+        """What a loop stacks up is told by the operation that makes it, not by the one that puts it into the stack."""
+        instruction = self._program.instructions[index]
+        if instruction.opcode != "dynamic-update-slice":
+            return index
+        moved = self._program.instructions[instruction.operands[1]]
+        named = self._named_definers(moved.first_position)
         return named[-1] if named else index
+
+    def _named_definers(self, position: int) -> list[int]:
+        """The instructions that make the data of a position's group and have an op name."""
+        definers = self._flow.definers[self._groups.of(position)]
+        return [definer for definer in definers if self._program.instructions[definer].op_name]
 
     def _sources(self, index: int, position: int) -> Iterator[int]:
         """The instruction itself and, through a fusion's root and what only passes data on, the ones that it is of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memprof.capture.devices import has_accelerator_device
 from memprof.capture.toolchain import installed_version
 
 
@@ -37,6 +38,8 @@ def _packages() -> list[Finding]:
 
 
 def _backends() -> list[Finding]:
+    if not has_accelerator_device():
+        return [Finding(what="local device", ok=None, found="the CPU; steps are compiled for GPUs, not run on them")]
     import jax
 
     try:
@@ -44,10 +47,11 @@ def _backends() -> list[Finding]:
     except RuntimeError as error:
         return [Finding(what="backends", ok=False, found=str(error).splitlines()[0], advice="check JAX_PLATFORMS")]
     kinds = ", ".join(sorted({f"{device.device_kind} ({device.platform})" for device in devices}))
-    found = f"{len(devices)} x {kinds}"
-    if devices[0].platform == "cpu":
-        return [Finding(what="local device", ok=None, found=f"{found}: steps are compiled, not run, for GPUs")]
-    return [Finding(what="local device", ok=True, found=found)]
+    is_accelerator = devices[0].platform != "cpu"
+    advice = (
+        "" if is_accelerator else "install jax for this accelerator, for example " + 'pip install "jax-memprof[cuda13]"'
+    )
+    return [Finding(what="local device", ok=is_accelerator, found=f"{len(devices)} x {kinds}", advice=advice)]
 
 
 def _cuda_tools() -> list[Finding]:

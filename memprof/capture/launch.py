@@ -78,12 +78,9 @@ def _crash(returncode: int, last: Message | None, printed: str) -> WorkloadError
         hint = " (out of host memory, perhaps)" if -returncode == signal.SIGKILL else ""
     else:
         how, hint = f"ended with exit code {returncode}", ""
-    lines = printed.strip().splitlines()[-_LAST_LINES:]
     return WorkloadError(
-        f"the compiling process {how}{hint} while {stage}; its last lines are above, and the command itself is unharmed"
-        if lines
-        else f"the compiling process {how}{hint} while {stage}, without a word",
-        details="\n".join(lines),
+        f"The compiling process {how}{hint} while it was {stage}",
+        details="\n".join(printed.strip().splitlines()[-_LAST_LINES:]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memprof.capture.doctor import Finding, examine
 from memprof.capture.launch import compile_in_child
 from memprof.capture.targets.resolve import CPU, DEFAULT_GPU
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, WorkloadError
 from memprof.profiler_cli.console import say, stages, write_table
 
 _MARKS = {True: "ok", False: "missing", None: "-"}
@@ -31,6 +31,8 @@ def _try_compile(target: str) -> Finding:
         capture = compile_in_child(
             "memprof.workloads.build:build_step", arguments, target=target, progress=lambda stage: None
         )
+    except WorkloadError as error:
+        return Finding(what=what, ok=False, found="\n".join([str(error), *error.details.splitlines()[-1:]]))
     except MemprofError as error:
         return Finding(what=what, ok=False, found=str(error))
     return Finding(what=what, ok=True, found=f"works ({capture.timings.compile_seconds:.1f} s)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax
 from memprof.analysis.capture import TargetInfo
 from memprof.capture import xla_adapter
 from memprof.capture.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
+from memprof.capture.devices import has_accelerator_device
 from memprof.capture.targets.resolve import CPU, DEFAULT_GPU, LOCAL, DevicelessTarget, deviceless_target
 from memprof.errors import MemprofError
 
@@ -38,7 +38,7 @@ def choose_target(name: str | None) -> ChosenTarget:
         if deviceless is not None:
             return _deviceless(deviceless, "asked for")
         return _cpu("asked for") if name == CPU else _local("asked for")
-    if _has_accelerator_device() and jax.default_backend() != "cpu":
+    if has_accelerator_device() and jax.default_backend() != "cpu":
         return _local("the accelerator of this machine")
     missing = missing_for_deviceless()
     if not missing:
@@ -46,15 +46,6 @@ def choose_target(name: str | None) -> ChosenTarget:
         assert default is not None
         return _deviceless(default, "no accelerator here, so the default GPU, compiled for without the device")
     return _cpu(f"no accelerator here, and no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})")
-
-
-def _has_accelerator_device() -> bool:
-    """Whether the system shows a device that JAX may be able to use.
-
-    Asking JAX would start its backends, and once it has tried CUDA and failed, it can no longer compile for a GPU that
-    is not there (jax 0.10.2 to 0.12).
-    """
-    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
 
 
 def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:
