@@ -98,7 +98,7 @@ def many_buffers(count: int = 2_000) -> Report:
     for number in range(100):
         parts = tuple(node(item.module, [item]) for item in buffers[number::100])
         stages.append(node(f"stage_{number}", (), children=parts))
-    return report(buffers, modules=node("", (), children=tuple(stages)), fragmentation=4096)
+    return report(buffers, modules=node("", (), children=tuple(stages), fragmentation=4096), fragmentation=4096)
 
 
 REPORTS: Mapping[str, Callable[[], Report]] = {

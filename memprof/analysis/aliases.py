@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from memprof.analysis.buffer_table import BufferTable, LogicalBuffer
 from memprof.analysis.program import Computation, Instruction, Program
+from memprof.errors import InternalError
 
 # Instructions whose called computations data flows through. The computations of `reduce`, `sort`, `scatter` and the
 # like work on scalars and hold no buffers of interest.
@@ -41,6 +42,9 @@ class Groups:
         order: all instructions that data flows through, definitions before uses.
         count: the number of groups.
         in_memory: the groups that lie in memory; the others exist inside a fusion only.
+
+    Raises:
+        InternalError: an instruction does not have the shape that it should have.
     """
 
     def __init__(self, program: Program, table: BufferTable) -> None:
@@ -48,8 +52,15 @@ class Groups:
         self._parent = list(range(program.num_positions))
         self.order = tuple(_flatten(program, program.entry))
         for index in self.order:
-            for left, right in _aliases(program, program.instructions[index]):
-                self._union(left, right)
+            instruction = program.instructions[index]
+            try:
+                for left, right in _aliases(program, instruction):
+                    self._union(left, right)
+            except (ValueError, IndexError) as error:
+                raise InternalError(
+                    f"what {instruction.name} ({instruction.opcode}) passes on has another shape than its result; this"
+                    " version of XLA is not understood yet"
+                ) from error
         self._join_in_place_updates(table)
         numbers: dict[int, int] = {}
         self._group = [numbers.setdefault(self._find(position), len(numbers)) for position in range(len(self._parent))]

@@ -26,9 +26,18 @@ def check_totals(capture: Capture, table: BufferTable, holdings: Holdings) -> No
     temps = sum(a.size_bytes for a in allocations if a.is_temp)
     _equal("the bytes of the temp block", temps, capture.compiler.temp_bytes)
     if capture.compiler.peak_memory_bytes is not None:
-        _equal("the live peak", holdings.live_peak_bytes, capture.compiler.peak_memory_bytes)
+        live_peak = holdings.live_peak_bytes + _lasting_host_bytes(table)
+        _equal("the live peak", live_peak, capture.compiler.peak_memory_bytes)
     held = sum(holding.size_bytes for holding in holdings.at_peak)
     _equal("the sum of the buffers at the peak", held, holdings.live_peak_bytes)
+
+
+def _lasting_host_bytes(table: BufferTable) -> int:
+    """Arguments and results in other memory than the device's: the compiler's peak holds them too, in whatever memory.
+
+    What comes and goes in other memory during the step it leaves out (jaxlib 0.10.2 to 0.12).
+    """
+    return sum(a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp) and a.color != 0)
 
 
 def _equal(what: str, replayed_bytes: int, compiler_bytes: int) -> None:

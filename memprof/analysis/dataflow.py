@@ -221,8 +221,10 @@ class Dataflow:
         only what JAX does between modules (slicing and stacking for a loop) belongs to the module of what it moves.
 
         Returns:
-            The module, and whether it is the owner of parameters or optimizer state that the update works on: a
-            gradient made elsewhere (of tied parameters, say) does not change whose update it is.
+            The module, and whether the result is owned by it as parameters and optimizer state are: their copies are,
+            and the update that works on them, but not what a layer makes of its input with their help. What is owned
+            decides over what is not: a layer belongs to its own parameters wherever its input comes from, and an update
+            to what it updates wherever the gradient (of tied parameters, say) is made.
         """
         inputs = [group for _, group in operation.inputs]
         if self._names_tell_modules and operation.named not in (Named.NOTHING, Named.UNPHASED):
@@ -232,7 +234,16 @@ class Dataflow:
             moved = 1 if opcode == "dynamic-update-slice" else 0
             return next((self.module[group] for number, group in operation.inputs if number == moved), ""), False
         owner = next((self.module[group] for group in inputs if group in self._owned), "")
-        return owner or next((self.module[group] for group in inputs if self.module[group]), ""), bool(owner)
+        if not owner:
+            return next((self.module[group] for group in inputs if self.module[group]), ""), False
+        return owner, any(map(self._is_state, operation.outputs))
+
+    def _is_state(self, group: int) -> bool:
+        """Whether a value is a copy of parameters or optimizer state, or their update."""
+        origin = self.origin[group]
+        if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
+            return True
+        return not origin & (Origin.BATCH | Origin.OTHER_STATE)
 
     def _pass_up(self) -> bool:
         """Uses, from uses to definitions. Returns whether anything changed."""

@@ -134,17 +134,18 @@ class ModulePaths:
     def with_params(self, op_name: str) -> str:
         """The deepest module with parameters that the op name passes through; empty where there is none."""
         parts = scope_parts(op_name)
-        for start in range(len(parts)):
-            best: tuple[str, ...] = ()
-            current: tuple[str, ...] = ()
-            for part in parts[start:]:
-                if (*current, part) in self._known:
-                    best = current = (*current, part)
-                elif best and part not in _STRUCTURE:
-                    break
-            if best:
-                return "/".join(best)
-        return ""
+        paths = (self._known_path(parts[start:]) for start in range(len(parts)))
+        return "/".join(max(paths, key=lambda path: len(path), default=()))
+
+    def _known_path(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """The longest path of a module that the scopes spell out from the first one on."""
+        path: tuple[str, ...] = ()
+        for part in parts:
+            if (*path, part) in self._known:
+                path = (*path, part)
+            elif not path or part not in _STRUCTURE:
+                break
+        return path
 
 
 # Scopes that JAX puts between the scopes of modules.

@@ -29,7 +29,7 @@ from memprof.analysis.report import LiveBuffer, Report
 from memprof.analysis.sources import Sources
 from memprof.analysis.timeline import Change, Timeline
 from memprof.analysis.values import Values
-from memprof.errors import MemprofError
+from memprof.errors import InternalError, MemprofError
 
 
 def analyze(capture: Capture) -> Report:
@@ -37,14 +37,14 @@ def analyze(capture: Capture) -> Report:
 
     Raises:
         MemprofError: the capture's proto cannot be read.
-        InternalError: the program's numbers do not add up to the compiler's own totals.
+        InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
     """
     started = time.perf_counter()
     proto = parse_proto(capture.hlo_proto)
     program = decode_program(proto)
     table = decode_buffer_table(proto, program)
     modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
-    values = Values(program, table, _by_parameter_number(capture.arguments), modules)
+    values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)
     holdings = hold(table, values, order)
     check_totals(capture, table, holdings)
@@ -92,8 +92,15 @@ def parse_proto(data: bytes) -> Any:
         ) from error
 
 
-def _by_parameter_number(arguments: Sequence[ArgumentLeaf]) -> dict[int, ArgumentLeaf]:
-    return {leaf.parameter_number: leaf for leaf in arguments if leaf.parameter_number is not None}
+def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) -> dict[int, ArgumentLeaf]:
+    leaves = {leaf.parameter_number: leaf for leaf in arguments if leaf.parameter_number is not None}
+    numbers = {program.instructions[index].parameter_number for index in program.entry.parameters}
+    if leaves.keys() != numbers:
+        raise InternalError(
+            f"the program has {len(numbers)} parameters, but the capture names {len(leaves)} arguments for other ones;"
+            " the capture is damaged"
+        )
+    return leaves
 
 
 def _live_buffers(holdings: Holdings, program: Program) -> tuple[LiveBuffer, ...]:

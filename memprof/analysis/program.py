@@ -102,7 +102,7 @@ class Program:
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
         """The stack trace of an instruction, innermost frame first; empty where the program does not tell."""
-        stack = []
+        stack: list[Frame] = []
         frame_id = instruction.stack_frame_id
         while 0 < frame_id <= len(self.frames) and len(stack) < len(self.frames):
             frame, frame_id = self.frames[frame_id - 1]
@@ -125,7 +125,7 @@ def decode_program(proto: Any) -> Program:
         return _decode_module(proto.hlo_module)
     except (KeyError, IndexError) as error:
         raise InternalError(
-            f"the program refers to something that is not in it ({error}); the capture's proto is no compiled HLO module"
+            f"the program refers to what is not in it ({error}); the capture's proto is no compiled HLO module"
         ) from error
 
 

@@ -80,17 +80,33 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScopedOperations:
+    """How many operations of the compiled program lie in one scope, in one phase as their names show it.
+
+    Attributes:
+        scope: the scopes around them, without JAX's transformations: `step/Transformer/layers_0/mlp`.
+        phase: `none` where the name shows no differentiation.
+    """
+
+    scope: str
+    phase: Phase
+    num_operations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramFacts:
     """What the compiled program does, as evidence that a technique took effect.
 
     Attributes:
         num_recomputed_operations: operations that `jax.checkpoint` evaluates again.
         host_bytes: bytes in host memory that the step holds, beside the footprint.
+        operations: all named operations by scope and phase, in that order.
     """
 
     num_recomputed_operations: int
     loops: tuple[Loop, ...]
     host_bytes: int
+    operations: tuple[ScopedOperations, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from memprof.analysis.categories import Phase
 from memprof.analysis.dataflow import Dataflow, Origin
 from memprof.analysis.op_names import ModulePaths, Named
 from memprof.analysis.program import Instruction, Program
+from memprof.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Values:
         self._groups = Groups(program, table)
         self._modules = modules
         self._flow = Dataflow(program, self._groups, arguments, modules)
+        self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -124,23 +126,37 @@ class Values:
     def of_allocation(self, allocation: Allocation) -> Value:
         """The value that stands for a whole allocation: an argument, a result or a constant.
 
-        Several values can take turns in one allocation; the largest stands for it, and of equals the last: of a
-        result's memory that is the result.
+        Several values can take turns in one allocation. The argument stands for its memory and the result for its own;
+        elsewhere the largest value does, and of equals the last.
+
+        Raises:
+            InternalError: there is nothing in it.
         """
         buffers = [self._table.logical_buffers[buffer_id] for buffer_id in allocation.logical_buffers]
+        if not buffers:
+            raise InternalError(f"XLA's allocation {allocation.index} ({allocation.size_bytes:,} bytes) holds no value")
         if allocation.parameter_number is not None:
             parameters = [b for b in buffers if self._program.instructions[b.instruction].opcode == "parameter"]
             buffers = parameters or buffers
+        elif allocation.is_live_out:
+            buffers = [buffer for buffer in buffers if self._is_result(buffer)] or buffers
         return self.of_buffer(max(enumerate(buffers), key=lambda numbered: (numbered[1].size_bytes, numbered[0]))[1])
+
+    def _is_result(self, buffer: LogicalBuffer) -> bool:
+        position = position_of(self._program.instructions[buffer.instruction], buffer.shape_index)
+        return position is not None and self._groups.of(position) in self._results
 
     def _operation(self, index: int, position: int) -> int:
         """The instruction that makes the data at a position, with an op name where there is one to be had.
 
-        Candidates in order: the definer behind the fusion's root, then any other definer of the group (an accumulator
-        is defined by an unnamed broadcast before the loop and by a named addition in it), then the instruction itself.
+        Candidates in order: the definer behind the fusion's root or an argument that was copied, then any other definer
+        of the group (an accumulator is defined by an unnamed broadcast before the loop and by a named addition in it),
+        then the instruction itself.
         """
         for source in self._sources(index, position):
-            if self._program.instructions[source].op_name:
+            instruction = self._program.instructions[source]
+            makes_data = instruction.opcode not in ALIASING or source in self._program.entry.parameters
+            if makes_data and instruction.op_name:
                 return self._moved(source)
         named = self._named_definers(position)
         return self._moved(named[-1]) if named else index

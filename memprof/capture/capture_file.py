@@ -12,6 +12,8 @@ import os
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -40,7 +42,7 @@ def write_capture(capture: Capture, path: Path, *, overwrite: bool = False) -> N
             temporary = Path(file.name)
             try:
                 with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                    archive.writestr(_MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False))
+                    archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
                     archive.writestr(_PROGRAM, capture.hlo_proto)
                 file.flush()
                 os.fsync(file.fileno())
@@ -59,10 +61,10 @@ def check_writable(path: Path, *, overwrite: bool) -> None:
     Raises:
         MemprofError: the file exists and must not be overwritten, or its folder is missing or read-only.
     """
-    if path.exists() and not overwrite:
-        raise MemprofError(f"{path} exists already; choose another name with -o, or overwrite it with --force")
     if path.is_dir():
         raise MemprofError(f"{path} is a folder; give the name of a file")
+    if path.exists() and not overwrite:
+        raise MemprofError(f"{path} exists already; choose another name with -o, or overwrite it with --force")
     if not path.parent.is_dir():
         raise MemprofError(f"the folder {path.parent} does not exist; create it, or choose another with -o")
     if not os.access(path.parent, os.W_OK):
@@ -83,7 +85,8 @@ def read_capture(path: Path) -> Capture:
         raise MemprofError(f"there is no file {path}; `memprof run` writes captures (*.memprof)") from error
     except IsADirectoryError as error:
         raise MemprofError(f"{path} is a folder; give a capture (*.memprof)") from error
-    except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, ValueError, RuntimeError) as error:
+        # A RuntimeError is what `zipfile` says of encryption and unknown compression, and `json` of endless nesting.
         raise MemprofError(
             f"{path} is no capture, or a truncated one ({error}); make it again with `memprof run`"
         ) from error
@@ -149,15 +152,15 @@ def _from_json(kind: Any, value: Any) -> Any:
         if value is None and NoneType in arguments:
             return None
         plain = [argument for argument in arguments if argument is not NoneType]
-        return _from_json(plain[0], value) if len(plain) == 1 else value
-    if origin is tuple:
+        return _from_json(type(value) if type(value) in plain else plain[0], value)
+    if origin is tuple and isinstance(value, list):
         return tuple(_from_json(arguments[0], item) for item in value)
-    if origin is not None:  # a mapping of JSON scalars
-        return dict(value)
-    if kind is float and isinstance(value, int):
+    if origin is Mapping and isinstance(value, dict):
+        return {key: _from_json(arguments[1], item) for key, item in value.items()}
+    if kind is float and type(value) is int:
         return float(value)
-    if isinstance(value, kind):
+    if type(value) is kind:  # a bool is no int
         return value
-    if isinstance(value, str):
-        return kind(value)  # an enumeration
-    raise TypeError(f"{value!r} is no {kind.__name__}")
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    raise TypeError(f"{value!r} is no {getattr(kind, '__name__', kind)}")

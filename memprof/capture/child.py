@@ -1,9 +1,10 @@
-"""The child process that compiles: `python -m memprof.capture.child`.
+"""The child process that compiles: `python -m memprof.capture.child WORK_FOLDER`.
 
 A compile can take its process down, and the user's code may print or exit; so both happen here, and the command that
 started this process lives on. The job comes as one line of JSON on stdin; messages go back as lines of JSON on what was
-stdout, while everything that anybody prints goes to stderr. When stdin closes, the command is gone: then this process
-cleans up and ends at once, so that no compile outlives a killed command.
+stdout, while everything that anybody prints goes to stderr; the capture is left in the work folder as
+`capture.memprof`. When stdin closes, the command is gone: then this process removes the work folder and ends at once,
+so that no compile outlives a killed command.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ from memprof.errors import MemprofError, WorkloadError
 def main() -> None:
     """Do the job that stdin names."""
     messages = _claim_stdout()
-    job = Job.from_json(sys.stdin.readline())
-    threading.Thread(target=_end_with_the_command, args=(job.work_folder,), daemon=True).start()
+    work_folder = Path(sys.argv[1])
+    line = sys.stdin.readline()
+    if not line:  # the command was killed before it sent the job
+        _end_with_the_command(work_folder)
+    threading.Thread(target=_end_with_the_command, args=(work_folder,), daemon=True).start()
 
     def send(message: Message) -> None:
         messages.write(message.to_json() + "\n")
         messages.flush()
 
     try:
-        _run(job, lambda stage: send(Message(kind="stage", text=stage)))
+        _run(Job.from_json(line), work_folder, lambda stage: send(Message(kind="stage", text=stage)))
     except WorkloadError as error:
         send(Message(kind="workload_error", text=str(error), details=error.details))
     except MemprofError as error:
@@ -42,7 +46,7 @@ def main() -> None:
         send(Message(kind="done", text=""))
 
 
-def _run(job: Job, progress: Callable[[str], None]) -> None:
+def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     progress("importing")
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.capture_file import write_capture
@@ -52,14 +56,14 @@ def _run(job: Job, progress: Callable[[str], None]) -> None:
     target = choose_target(job.target)
     build = _builder(job.builder)
     spec = _as_workload_error("could not be built", lambda: build(**job.arguments))
-    dump_folder = job.work_folder / "dump"
+    dump_folder = work_folder / "dump"
     capture = _as_workload_error(
         f"could not be compiled for {target.info.name}",
         lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
     )
     progress("writing")
     shutil.rmtree(dump_folder, ignore_errors=True)
-    write_capture(capture, job.work_folder / "capture.memprof")
+    write_capture(capture, work_folder / "capture.memprof")
 
 
 def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
@@ -88,6 +92,7 @@ def _claim_stdout() -> TextIO:
 
 
 def _end_with_the_command(work_folder: Path) -> None:
+    """Wait until the command is gone, then clean up and end."""
     sys.stdin.read()
     shutil.rmtree(work_folder, ignore_errors=True)
     os._exit(1)

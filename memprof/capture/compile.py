@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from memprof.capture.flops import count_flops
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
 from memprof.capture.toolchain import toolchain
-from memprof.errors import InternalError
+from memprof.errors import InternalError, MemprofError
 
 Progress = Callable[[str], None]
 
@@ -36,7 +36,9 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         InternalError: XLA wrote no program.
         Exception: whatever the user's function raises while it is traced.
     """
-    arguments = _abstract(spec.args, target)
+    if spec.check_target is not None:
+        spec.check_target(target.info)
+    arguments = _abstract(spec, target)
     jitted = jax.jit(spec.fn, donate_argnums=spec.donate_argnums)
     started = time.perf_counter()
     progress("tracing")
@@ -44,11 +46,11 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         traced = jitted.trace(*arguments)
         progress("lowering")
         lowered = traced.lower()
+    _place_arguments(spec, lowered)
     lowered_at = time.perf_counter()
     progress("compiling")
     xla_adapter.disable_compilation_cache()
-    options = {**spec.compiler_options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
-    compiled = lowered.compile(compiler_options=options)
+    compiled = _compile(lowered, spec.compiler_options, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(traced.jaxpr)
     return Capture(
@@ -67,18 +69,61 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     )
 
 
-def _abstract(args: tuple[Any, ...], target: ChosenTarget) -> Any:
-    """The arguments as shapes and dtypes on the target."""
+def _abstract(spec: StepSpec, target: ChosenTarget) -> Any:
+    """The arguments as shapes and dtypes on the target, in the memory that they live in."""
+    names = _argument_names(spec)
 
-    def leaf(value: Any) -> jax.ShapeDtypeStruct:
+    def leaf(keys: Any, value: Any) -> jax.ShapeDtypeStruct:
         array = value if hasattr(value, "dtype") else jax.numpy.asarray(value)
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target.sharding)
+        kind = _memory_kind(names[keys[0].idx] + jax.tree_util.keystr(keys[1:]), spec)
+        sharding = target.sharding
+        if kind is not None:
+            # A device that is not there lists no memories and forgets the kind: `_place_arguments` says it again.
+            sharding = (sharding or jax.sharding.SingleDeviceSharding(target.device)).with_memory_kind(kind)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
-    return jax.tree.map(leaf, args)
+    return jax.tree_util.tree_map_with_path(leaf, spec.args)
+
+
+def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered) -> None:
+    """Put the arguments of the lowered program into the memory that they live in."""
+    kinds = {}
+    for leaf in _argument_leaves(spec, lowered):
+        kind = _memory_kind(leaf.path, spec)
+        if kind is not None and leaf.parameter_number is not None:
+            kinds[leaf.parameter_number] = kind
+    if kinds:
+        xla_adapter.place_arguments(lowered, kinds)
+
+
+def _memory_kind(path: str, spec: StepSpec) -> str | None:
+    prefix = longest_prefix(path, spec.memory_kinds)
+    return None if prefix is None else spec.memory_kinds[prefix]
+
+
+def _argument_names(spec: StepSpec) -> list[str]:
+    return list(inspect.signature(spec.fn).parameters)
+
+
+def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], dump_folder: Path) -> jax.stages.Compiled:
+    """Compile with a dump.
+
+    Raises:
+        MemprofError: XLA has no such option, or it does not take that value.
+    """
+    try:
+        return lowered.compile(
+            compiler_options={**options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
+        )
+    except Exception as error:  # XLA's own errors have no common type
+        reason = xla_adapter.rejected_option(error, options)
+        if reason is None:
+            raise
+        raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
 
 
 def _argument_leaves(spec: StepSpec, lowered: jax.stages.Lowered) -> tuple[ArgumentLeaf, ...]:
-    names = list(inspect.signature(spec.fn).parameters)
+    names = _argument_names(spec)
     leaves = []
     for number, argument in enumerate(spec.args):
         for keys, leaf in jax.tree_util.tree_leaves_with_path(argument):
@@ -100,16 +145,21 @@ def _argument_leaves(spec: StepSpec, lowered: jax.stages.Lowered) -> tuple[Argum
 
 def role_of(path: str, spec: StepSpec) -> Role:
     """The role of the longest prefix in `spec.roles` that ends where a key of `path` ends; else `other_state`."""
-    best = max(
+    best = longest_prefix(path, spec.roles)
+    return Role.OTHER_STATE if best is None else spec.roles[best]
+
+
+def longest_prefix(path: str, prefixes: Iterable[str]) -> str | None:
+    """The longest prefix of `path` that ends where one of its keys ends; None where there is none."""
+    return max(
         (
             prefix
-            for prefix in spec.roles
+            for prefix in prefixes
             if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", ".", "[")
         ),
         key=len,
         default=None,
     )
-    return Role.OTHER_STATE if best is None else spec.roles[best]
 
 
 def _totals(compiled: jax.stages.Compiled, target: TargetInfo) -> CompilerTotals:

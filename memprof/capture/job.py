@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 
@@ -16,21 +15,18 @@ class Job:
     Attributes:
         builder: `module:function` that returns the `StepSpec`; `arguments` are its keyword arguments, JSON values.
         target: what the user asked for; None for the best there is.
-        work_folder: a folder of this job's own; the capture is written there as `capture.memprof`.
     """
 
     builder: str
     arguments: Mapping[str, Any]
     target: str | None
-    work_folder: Path
 
     def to_json(self) -> str:
-        return json.dumps({**asdict(self), "work_folder": str(self.work_folder)})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        fields = json.loads(text)
-        return cls(**{**fields, "work_folder": Path(fields["work_folder"])})
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,8 @@ def compile_in_child(builder: str, arguments: Mapping[str, Any], *, target: str 
         WorkloadError: the step failed, or the compiler took the child down; its last lines are in `details`.
     """
     with _work_folder() as folder:
-        job = Job(builder=builder, arguments=arguments, target=target, work_folder=folder)
-        with (folder / "stderr").open("w+b") as stderr, _child(stderr.fileno()) as child:
+        job = Job(builder=builder, arguments=arguments, target=target)
+        with (folder / "stderr").open("w+b") as stderr, _child(folder, stderr.fileno()) as child:
             last = _converse(child, job, progress)
             child.wait()
             stderr.seek(0)
@@ -94,19 +94,20 @@ def _work_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _child(stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+def _child(work_folder: Path, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
     """The child process, gone when the block is left, however that happens.
 
     It has a session of its own, so that Ctrl-C reaches this process alone, which then ends the child and whatever the
-    child started (ptxas runs as a process).
+    child started (ptxas runs as a process). Its temporary files go with the work folder: XLA leaves those that it gives
+    to ptxas behind when it is killed.
     """
     child = subprocess.Popen(
-        [sys.executable, "-m", "memprof.capture.child"],
+        [sys.executable, "-m", "memprof.capture.child", str(work_folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(work_folder)},
     )
     with _lock:
         _children.add(child)

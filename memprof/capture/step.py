@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from memprof.analysis.capture import TargetInfo
 from memprof.analysis.categories import Role
 
 
@@ -23,6 +24,9 @@ class StepSpec:
         techniques: labels of the techniques applied, in the order given.
         config: the workload's configuration, for the reports and the capture: flat, JSON scalars only.
         compiler_options: XLA options for this compile.
+        memory_kinds: the memory that arguments live in, where it is not the device's own (`pinned_host`), by path
+            prefix like `roles`. Where a result lives is for the step to say, with `jax.device_put`.
+        check_target: raises `MemprofError` for a target that the step cannot be compiled for; None: it will do.
     """
 
     fn: Callable[..., Any]
@@ -33,6 +37,8 @@ class StepSpec:
     techniques: tuple[str, ...] = ()
     config: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     compiler_options: Mapping[str, str] = field(default_factory=dict)
+    memory_kinds: Mapping[str, str] = field(default_factory=dict)
+    check_target: Callable[[TargetInfo], None] | None = None
 
     @property
     def label(self) -> str:

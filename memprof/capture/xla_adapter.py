@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,45 @@ def argument_bytes(leaf: Any) -> int:
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
         leaf = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     return int(np.prod(leaf.shape, dtype=np.int64)) * int(np.dtype(leaf.dtype).itemsize)
+
+
+def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]) -> None:
+    """Put arguments of a lowered program into other memories than the device's own (jax 0.10.2 to 0.12).
+
+    A sharding on a device that is not there forgets its memory kind, because such a device lists no memories. What JAX
+    writes into the program for one that is there is this attribute of the argument.
+
+    Args:
+        memory_kinds: `pinned_host`, by parameter number.
+    """
+    from jax._src.lib.mlir import ir
+
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        main = ir.SymbolTable(module.operation)["main"]
+        attributes = [{item.name: item.attr for item in argument} for argument in main.arg_attrs]
+        for number, kind in memory_kinds.items():
+            attributes[number]["mhlo.memory_kind"] = ir.StringAttr.get(kind)
+        main.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(argument) for argument in attributes])
+
+
+def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
+    """XLA's own words where it failed because of one of the options; else None (jaxlib 0.10.2 to 0.12).
+
+    It says `No such compile option: 'NAME'`, or `While setting option NAME, 'VALUE' is not a valid bool value.`
+    """
+    message = str(error).partition("\n")[0].removeprefix("INVALID_ARGUMENT: ").rstrip(".")
+    is_about_options = message.startswith(("No such compile option", "While setting option"))
+    return message if is_about_options and any(name in message for name in options) else None
+
+
+def cudnn_version() -> int | None:
+    """The version of cuDNN that JAX's CUDA plugin finds, as `90100`; None where there is none (jax 0.10.2 to 0.12)."""
+    from jax._src.lib import cuda_versions
+
+    if cuda_versions is None:
+        return None
+    try:
+        return int(cuda_versions.cudnn_get_version())
+    except RuntimeError:
+        return None

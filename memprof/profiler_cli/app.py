@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from memprof.profiler_cli import doctor, list_names, run, show
+from memprof.profiler_cli import compare, doctor, list_names, run, show
 from memprof.version import __version__
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
 app.command("show")(show.show)
 app.command("list")(list_names.list_names)
 app.command("doctor")(doctor.doctor)

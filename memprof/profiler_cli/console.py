@@ -16,6 +16,8 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from memprof.errors import MemprofError
+
 _PIPED_WIDTH = 100
 
 
@@ -87,10 +89,23 @@ def has_unicode() -> bool:
 
 
 def write(text: str) -> None:
-    """Write data to stdout. What its encoding lacks is replaced rather than failed on."""
+    """Write data to stdout. What its encoding lacks is replaced rather than failed on.
+
+    That the reader of a pipe, such as `head`, has gone is no error: it has what it wanted.
+
+    Raises:
+        MemprofError: stdout takes no more, because the disk is full for example.
+    """
     stream: TextIO = sys.stdout
     encoding = stream.encoding or "ascii"
-    stream.write(text.encode(encoding, errors="replace").decode(encoding))
+    try:
+        stream.write(text.encode(encoding, errors="replace").decode(encoding))
+        stream.flush()
+    except OSError as error:
+        # What is left in the stream's buffer would fail again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise MemprofError(f"the output cannot be written: {error.strerror}") from error
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -31,6 +31,7 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     signal.signal(signal.SIGINT, _signal_handler(ExitCode.INTERRUPTED))
     signal.signal(signal.SIGTERM, _signal_handler(ExitCode.TERMINATED))
+    _open_missing_streams()
     sys.exit(_run())
 
 
@@ -42,9 +43,6 @@ def _run() -> int:
     except _Signalled as signalled:
         say_error("interrupted")
         return signalled.exit_code
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.FINE
     except WorkloadError as error:
         if error.details:
             print(error.details.rstrip(), file=sys.stderr)
@@ -63,8 +61,18 @@ def _run() -> int:
     return ExitCode.FINE
 
 
+def _open_missing_streams() -> None:
+    """Python has None for a stream that was closed when the process began (`>&-`); what is written there is dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open to the end
+
+
 def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], NoReturn]:
     def handle(_signal: int, _frame: FrameType | None) -> NoReturn:
+        # Cleaning up takes a moment; an impatient second Ctrl-C must not cut it short.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Signalled(exit_code)
 
     return handle

@@ -27,6 +27,13 @@ Techniques = Annotated[
         autocompletion=complete_techniques,
     ),
 ]  # fmt: skip
+Rows = Annotated[
+    list[str],
+    typer.Option(
+        "-t", "--technique", help="A row: techniques joined with +. Repeat it for more rows.", metavar="NAMES",
+        autocompletion=complete_techniques,
+    ),
+]  # fmt: skip
 Target = Annotated[
     str | None,
     typer.Option(

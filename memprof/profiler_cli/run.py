@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memprof.analysis.capture import Capture
 from memprof.profiler_cli import options
+from memprof.profiler_cli.capture_names import free_path, stem
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.render import print_report, rendering
 
@@ -43,7 +41,7 @@ def run(
     from memprof.capture.targets.resolve import deviceless_target
     from memprof.workloads.build import plan
 
-    show = rendering(format, by=None, depth=depth, top=top, width=width)
+    show = rendering(format, depth=depth, top=top, width=width)
     if target is not None:
         deviceless_target(target)
     arguments = {"workload": workload, "preset": preset, "overrides": overrides, "techniques": technique}
@@ -56,18 +54,10 @@ def run(
         builder = "memprof.workloads.build:build_step"
         capture = compile_in_child(builder, arguments, target=target, progress=stage)
         if save:
-            path = output or _free_name(capture)
+            path = output or free_path(Path(f"{stem(capture)}.memprof"))
             write_capture(capture, path, overwrite=force)
         stage("analysing")
         report = analyze(capture)
     print_report(report, show)
     if save:
         say(f"capture written to {path}; show it again with: memprof show {path}")
-
-
-def _free_name(capture: Capture) -> Path:
-    """A name that tells what was compiled, with a number where it is taken: a run without -o overwrites nothing."""
-    parts = (capture.workload, str(capture.config.get("preset", "")), "+".join(capture.techniques), capture.target.name)
-    stem = re.sub(r"[^\w.+=-]+", "-", "-".join(part for part in parts if part))
-    names = itertools.chain([f"{stem}.memprof"], (f"{stem}-{number}.memprof" for number in itertools.count(2)))
-    return next(path for path in map(Path, names) if not path.exists())

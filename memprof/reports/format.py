@@ -1,7 +1,8 @@
 """What a format is, and what it is asked for.
 
-A format renders a whole report. One that shows documents is made with `document_format`: the view picked by the options
-makes the document, and the format lowers it. One that serialises facts (json) takes the report as it is.
+A format renders a whole report, or a comparison of several. One that shows documents is made with `document_format`:
+the view picked by the options makes the document, and the format lowers it. One that serialises facts (json, csv) takes
+them as they are.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from memprof.analysis.comparison import Comparison
 from memprof.analysis.report import Report
 from memprof.reports.document import Document
 from memprof.reports.views.by import By, by_document
+from memprof.reports.views.compare.document import comparison_document
+from memprof.reports.views.compare.rows import Order
 from memprof.reports.views.modules import DEFAULT_DEPTH
 from memprof.reports.views.summary import DEFAULT_TOP, summary_document
 
@@ -27,6 +31,7 @@ class RenderOptions:
         by: one breakdown alone; None for the summary.
         depth: levels of the module tree.
         top: rows of the longest lists; the rest is one row, so that totals match.
+        order: how the configurations of a comparison follow one another.
         width: columns of the terminal.
         color: the colours that the terminal has; None for none.
         unicode: False where only ASCII arrives.
@@ -35,6 +40,7 @@ class RenderOptions:
     by: By | None = None
     depth: int = DEFAULT_DEPTH
     top: int = DEFAULT_TOP
+    order: Order = Order.GIVEN
     width: int = 100
     color: ColorSystem | None = None
     unicode: bool = True
@@ -49,12 +55,14 @@ class Format:
         suffix: of a file in this format, with its dot.
         summary: one line for `--help` and the docs.
         render_report: the whole output, ending in one newline.
+        render_comparison: the same for several reports side by side. Raises `MemprofError` where there is no such view.
     """
 
     name: str
     suffix: str
     summary: str
     render_report: Callable[[Report, RenderOptions], str]
+    render_comparison: Callable[[Comparison, RenderOptions], str]
 
 
 def document_format(*, name: str, suffix: str, summary: str, lower: Callable[[Document, RenderOptions], str]) -> Format:
@@ -63,7 +71,19 @@ def document_format(*, name: str, suffix: str, summary: str, lower: Callable[[Do
     def render_report(report: Report, options: RenderOptions) -> str:
         return lower(report_document(report, options), options)
 
-    return Format(name=name, suffix=suffix, summary=summary, render_report=render_report)
+    def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+        document = comparison_document(
+            comparison, by=options.by, depth=options.depth, top=options.top, order=options.order
+        )
+        return lower(document, options)
+
+    return Format(
+        name=name,
+        suffix=suffix,
+        summary=summary,
+        render_report=render_report,
+        render_comparison=render_comparison,
+    )
 
 
 def report_document(report: Report, options: RenderOptions) -> Document:

@@ -36,12 +36,12 @@ def format_count(count: int) -> str:
     return f"{value:.1f}{_COUNT_SUFFIXES[unit]}"
 
 
-def format_flops(flops: int) -> str:
-    """An amount of floating-point operations (not a rate), in decimal units: `6.53 TFLOP`."""
+def format_flops(flops: int, *, unit: str = "FLOP") -> str:
+    """An amount of floating-point operations (not a rate), in decimal units: `6.53 TFLOP`; without unit, `6.53 T`."""
     if flops < 1000:
-        return f"{flops} FLOP"
-    value, unit = _scale(float(flops), base=1000, num_units=len(_FLOP_PREFIXES))
-    return f"{_three_digits(value)} {_FLOP_PREFIXES[unit]}FLOP"
+        return f"{flops} {unit}".rstrip()
+    value, prefix = _scale(float(flops), base=1000, num_units=len(_FLOP_PREFIXES))
+    return f"{_three_digits(value)} {_FLOP_PREFIXES[prefix]}{unit}"
 
 
 def format_share(part: int, whole: int) -> str:

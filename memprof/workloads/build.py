@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memprof.capture.step import StepSpec
 from memprof.workloads import registry
+from memprof.workloads.applicability import check_applicable, check_target
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.optimizer import Optimizer
 from memprof.workloads.overrides import apply_overrides
@@ -69,6 +71,7 @@ def plan(
     config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
     applied = parse_techniques("+".join(techniques))
     train_config = apply_techniques(train_config, applied)
+    check_applicable(applied, found, config, train_config)
     return Plan(
         workload=found,
         preset=found.default_preset if preset is None else preset,
@@ -86,7 +89,7 @@ def build_trainer(choices: Plan) -> Trainer:
     return Trainer(
         model=choices.workload.build(choices.config, choices.train_config),
         optimizer=choices.optimizer.create(choices.train_config),
-        seed=choices.train_config.seed,
+        config=choices.train_config,
     )
 
 
@@ -106,4 +109,7 @@ def build_step(
         workload=workload,
         techniques=tuple(applied.label for applied in choices.techniques),
         config=choices.flat_config(),
+        compiler_options=choices.train_config.compiler_option_values(),
+        memory_kinds=trainer.memory_kinds(),
+        check_target=functools.partial(check_target, choices.techniques),
     )

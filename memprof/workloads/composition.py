@@ -50,13 +50,13 @@ def _check_composition(techniques: Sequence[AppliedTechnique]) -> None:
     decided_by: dict[str, AppliedTechnique] = {}
     seen: dict[str, AppliedTechnique] = {}
     for applied in techniques:
-        name = applied.technique.name
+        name = applied.label if applied.technique.is_repeatable else applied.technique.name
         if name in seen:
             raise MemprofError(f"Technique '{name}' is given twice ('{seen[name].label}' and '{applied.label}').")
         seen[name] = applied
         for field_name in applied.technique.sets:
             other = decided_by.setdefault(field_name, applied)
-            if other is not applied:
+            if other.technique is not applied.technique:
                 raise MemprofError(
                     f"Techniques '{other.label}' and '{applied.label}' both decide {field_name}: give one of them."
                 )

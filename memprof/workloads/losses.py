@@ -24,6 +24,11 @@ class CrossEntropy:
     labels: str = "labels"
     counted: str | None = None
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The entries of the batch that it reads."""
+        return (self.labels,) if self.counted is None else (self.labels, self.counted)
+
     def __call__(self, logits: jax.Array, batch: Mapping[str, jax.Array]) -> Metrics:
         """Returns `loss` and `accuracy`, each as (sum, count).
 

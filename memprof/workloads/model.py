@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.losses import Metrics
+from memprof.workloads.chunked_loss import split_tokens, sum_over_chunks
+from memprof.workloads.losses import CrossEntropy, Metrics
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
+
+
+class Unpruned(NamedTuple):
+    """The module that a pruned one was cut out of, and how the parameters of the one become those of the other."""
+
+    module: nn.Module
+    prune: Callable[[Params], Params]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +34,21 @@ class Model:
     """A Flax module with its batch and its loss.
 
     Attributes:
-        module: the module in training mode (dropout is on). Its arguments have the names of batch entries.
+        module: the module in training mode (dropout is on). Its arguments have the names of batch entries. One that
+            is to compute its loss in chunks has two halves, the methods `encode` and `decode`.
+        unpruned: what the module was cut out of; None where it is whole.
         inputs: the entries of the batch that the module takes.
         loss: from the module's result and the batch to metrics, of which `loss` is minimised.
+        num_loss_chunks: how many parts the second half of the module and the loss are computed in.
         batch_shapes: shape and dtype of each entry of the batch.
         sample: makes a synthetic batch of these shapes on the host, with something in it that can be learnt.
     """
 
     module: nn.Module
+    unpruned: Unpruned | None = None
     inputs: tuple[str, ...]
-    loss: Callable[[jax.Array, Batch], Metrics]
+    loss: CrossEntropy
+    num_loss_chunks: int = 1
     batch_shapes: Mapping[str, jax.ShapeDtypeStruct]
     sample: Callable[[np.random.Generator], dict[str, np.ndarray]]
 
@@ -43,12 +56,21 @@ class Model:
         """Returns new parameters. Under `jax.eval_shape` or `jax.jit` the forward pass in here costs nothing."""
         params_rng, dropout_rng = jax.random.split(rng)
         inputs = {name: jnp.zeros(self.batch_shapes[name].shape, self.batch_shapes[name].dtype) for name in self.inputs}
-        variables = self.module.init({"params": params_rng, "dropout": dropout_rng}, **inputs)
+        module = self.module if self.unpruned is None else self.unpruned.module
+        variables = module.init({"params": params_rng, "dropout": dropout_rng}, **inputs)
         params: Params = variables["params"]
-        return params
+        return params if self.unpruned is None else self.unpruned.prune(params)
 
     def metrics(self, params: Params, batch: Batch, dropout_rng: jax.Array) -> Metrics:
         """Runs the module on a batch, or on a part of one, and returns its metrics as (sum, count) pairs."""
         inputs = {name: batch[name] for name in self.inputs}
-        outputs = self.module.apply({"params": params}, **inputs, rngs={"dropout": dropout_rng})
-        return self.loss(outputs, batch)
+        rngs = {"dropout": dropout_rng}
+        if self.num_loss_chunks == 1:
+            return self.loss(self.module.apply({"params": params}, **inputs, rngs=rngs), batch)
+        hidden = self.module.apply({"params": params}, **inputs, rngs=rngs, method="encode")
+
+        def of_chunk(params: Params, chunk: Batch) -> Metrics:
+            return self.loss(self.module.apply({"params": params}, chunk["hidden"], method="decode"), chunk)
+
+        by_token = {"hidden": hidden, **{name: batch[name] for name in self.loss.entries}}
+        return sum_over_chunks(of_chunk, params, split_tokens(by_token, self.num_loss_chunks))

@@ -9,6 +9,9 @@ same field cannot be combined. One with an argument says how the user spells it:
         apply=lambda config, argument: dataclasses.replace(config, num_minibatches=argument),
         ...
     )
+
+Whether it took effect is not a matter of the configuration: `evidence` looks for it in the report of the compiled
+program. See `evidence.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +19,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from memprof.analysis.capture import TargetInfo
 from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
 from memprof.workloads.train_config import TrainConfig
 
 ArgumentValue = int | float | str
+Evidence = Callable[[Report, ArgumentValue | None, Report | None], Verdict]
 _PLACEHOLDER = re.compile(r"<[^<>]+>")
 
 
@@ -63,6 +71,14 @@ class Technique:
         grows: categories whose bytes it may raise, as its price.
         tolerance: how far, relatively, loss and gradients of a tiny model without dropout may be from the baseline's.
             The default leaves room for another order of summation, no more. None where training differs by intention.
+        evidence: says whether it shows in the report of a compiled program, given its argument and the report of the
+            reference row, where there is one; None for the baseline, which has nothing to look for.
+        restates_baseline: whether all it does is to say what the baseline does anyway.
+        is_repeatable: whether it may be given several times with different arguments.
+        needs: labels of techniques that it cannot be used without; any that does the same will do.
+        check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
+            training configuration with all techniques on.
+        check_target: raises `MemprofError` for a target that it cannot be compiled for. It may import jax.
     """
 
     name: str
@@ -75,6 +91,12 @@ class Technique:
     shrinks: tuple[Category, ...] = ()
     grows: tuple[Category, ...] = ()
     tolerance: float | None = 1e-5
+    evidence: Evidence | None = None
+    restates_baseline: bool = False
+    is_repeatable: bool = False
+    needs: tuple[str, ...] = ()
+    check_config: Callable[[Any, TrainConfig], None] | None = None
+    check_target: Callable[[TargetInfo], None] | None = None
 
     @property
     def usage(self) -> str:

@@ -1,7 +1,8 @@
 """How a model is trained: the record that techniques change.
 
-Fields that a technique owns (`compute_dtype`, `donate`) cannot be set by `--set`: their label must say that they are
-on. The others are plain settings.
+Fields that a technique owns (`compute_dtype`, `donate`, ...) cannot be set by `--set`: their label must say that they
+are on. The others are plain settings. Of the owned fields some are for the model, and a workload says which of those
+its model heeds; the step itself heeds the rest, whatever the workload.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from memprof.workloads.checks import require, require_positive
+from memprof.workloads.checks import require, require_positive, require_rates
 
-ComputeDtype = Literal["float32", "bfloat16"]
+ComputeDtype = Literal["float32", "bfloat16", "float16"]
+ParamDtype = Literal["float32", "bfloat16"]
 
-_OWNED_BY_TECHNIQUE: Final = {"owned_by_technique": True}
+_READ_BY: Final = "read_by"
+_MODEL: Final = {_READ_BY: "model"}
+_STEP: Final = {_READ_BY: "step"}
 _MAX_SEED: Final = 2**31 - 1  # `jax.random.PRNGKey` takes an int32 where 64-bit types are off, which is the default
 
 
@@ -29,25 +33,67 @@ class TrainConfig:
         learning_rate: constant over the steps.
         weight_decay: of the optimizers that have one.
         seed: of the parameters, of dropout and of the synthetic batches.
-        compute_dtype: of matrix products and activations. Parameters, optimizer state, softmax, logits and loss stay
-            float32.
+        compute_dtype: of matrix products and activations. Softmax, logits and loss stay float32.
+        param_dtype: of the parameters and, as optax decides, of the optimizer state.
+        loss_scaling: whether the loss is scaled up before it is differentiated, by a factor that adapts itself.
         donate: whether the new state may reuse the buffers of the old one.
+        num_minibatches: how many parts the batch is worked through in.
+        accumulation: whether a loop of the program goes through them, or one copy of the program for each.
+        scan_layers: whether a loop goes through the layers, whose parameters are then stacked.
+        remat_modules: the modules that are checkpointed.
+        remat_policy: what their checkpoint keeps: nothing, matrix products, or what `remat_names` lists, in device or
+            in host memory.
+        remat_names: names of residuals (see `residuals`), joined by commas.
+        remat_activation: whether the activation function of the MLP blocks is checkpointed.
+        attention_kernel: `plain` holds all attention probabilities, `flash` never does.
+        num_loss_chunks: how many parts logits and loss are computed in.
+        offload_optimizer: whether the optimizer state lives in host memory between steps.
+        pruned_fraction: the part of each weight matrix that masks set to zero.
+        structurally_pruned_fraction: the part of the attention heads and hidden units that is gone.
+        compiler_options: XLA options of this compile, `flag=value` joined by spaces.
     """
 
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     seed: int = 0
-    compute_dtype: ComputeDtype = field(default="float32", metadata=_OWNED_BY_TECHNIQUE)
-    donate: bool = field(default=False, metadata=_OWNED_BY_TECHNIQUE)
+    compute_dtype: ComputeDtype = field(default="float32", metadata=_MODEL)
+    param_dtype: ParamDtype = field(default="float32", metadata=_MODEL)
+    loss_scaling: bool = field(default=False, metadata=_STEP)
+    donate: bool = field(default=False, metadata=_STEP)
+    num_minibatches: int = field(default=1, metadata=_STEP)
+    accumulation: Literal["scan", "unrolled"] = field(default="scan", metadata=_STEP)
+    scan_layers: bool = field(default=False, metadata=_MODEL)
+    remat_modules: Literal["none", "block", "mlp", "attention", "mlp,attention"] = field(
+        default="none", metadata=_MODEL
+    )
+    remat_policy: Literal["nothing", "products", "names", "offload"] = field(default="nothing", metadata=_MODEL)
+    remat_names: str = field(default="", metadata=_MODEL)
+    remat_activation: bool = field(default=False, metadata=_MODEL)
+    attention_kernel: Literal["plain", "flash"] = field(default="plain", metadata=_MODEL)
+    num_loss_chunks: int = field(default=1, metadata=_MODEL)
+    offload_optimizer: bool = field(default=False, metadata=_STEP)
+    pruned_fraction: float = field(default=0.0, metadata=_STEP)
+    structurally_pruned_fraction: float = field(default=0.0, metadata=_MODEL)
+    compiler_options: str = field(default="", metadata=_STEP)
 
     def __post_init__(self) -> None:
-        require_positive(self, "learning_rate")
+        require_positive(self, "learning_rate", "num_minibatches", "num_loss_chunks")
+        require_rates(self, "pruned_fraction", "structurally_pruned_fraction")
         require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}, but it must not be negative.")
         require(0 <= self.seed <= _MAX_SEED, f"seed is {self.seed}, but it must be between 0 and {_MAX_SEED}.")
+
+    def compiler_option_values(self) -> dict[str, str]:
+        """Returns the XLA options by name. JAX takes truth values as Python writes them, XLA_FLAGS in lower case."""
+        options = dict(option.split("=", 1) for option in self.compiler_options.split())
+        return {name: {"true": "True", "false": "False"}.get(value, value) for name, value in options.items()}
 
 
 def technique_fields() -> dict[str, Any]:
     """Returns the fields of `TrainConfig` that techniques own, each with its baseline value."""
-    owned = (spec for spec in dataclasses.fields(TrainConfig) if spec.metadata == _OWNED_BY_TECHNIQUE)
-    return {spec.name: spec.default for spec in owned}
+    return {spec.name: spec.default for spec in dataclasses.fields(TrainConfig) if _READ_BY in spec.metadata}
+
+
+def model_fields() -> frozenset[str]:
+    """Returns the technique-owned fields that only take effect where the model heeds them."""
+    return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _MODEL)

@@ -1,8 +1,8 @@
-"""The training step: one forward pass, one backward pass, one update.
+"""The training step: forward and backward pass, in one go or in minibatches, and one update.
 
 A `Trainer` makes everything that a step needs, abstract or concrete:
 
-    trainer = Trainer(model=model, optimizer=optax.adamw(1e-3), seed=0)
+    trainer = Trainer(model=model, optimizer=optax.adamw(1e-3), config=TrainConfig())
     jax.jit(trainer.step).lower(trainer.abstract_state(), trainer.abstract_batch())     # allocates nothing
     state, metrics = jax.jit(trainer.step)(trainer.init_state(), trainer.sample_batch(0))
 
@@ -20,45 +20,69 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax.training import train_state
+from flax.training.dynamic_scale import DynamicScale
 
 from memprof.analysis.categories import Role
-from memprof.workloads.losses import Metrics, mean
+from memprof.workloads.accumulation import accumulate
+from memprof.workloads.gradients import Evaluation, evaluate, new_scale
+from memprof.workloads.losses import Metrics
 from memprof.workloads.model import Batch, Model, Params
+from memprof.workloads.pruning_masks import apply_masks, magnitude_masks
+from memprof.workloads.train_config import TrainConfig
 
 ROLES = {"state.params": Role.PARAMS, "state.opt_state": Role.OPTIMIZER_STATE, "batch": Role.BATCH}
+OPTIMIZER_STATE_PATH = "state.opt_state"
 STATE_ARGNUM = 0
+HOST_MEMORY_KIND = "pinned_host"
 
 
 class TrainState(train_state.TrainState):
-    """Flax's training state with the key that dropout is derived from: uint32 `(2,)`, the same over all steps."""
+    """Flax's training state, and what some techniques add to it.
+
+    Attributes:
+        rng: the key that dropout is derived from: uint32 `(2,)`, the same over all steps.
+        dynamic_scale: of the loss; None where it is not scaled.
+        masks: of pruned parameters, bool; None where none are pruned.
+    """
 
     rng: jax.Array
+    dynamic_scale: DynamicScale | None = None
+    masks: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """A model with an optimizer.
+    """A model with an optimizer and the configuration of the step.
 
     Attributes:
         model: what is trained.
         optimizer: what updates it.
-        seed: of the parameters, of dropout and of the synthetic batches.
+        config: how it is trained; its seed is that of the parameters, of dropout and of the synthetic batches.
     """
 
     model: Model
     optimizer: optax.GradientTransformation
-    seed: int
+    config: TrainConfig
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Makes one update; returns the new state and the metrics from before it."""
-        dropout_rng = jax.random.fold_in(state.rng, state.step)
+        """Makes one update; returns the new state and the metrics from before it.
 
-        def loss(params: Params) -> tuple[jax.Array, Metrics]:
-            metrics = self.model.metrics(params, batch, dropout_rng)
-            return mean(metrics["loss"]), metrics
-
-        gradients, metrics = jax.grad(loss, has_aux=True)(state.params)
-        return state.apply_gradients(grads=gradients), metrics
+        Where the loss is scaled and a gradient is not finite, there is no update: only the scale changes.
+        """
+        evaluation = self._evaluate(state, batch)
+        gradients = jax.tree.map(lambda leaf, param: leaf.astype(param.dtype), evaluation.gradients, state.params)
+        if self.config.offload_optimizer:
+            # Without the barrier XLA fetches the state early, while the activations are still there.
+            gradients, opt_state = jax.lax.optimization_barrier((gradients, state.opt_state))
+            state = _move_optimizer_state(state.replace(opt_state=opt_state), jax.memory.Space.Device)
+        updated = state.apply_gradients(grads=gradients)
+        if evaluation.scaling is not None:
+            is_finite, next_scale = evaluation.scaling.is_finite, evaluation.scaling.next_scale
+            updated = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, state)
+            updated = updated.replace(dynamic_scale=next_scale)
+        if self.config.offload_optimizer:
+            updated = _move_optimizer_state(updated, jax.memory.Space.Host)
+        return updated, evaluation.metrics
 
     def abstract_state(self) -> TrainState:
         """Returns the state as shapes and dtypes. Nothing is allocated."""
@@ -70,17 +94,44 @@ class Trainer:
         return dict(self.model.batch_shapes)
 
     def init_state(self) -> TrainState:
-        """Returns a new state on the default device."""
+        """Returns a new state on the default device, or where the step wants it."""
         state: TrainState = jax.jit(self._init_state)()
-        return state
+        if not self.config.offload_optimizer:
+            return state
+        device = next(iter(state.step.devices()))
+        host = jax.sharding.SingleDeviceSharding(device, memory_kind=HOST_MEMORY_KIND)
+        return state.replace(opt_state=jax.device_put(state.opt_state, host))
 
     def sample_batch(self, index: int) -> dict[str, np.ndarray]:
         """Returns the synthetic batch number `index`, on the host; equal for equal seed and index."""
-        return self.model.sample(np.random.default_rng((self.seed, index)))
+        return self.model.sample(np.random.default_rng((self.config.seed, index)))
+
+    def memory_kinds(self) -> dict[str, str]:
+        """Returns which of the step's arguments live in another memory than the device's own, by path."""
+        return {OPTIMIZER_STATE_PATH: HOST_MEMORY_KIND} if self.config.offload_optimizer else {}
+
+    def _evaluate(self, state: TrainState, batch: Batch) -> Evaluation:
+        dropout_rng = jax.random.fold_in(state.rng, state.step)
+        if self.config.num_minibatches == 1:
+            return self._evaluate_part(state, batch, dropout_rng)
+        return accumulate(
+            lambda part, number: self._evaluate_part(state, part, jax.random.fold_in(dropout_rng, number)),
+            batch,
+            self.config.num_minibatches,
+            self.config.accumulation,
+        )
+
+    def _evaluate_part(self, state: TrainState, batch: Batch, dropout_rng: jax.Array) -> Evaluation:
+        def metrics(params: Params) -> Metrics:
+            masked = params if state.masks is None else apply_masks(params, state.masks)
+            return self.model.metrics(masked, batch, dropout_rng)
+
+        return evaluate(metrics, state.params, state.dynamic_scale)
 
     def _init_state(self) -> TrainState:
-        params_rng, state_rng = jax.random.split(jax.random.PRNGKey(self.seed))
+        params_rng, state_rng = jax.random.split(jax.random.PRNGKey(self.config.seed))
         params = self.model.init_params(params_rng)
+        fraction = self.config.pruned_fraction
         fields: dict[str, Any] = {
             # Flax starts at the Python number 0, a weak type, which would compile the second step anew.
             "step": jnp.zeros((), jnp.int32),
@@ -89,5 +140,11 @@ class Trainer:
             "tx": self.optimizer,
             "opt_state": self.optimizer.init(params),
             "rng": state_rng,
+            "dynamic_scale": new_scale() if self.config.loss_scaling else None,
+            "masks": magnitude_masks(params, fraction) if fraction else None,
         }
         return TrainState(**fields)
+
+
+def _move_optimizer_state(state: TrainState, space: jax.memory.Space) -> TrainState:
+    return state.replace(opt_state=jax.device_put(state.opt_state, space))

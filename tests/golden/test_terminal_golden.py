@@ -1,23 +1,16 @@
-"""The terminal's exact text, compared whole with what was recorded and looked at.
-
-Record again after a change that is meant, and read the difference:
-
-    MEMPROF_RECORD=1 python -m pytest tests/golden/test_terminal_golden.py
-"""
+"""The terminal's exact text of reports and comparisons."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
+from comparisons_data import COMPARISONS
+from recorded import check_recorded
 from reports_data import REPORTS
 
 from memprof.reports.format import RenderOptions
 from memprof.reports.registry import format_named
 from memprof.reports.views.by import By
 
-_RECORDED = Path(__file__).parent / "terminal"
 _UNICODE = RenderOptions(width=80)
 _ASCII = RenderOptions(width=80, unicode=False)
 
@@ -37,9 +30,22 @@ _ASCII = RenderOptions(width=80, unicode=False)
     ],
 )
 def test_the_text_is_as_recorded(recording: str, report: str, options: RenderOptions) -> None:
-    text = format_named("terminal").render_report(REPORTS[report](), options)
-    path = _RECORDED / f"{recording}.txt"
-    if os.environ.get("MEMPROF_RECORD"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-    assert text == path.read_text(encoding="utf-8")
+    check_recorded(format_named("terminal").render_report(REPORTS[report](), options), f"terminal/{recording}.txt")
+
+
+@pytest.mark.parametrize(
+    ("recording", "comparison", "options"),
+    [
+        ("techniques", "techniques", _UNICODE),
+        ("techniques_120", "techniques", RenderOptions(width=120)),
+        ("techniques_ascii", "techniques", _ASCII),
+        ("techniques_by_category", "techniques", RenderOptions(width=80, by=By.CATEGORY)),
+        ("techniques_by_module", "techniques", RenderOptions(width=120, by=By.MODULE)),
+        ("troubled", "troubled", _UNICODE),
+        ("one_row", "one_row", _UNICODE),
+        ("hostile", "hostile", _UNICODE),
+    ],
+)
+def test_the_text_of_a_comparison_is_as_recorded(recording: str, comparison: str, options: RenderOptions) -> None:
+    text = format_named("terminal").render_comparison(COMPARISONS[comparison](), options)
+    check_recorded(text, f"comparison/{recording}.txt")

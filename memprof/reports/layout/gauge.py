@@ -5,7 +5,6 @@ from __future__ import annotations
 from memprof.reports.document import Gauge, Tone
 from memprof.reports.layout.lines import Line, Paper, Span, merge
 from memprof.reports.layout.stack import capacity_mark, letter, stack_cells
-from memprof.reports.units import format_bytes
 
 
 def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:

@@ -48,11 +48,12 @@ def fact_lines(facts: Facts, paper: Paper) -> list[Line]:
 
 
 def note_lines(note: Note, paper: Paper) -> list[Line]:
-    """A bullet that tells the tone without colour, and the text wrapped beside it."""
+    """A bullet that tells the tone without colour, and the text wrapped beside it; good news is said plainly."""
     bullet = paper.glyphs.bullets[note.tone]
+    tone = None if note.tone is Tone.GOOD else note.tone
     lines: list[Line] = []
     for text in paper.wrap(note.text, paper.width - len(bullet)):
-        lines.append((Span(text=bullet, key=note.tone), Span(text=text, key=note.tone)))
+        lines.append((Span(text=bullet, key=note.tone), Span(text=text, key=tone)))
         bullet = " " * len(bullet)
     return lines
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memprof.analysis.categories import Category
-from memprof.reports.document import Bar, Cell, Column, Row, Shorten, Table, Tone
+from memprof.reports.document import Align, Bar, Cell, Column, Row, Shorten, Table, Tone
 from memprof.reports.layout.columns import Fit, Need, break_lines, continue_columns, fit_columns
 from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim
 from memprof.reports.layout.stack import letter
@@ -89,7 +89,7 @@ def _need(index: int, column: Column, rows: list[_FlatRow], paper: Paper) -> Nee
 def _cell_width(cell: Cell | Bar, paper: Paper) -> int:
     if isinstance(cell, Bar):
         return 0
-    return cell_width(paper.clean(cell.text)) + cell_width("".join(span.text for span in _sign(cell, paper)))
+    return cell_width(paper.clean(cell.text)) + sum(cell_width(span.text) for span in _sign(cell, paper))
 
 
 def _sign(cell: Cell, paper: Paper) -> list[Span]:
@@ -110,11 +110,11 @@ def _title_lines(columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Li
     titles = {index: break_title(columns[index].title, width, paper) for index, width in fit.widths.items()}
     height = max(map(len, titles.values()))
     lines: list[Line] = []
-    for number in range(height):
-        texts = (
-            pad(title[number - height] if height - number <= len(title) else "", fit.widths[index], columns[index].align)
-            for index, title in titles.items()
-        )
+    for row in range(height):
+        texts = []
+        for index, title in titles.items():
+            text = [*[""] * (height - len(title)), *title][row]
+            texts.append(pad(text, fit.widths[index], columns[index].align))
         lines.append(trim((Span(text=(" " * fit.gap).join(texts), key=Tone.MUTED),)))
     return lines
 
@@ -137,9 +137,11 @@ def _text_cell(cell: Cell, column: Column, width: int, *, prefix: str, bold: boo
     spans = [Span(text=prefix, key=Tone.MUTED)] if prefix else []
     tone = cell.key if isinstance(cell.key, Tone) else None
     sign = _sign(cell, paper)
-    width -= len(prefix) + cell_width("".join(span.text for span in sign))
+    width -= len(prefix) + sum(cell_width(span.text) for span in sign)
     text = paper.shorten(paper.clean(cell.text), width, column.shorten)
-    return [*spans, *sign, Span(text=pad(text, width, column.align), key=tone, bold=bold)]
+    said = [*sign, Span(text=text, key=tone, bold=bold)]
+    space = Span(text=" " * (width - cell_width(text)))
+    return [*spans, space, *said] if column.align is Align.RIGHT else [*spans, *said, space]
 
 
 def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:

@@ -11,7 +11,8 @@ from memprof.reports.views import header
 from memprof.reports.views.buffers import buffer_table
 from memprof.reports.views.categories import category_table
 from memprof.reports.views.cells import share_table
-from memprof.reports.views.modules import module_legend, module_table
+from memprof.reports.views.groups import group_legend
+from memprof.reports.views.modules import module_table
 from memprof.reports.views.notes import notes
 from memprof.reports.views.sources import short_names
 
@@ -42,7 +43,7 @@ def by_document(report: Report, *, by: By, depth: int, top: int) -> Document:
             header.gauge(report),
             Heading(text=f"By {by.value}", level=2),
             _table(report, by=by, depth=depth, top=top),
-            *((module_legend(),) if by is By.MODULE else ()),
+            *((group_legend(),) if by is By.MODULE else ()),
             *notes(report),
         )
     )
@@ -61,11 +62,12 @@ def _table(report: Report, *, by: By, depth: int, top: int) -> Table:
         case By.DTYPE:
             return share_table("dtype", report.by_dtype, nameless="(no dtype)", top=top)
         case By.PHASE:
-            phases = {_phase_name(phase): size_bytes for phase, size_bytes in report.by_phase.items()}
+            phases = {phase_name(phase): size_bytes for phase, size_bytes in report.by_phase.items()}
             return share_table("phase", phases, nameless="(no phase)", top=top)
         case By.BUFFER:
             return buffer_table(report.buffers, top=top)
 
 
-def _phase_name(phase: Phase) -> str:
+def phase_name(phase: Phase) -> str:
+    """The phase, empty for what belongs to none."""
     return "" if phase is Phase.NONE else phase.value

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Align, Bar, Cell, Column, Row, Shorten, Table, Tone
-from memprof.reports.units import format_bytes, format_exact_bytes, format_share
+from memprof.reports.units import format_bytes, format_exact_bytes, format_share, format_signed_bytes
 
 _NOTHING = Cell(text="-", key=Tone.MUTED)
 
@@ -14,6 +14,13 @@ _NOTHING = Cell(text="-", key=Tone.MUTED)
 def size_cell(size_bytes: int) -> Cell:
     """A size; nothing at all is a quiet dash, so that the eye finds the numbers."""
     return Cell(text=format_bytes(size_bytes)) if size_bytes else _NOTHING
+
+
+def change_cell(delta_bytes: int, *, none: str = "-") -> Cell:
+    """A change with its sign; none at all is said quietly."""
+    if not delta_bytes:
+        return aside_cell(none)
+    return Cell(text=format_signed_bytes(delta_bytes), key=Tone.GOOD if delta_bytes < 0 else Tone.WARNING)
 
 
 def aside_cell(text: str) -> Cell:

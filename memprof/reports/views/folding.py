@@ -33,7 +33,7 @@ def fold_equal_siblings(node: ModuleNode) -> ModuleNode:
             children.extend(fold_equal_siblings(member) for member in members)
         else:
             name = f"{stem}{{{_ranges(int(member.name[len(stem) :]) for member in members)}}}"
-            children.append(fold_equal_siblings(_merge(members, path=f"{node.path}/{name}".lstrip("/"))))
+            children.append(fold_equal_siblings(merge_nodes(members, path=f"{node.path}/{name}".lstrip("/"))))
     return replace(node, children=tuple(children))
 
 
@@ -46,8 +46,8 @@ def add_categories(nodes: Iterable[ModuleNode]) -> dict[Category, int]:
     return total
 
 
-def _merge(members: list[ModuleNode], *, path: str) -> ModuleNode:
-    """One node that carries the sums of all; children meet by name."""
+def merge_nodes(members: list[ModuleNode], *, path: str) -> ModuleNode:
+    """One node that carries the sums of all; children meet by name, and parameters are those of the first."""
     children: dict[str, list[ModuleNode]] = {}
     for member in members:
         for child in member.children:
@@ -57,7 +57,7 @@ def _merge(members: list[ModuleNode], *, path: str) -> ModuleNode:
         num_params=sum(member.num_params for member in members),
         params=members[0].params,
         categories=add_categories(members),
-        children=tuple(_merge(same, path=f"{path}/{name}") for name, same in children.items()),
+        children=tuple(merge_nodes(same, path=f"{path}/{name}") for name, same in children.items()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memprof.analysis.capture import TargetInfo, Toolchain
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
 from memprof.reports.document import Fact, Facts, Gauge, Heading, Part, Tone
@@ -27,8 +28,8 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="techniques", values=report.techniques),
         Fact(label="config", values=tuple(f"{name}={value}" for name, value in report.config.items())),
         Fact(label="model", values=_model(report)),
-        Fact(label="target", values=_target(report)),
-        Fact(label="toolchain", values=_toolchain(report)),
+        Fact(label="target", values=(*target_values(report.target), report.target.reason)),
+        Fact(label="toolchain", values=toolchain_values(report.toolchain)),
         Fact(label="xla flags", values=tuple(report.toolchain.xla_flags.split())),
         Fact(label="took", values=_took(report)),
     ]
@@ -37,13 +38,17 @@ def setup_facts(report: Report) -> Facts:
 
 def gauge(report: Report) -> Gauge:
     """The footprint, by category, against the target's memory."""
-    parts = tuple(
+    verdict, tone = _verdict(report)
+    return Gauge(parts=footprint_parts(report), capacity_bytes=report.target.memory_bytes, verdict=verdict, tone=tone)
+
+
+def footprint_parts(report: Report) -> tuple[Part, ...]:
+    """The footprint as a stack, in the order of the categories."""
+    return tuple(
         Part(category=category, size_bytes=report.categories[category])
         for category in Category
         if report.categories[category]
     )
-    verdict, tone = _verdict(report)
-    return Gauge(parts=parts, capacity_bytes=report.target.memory_bytes, verdict=verdict, tone=tone)
 
 
 def memory_facts(report: Report) -> Facts:
@@ -76,24 +81,15 @@ def memory_facts(report: Report) -> Facts:
     )
 
 
-def _model(report: Report) -> tuple[str, ...]:
-    recomputed = report.recomputed_flops
-    return (
-        f"{format_count(report.num_params)} parameters",
-        f"{format_flops(report.flops)} a step (counted in the traced program)",
-        *((f"of which recomputed {format_flops(recomputed)}",) if recomputed else ()),
-    )
-
-
-def _target(report: Report) -> tuple[str, ...]:
-    target = report.target
+def target_values(target: TargetInfo) -> tuple[str, ...]:
+    """The device, in words."""
     memory = "no fixed amount of memory" if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
-    return (target.name, target.description, memory, *capability, target.reason)
+    return (target.name, target.description, memory, *capability)
 
 
-def _toolchain(report: Report) -> tuple[str, ...]:
-    tools = report.toolchain
+def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
+    """The versions of what is installed."""
     versions = {
         "jax": tools.jax,
         "jaxlib": tools.jaxlib,
@@ -105,6 +101,15 @@ def _toolchain(report: Report) -> tuple[str, ...]:
     named = (f"{name} {version}" for name, version in versions.items() if version is not None)
     # The plugin comes with its own name, which tells the CUDA version.
     return (*named, *((tools.cuda_plugin,) if tools.cuda_plugin else ()))
+
+
+def _model(report: Report) -> tuple[str, ...]:
+    recomputed = report.recomputed_flops
+    return (
+        f"{format_count(report.num_params)} parameters",
+        f"{format_flops(report.flops)} a step (counted in the traced program)",
+        *((f"of which recomputed {format_flops(recomputed)}",) if recomputed else ()),
+    )
 
 
 def _took(report: Report) -> tuple[str, ...]:

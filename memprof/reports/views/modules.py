@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from memprof.analysis.categories import Category
 from memprof.analysis.report import ModuleNode
-from memprof.reports.document import Align, Cell, Column, Note, Row, Shorten, Table, Tone
+from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
 from memprof.reports.units import format_array_type, format_count
 from memprof.reports.views.cells import aside_cell, more_label, size_cell
 from memprof.reports.views.folding import add_categories, fold_equal_siblings
+from memprof.reports.views.groups import CATEGORY_GROUPS, CategoryGroups, sum_of_group
 
 DEFAULT_DEPTH = 2
 
-_Groups = Mapping[str, frozenset[Category]]
-
-_TEMPS = frozenset(
-    {
-        Category.RECOMPUTED,
-        Category.PARAM_COPIES,
-        Category.COTANGENTS,
-        Category.FORWARD_TEMPS,
-        Category.UPDATE_TEMPS,
-        Category.WORKSPACE,
-        Category.COLLECTIVES,
-    }
-)
-_OWN_COLUMN = frozenset({Category.PARAMS, Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS})
-
-# Seventeen categories do not fit beside a tree: these are their groups, in JAX's short words.
-_GROUPS: _Groups = {
-    "params": frozenset({Category.PARAMS}),
-    "optim": frozenset({Category.OPTIMIZER_STATE}),
-    "grads": frozenset({Category.GRADIENTS}),
-    "acts": frozenset({Category.ACTIVATIONS}),
-    "temps": _TEMPS,
-    "other": frozenset(Category) - _TEMPS - _OWN_COLUMN,
-}
 _PRIORITIES = {"params": 3, "optim": 1, "grads": 1, "acts": 0, "temps": 2, "other": 4, "count": 1}
 
 
@@ -50,7 +25,7 @@ def module_table(root: ModuleNode, *, depth: int, top: int) -> Table:
         top: modules under one parent; the rest is one row.
     """
     folded = fold_equal_siblings(root)
-    groups = {name: group for name, group in _GROUPS.items() if _sum_of(root, group)}
+    groups = {name: group for name, group in CATEGORY_GROUPS.items() if sum_of_group(root.categories, group)}
     return Table(
         columns=(
             Column(title="module", shorten=Shorten.MIDDLE, min_width=18),
@@ -64,20 +39,11 @@ def module_table(root: ModuleNode, *, depth: int, top: int) -> Table:
     )
 
 
-def module_legend() -> Note:
-    """Which categories the columns `temps` and `other` hold."""
-    members = (
-        f"{name}: {', '.join(category.value for category in Category if category in _GROUPS[name])}"
-        for name in ("temps", "other")
-    )
-    return Note(tone=Tone.MUTED, text=f"{'; '.join(members)}.")
-
-
 def _number_column(name: str) -> Column:
     return Column(title=name, align=Align.RIGHT, priority=_PRIORITIES[name])
 
 
-def _child_rows(node: ModuleNode, groups: _Groups, *, depth: int, top: int, own_label: str) -> tuple[Row, ...]:
+def _child_rows(node: ModuleNode, groups: CategoryGroups, *, depth: int, top: int, own_label: str) -> tuple[Row, ...]:
     """The children of a node and what it holds itself: together, all of it."""
     if depth < 1 or not node.children:
         return ()
@@ -96,15 +62,11 @@ def _child_rows(node: ModuleNode, groups: _Groups, *, depth: int, top: int, own_
     return tuple(rows)
 
 
-def _row(label: Cell, node: ModuleNode, groups: _Groups, children: tuple[Row, ...] = ()) -> Row:
+def _row(label: Cell, node: ModuleNode, groups: CategoryGroups, children: tuple[Row, ...] = ()) -> Row:
     parameters = ", ".join(f"{name} {format_array_type(dtype, shape)}" for name, shape, dtype in node.params)
-    sizes = [size_cell(_sum_of(node, group)) for group in groups.values()]
+    sizes = [size_cell(sum_of_group(node.categories, group)) for group in groups.values()]
     count = Cell(text=format_count(node.num_params)) if node.num_params else aside_cell("-")
     return Row(cells=(label, aside_cell(parameters), count, *sizes, size_cell(node.size_bytes)), children=children)
-
-
-def _sum_of(node: ModuleNode, group: frozenset[Category]) -> int:
-    return sum(size_bytes for category, size_bytes in node.categories.items() if category in group)
 
 
 def _without_children(node: ModuleNode) -> ModuleNode:

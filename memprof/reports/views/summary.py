@@ -7,7 +7,8 @@ from memprof.reports.document import Block, Document, Heading
 from memprof.reports.views import header
 from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.categories import category_table
-from memprof.reports.views.modules import module_legend, module_table
+from memprof.reports.views.groups import group_legend
+from memprof.reports.views.modules import module_table
 from memprof.reports.views.notes import notes
 from memprof.reports.views.timeline import timeline_chart
 
@@ -53,7 +54,7 @@ def _modules(report: Report, *, depth: int, top: int) -> tuple[Block, ...]:
     return (
         Heading(text="By module", level=2, aside=f"{depth} levels, equal layers together"),
         module_table(report.modules, depth=depth, top=top),
-        module_legend(),
+        group_legend(),
     )
 
 

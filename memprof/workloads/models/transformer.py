@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from memprof.workloads.checks import require, require_positive, require_rates
-from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.train_config import TrainConfig, model_fields
 from memprof.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class TransformerConfig:
         vocab_size: number of tokens that there are.
         num_layers, num_heads, hidden_size: of the stack of blocks.
         mlp_size: width of the MLP blocks; None means four times `hidden_size`.
+        head_size: width of one attention head; None means `hidden_size / num_heads`.
         causal: whether a token attends to itself and earlier tokens only.
         padding_mask: whether sequences are padded: the batch says which tokens are real, and nothing attends to,
             or counts the loss of, the others.
@@ -47,6 +48,7 @@ class TransformerConfig:
     num_heads: int
     hidden_size: int
     mlp_size: int | None = None
+    head_size: int | None = None
     causal: bool = True
     padding_mask: bool = False
     custom_mask: bool = False
@@ -60,16 +62,18 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "seq_len", "max_seq_len", "vocab_size", "num_layers", "num_heads")
         require_positive(self, "hidden_size", "num_classes")
-        if self.mlp_size is not None:
-            require_positive(self, "mlp_size")
+        for name in ("mlp_size", "head_size"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
         require_rates(self, "dropout_rate", "attention_dropout_rate", "embedding_dropout_rate")
         require(
             self.seq_len <= self.max_seq_len,
             f"seq_len is {self.seq_len}, but the position table has max_seq_len = {self.max_seq_len} rows: set both.",
         )
         require(
-            self.hidden_size % self.num_heads == 0,
-            f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}.",
+            self.head_size is not None or self.hidden_size % self.num_heads == 0,
+            f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}, unless"
+            " head_size is set.",
         )
         require(
             not (self.tied_embeddings and self.task == "classification"),
@@ -82,9 +86,9 @@ class TransformerConfig:
         return 4 * self.hidden_size if self.mlp_size is None else self.mlp_size
 
     @property
-    def head_size(self) -> int:
+    def head_width(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+        return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
 
 
 def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
@@ -155,5 +159,6 @@ WORKLOAD = Workload(
     config_type=TransformerConfig,
     presets={"tiny": TINY, "gpt2": GPT2, "bert-large": BERT_LARGE, "uva": UVA},
     default_preset="gpt2",
+    heeds=model_fields(),
     build=build,
 )

@@ -6,8 +6,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from memprof.workloads.models.transformer import TransformerConfig
+from memprof.workloads.networks.flash_attention import flash_attention
+from memprof.workloads.networks.masks import Masking
+from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -22,25 +26,28 @@ class Attention(nn.Module):
     train_config: TrainConfig
 
     @nn.compact
-    def __call__(self, hidden: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
         """Returns `(batch, length, hidden_size)` in the compute dtype.
 
         Args:
             hidden: `(batch, length, hidden_size)`.
-            mask: bool, broadcasts to `(batch, heads, queries, keys)`; None allows all.
+            masking: what may be attended to.
         """
-        config = self.config
-        dtype = jnp.dtype(self.train_config.compute_dtype)
+        config, train_config = self.config, self.train_config
         batch, length, _ = hidden.shape
-        hidden = nn.LayerNorm(dtype=dtype, name="norm")(hidden)
-        qkv = nn.Dense(3 * config.hidden_size, dtype=dtype, name="qkv")(hidden)
-        qkv = qkv.reshape(batch, length, 3, config.num_heads, config.head_size)
+        heads_size = config.num_heads * config.head_width
+        hidden = layer_norm(train_config, name="norm")(hidden)
+        qkv = checkpoint_name(dense(3 * heads_size, train_config, name="qkv")(hidden), "qkv")
+        qkv = qkv.reshape(batch, length, 3, config.num_heads, config.head_width)
         query, key, value = (qkv[:, :, part] for part in range(3))
-        probabilities = attention_probabilities(query, key, mask)
-        probabilities = nn.Dropout(config.attention_dropout_rate, deterministic=False)(probabilities)
-        attended = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
-        attended = attended.reshape(batch, length, config.hidden_size)
-        result = nn.Dense(config.hidden_size, dtype=dtype, name="out")(attended)
+        if train_config.attention_kernel == "flash":
+            attended = flash_attention(query, key, value, causal=config.causal, lengths=masking.lengths)
+        else:
+            probabilities = attention_probabilities(query, key, masking.allowed)
+            probabilities = nn.Dropout(config.attention_dropout_rate, deterministic=False)(probabilities)
+            attended = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
+        attended = checkpoint_name(attended.reshape(batch, length, heads_size), "attention")
+        result = checkpoint_name(dense(config.hidden_size, train_config, name="out")(attended), "attention_out")
         return nn.Dropout(config.dropout_rate, deterministic=False)(result)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax
+from jax.ad_checkpoint import checkpoint_name
 
 from memprof.workloads.models.transformer import TransformerConfig
 from memprof.workloads.networks.attention import Attention
+from memprof.workloads.networks.checkpointing import checkpointed
+from memprof.workloads.networks.masks import Masking
 from memprof.workloads.networks.mlp_block import MLPBlock
 from memprof.workloads.train_config import TrainConfig
 
@@ -18,7 +21,10 @@ class Block(nn.Module):
     train_config: TrainConfig
 
     @nn.compact
-    def __call__(self, hidden: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
         """Returns the residual stream after this layer, `(batch, length, hidden_size)`."""
-        hidden = hidden + Attention(self.config, self.train_config, name="attention")(hidden, mask)
-        return hidden + MLPBlock(self.config, self.train_config, name="mlp")(hidden)
+        attention = checkpointed(Attention, "attention", self.train_config)
+        mlp = checkpointed(MLPBlock, "mlp", self.train_config)
+        hidden = checkpoint_name(hidden, "block_input")
+        hidden = hidden + attention(self.config, self.train_config, name="attention")(hidden, masking)
+        return hidden + mlp(self.config, self.train_config, name="mlp")(hidden)

@@ -1,7 +1,7 @@
 """The two ends of a Transformer: embeddings of tokens and positions, and the output layer.
 
-Tables are float32. Rows are taken in float32 and cast afterwards: the gradient of a table is a scatter-add over all
-tokens of the batch, which would lose small terms in bfloat16.
+Rows of a float32 table are taken in float32 and cast afterwards: the gradient of a table is a scatter-add over all
+tokens of the batch, which would lose small terms in bfloat16 (as it does where the table itself is bfloat16).
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from memprof.workloads.networks.parts import compute_dtype, param_dtype
+from memprof.workloads.train_config import TrainConfig
 
 _table_init = nn.initializers.normal(stddev=0.02)
 
@@ -18,14 +21,15 @@ class TokenEmbedding(nn.Module):
 
     vocab_size: int
     hidden_size: int
-    dtype: jnp.dtype
+    train_config: TrainConfig
 
     def setup(self) -> None:
-        self.embedding = self.param("embedding", _table_init, (self.vocab_size, self.hidden_size))
+        shape = (self.vocab_size, self.hidden_size)
+        self.embedding = self.param("embedding", _table_init, shape, param_dtype(self.train_config))
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Returns the rows of int32 tokens `(batch, length)`: `(batch, length, hidden_size)`."""
-        return jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+        return jnp.take(self.embedding, tokens, axis=0).astype(compute_dtype(self.train_config))
 
 
 class PositionEmbedding(nn.Module):
@@ -33,20 +37,21 @@ class PositionEmbedding(nn.Module):
 
     max_length: int
     hidden_size: int
-    dtype: jnp.dtype
+    train_config: TrainConfig
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
         """Returns the first rows, `(length, hidden_size)`."""
-        table = self.param("embedding", _table_init, (self.max_length, self.hidden_size))
-        return table[:length].astype(self.dtype)
+        shape = (self.max_length, self.hidden_size)
+        table = self.param("embedding", _table_init, shape, param_dtype(self.train_config))
+        return table[:length].astype(compute_dtype(self.train_config))
 
 
 class OutputLayer(nn.Module):
     """Logits from the residual stream, with a kernel and bias of its own or with the token table."""
 
     num_outputs: int
-    dtype: jnp.dtype
+    train_config: TrainConfig
 
     @nn.compact
     def __call__(self, hidden: jax.Array, token_table: jax.Array | None = None) -> jax.Array:
@@ -56,8 +61,10 @@ class OutputLayer(nn.Module):
             hidden: `(..., hidden_size)`.
             token_table: `(num_outputs, hidden_size)` where the layer is tied; it then has no parameters of its own.
         """
+        dtype, held_as = compute_dtype(self.train_config), param_dtype(self.train_config)
         if token_table is not None:
-            return jnp.einsum("...h,vh->...v", hidden, token_table.astype(self.dtype)).astype(jnp.float32)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (hidden.shape[-1], self.num_outputs))
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.num_outputs,))
-        return jnp.einsum("...h,hv->...v", hidden, kernel.astype(self.dtype)).astype(jnp.float32) + bias
+            return jnp.einsum("...h,vh->...v", hidden, token_table.astype(dtype)).astype(jnp.float32)
+        shape = (hidden.shape[-1], self.num_outputs)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, held_as)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.num_outputs,), held_as)
+        return jnp.einsum("...h,hv->...v", hidden, kernel.astype(dtype)).astype(jnp.float32) + bias

@@ -6,9 +6,23 @@ They combine by logical and. A query that may attend to nothing gets uniform pro
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+
+class Masking(NamedTuple):
+    """What attention may look at, in the form that its kernel takes; None where there is no such limit.
+
+    Attributes:
+        allowed: for the plain kernel: the combined mask.
+        lengths: for a kernel that takes no mask: the number of real tokens of each sequence, int32 `(batch,)`. The
+            real tokens come first.
+    """
+
+    allowed: jax.Array | None = None
+    lengths: jax.Array | None = None
 
 
 def causal_mask(length: int) -> jax.Array:

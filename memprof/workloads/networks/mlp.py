@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from memprof.workloads import synthetic
 from memprof.workloads.losses import CrossEntropy
-from memprof.workloads.model import Model
+from memprof.workloads.model import Model, Params, Unpruned
 from memprof.workloads.models.mlp import MLPConfig
+from memprof.workloads.networks.checkpointing import checkpointed_activation
+from memprof.workloads.networks.parts import dense, layer_norm
+from memprof.workloads.networks.structured_pruning import kept, prune_hidden_units
 from memprof.workloads.train_config import TrainConfig
 
 
 class MLP(nn.Module):
-    """A classifier with one hidden layer. Parameters are float32 whatever the compute dtype."""
+    """A classifier with one hidden layer."""
 
     config: MLPConfig
     train_config: TrainConfig
@@ -22,19 +27,23 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns log-probabilities, float32 `(batch, num_classes)`, of inputs `(batch, input_size)`."""
-        dtype = jnp.dtype(self.train_config.compute_dtype)
-        hidden = nn.Dense(self.config.hidden_size, dtype=dtype, name="hidden")(inputs)
-        hidden = nn.LayerNorm(dtype=dtype, name="norm")(hidden)
-        hidden = nn.silu(hidden)
-        hidden = nn.Dropout(self.config.dropout_rate, deterministic=False)(hidden)
-        logits = nn.Dense(self.config.num_classes, dtype=dtype, name="head")(hidden)
+        config, train_config = self.config, self.train_config
+        activation = checkpointed_activation(nn.silu, train_config)
+        hidden = dense(config.hidden_size, train_config, name="hidden")(inputs)
+        hidden = layer_norm(train_config, name="norm")(hidden)
+        hidden = activation(hidden)
+        hidden = nn.Dropout(config.dropout_rate, deterministic=False)(hidden)
+        logits = dense(config.num_classes, train_config, name="head")(hidden)
         return nn.log_softmax(logits.astype(jnp.float32))
 
 
 def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
     """Returns the classifier with its batch: `inputs` float32 `(batch, input_size)`, `labels` int32 `(batch,)`."""
+    num_kept = kept(config.hidden_size, train_config.structurally_pruned_fraction)
+    whole = MLP(config=config, train_config=train_config)
     return Model(
-        module=MLP(config=config, train_config=train_config),
+        module=MLP(config=dataclasses.replace(config, hidden_size=num_kept), train_config=train_config),
+        unpruned=None if num_kept == config.hidden_size else Unpruned(whole, lambda params: _prune(params, num_kept)),
         inputs=("inputs",),
         loss=CrossEntropy(),
         batch_shapes={
@@ -43,3 +52,9 @@ def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
         },
         sample=lambda rng: synthetic.labelled_points(rng, config.batch_size, config.input_size, config.num_classes),
     )
+
+
+def _prune(params: Params, num_kept: int) -> Params:
+    hidden, head, keep = prune_hidden_units(params["hidden"], params["head"], num_kept)
+    norm = {name: values[keep] for name, values in params["norm"].items()}
+    return {"hidden": hidden, "norm": norm, "head": head}

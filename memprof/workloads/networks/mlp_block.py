@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from memprof.workloads.models.transformer import TransformerConfig
+from memprof.workloads.networks.checkpointing import checkpointed_activation
+from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -19,10 +21,10 @@ class MLPBlock(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
-        config = self.config
-        dtype = jnp.dtype(self.train_config.compute_dtype)
-        hidden = nn.LayerNorm(dtype=dtype, name="norm")(hidden)
-        hidden = nn.Dense(config.mlp_width, dtype=dtype, name="up")(hidden)
-        hidden = nn.gelu(hidden)
-        hidden = nn.Dense(config.hidden_size, dtype=dtype, name="down")(hidden)
+        config, train_config = self.config, self.train_config
+        activation = checkpointed_activation(nn.gelu, train_config)
+        hidden = layer_norm(train_config, name="norm")(hidden)
+        hidden = dense(config.mlp_width, train_config, name="up")(hidden)
+        hidden = activation(checkpoint_name(hidden, "mlp_up"))
+        hidden = dense(config.hidden_size, train_config, name="down")(hidden)
         return nn.Dropout(config.dropout_rate, deterministic=False)(hidden)

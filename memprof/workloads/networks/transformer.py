@@ -1,19 +1,22 @@
 """The Transformer: embeddings, a stack of blocks, a final norm, and an output layer.
 
 Parameter paths read `token_embedding/embedding`, `layers_0/attention/qkv/kernel`, `layers_0/mlp/up/kernel`,
-`final_norm/scale`, `head/kernel`.
+`final_norm/scale`, `head/kernel`. Where a loop goes through the layers, their parameters are stacked, the layer first,
+under `layers/attention/...`.
 """
 
 from __future__ import annotations
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from memprof.workloads.models.transformer import TransformerConfig
 from memprof.workloads.networks.block import Block
+from memprof.workloads.networks.checkpointing import checkpointed
 from memprof.workloads.networks.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
-from memprof.workloads.networks.masks import causal_mask, combine_masks, custom_mask, padding_mask
+from memprof.workloads.networks.flash_attention import real_lengths
+from memprof.workloads.networks.masks import Masking, causal_mask, combine_masks, custom_mask, padding_mask
+from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -28,18 +31,22 @@ class Transformer(nn.Module):
     train_config: TrainConfig
 
     def setup(self) -> None:
-        config, dtype = self.config, jnp.dtype(self.train_config.compute_dtype)
-        self.token_embedding = TokenEmbedding(config.vocab_size, config.hidden_size, dtype)
-        self.position_embedding = PositionEmbedding(config.max_seq_len, config.hidden_size, dtype)
+        config, train_config = self.config, self.train_config
+        block = checkpointed(Block, "block", train_config)
+        self.token_embedding = TokenEmbedding(config.vocab_size, config.hidden_size, train_config)
+        self.position_embedding = PositionEmbedding(config.max_seq_len, config.hidden_size, train_config)
         self.embedding_dropout = nn.Dropout(config.embedding_dropout_rate, deterministic=False)
-        self.layers = [Block(config, self.train_config) for _ in range(config.num_layers)]
-        self.final_norm = nn.LayerNorm(dtype=dtype)
-        if config.task == "classification":
-            self.pooler = nn.Dense(config.hidden_size, dtype=dtype)
-            self.pooler_dropout = nn.Dropout(config.dropout_rate, deterministic=False)
-            self.head = OutputLayer(config.num_classes, dtype)
+        if train_config.scan_layers:
+            self.layers = block(config, train_config)
         else:
-            self.head = OutputLayer(config.vocab_size, dtype)
+            self.layers = [block(config, train_config) for _ in range(config.num_layers)]
+        self.final_norm = layer_norm(train_config)
+        if config.task == "classification":
+            self.pooler = dense(config.hidden_size, train_config)
+            self.pooler_dropout = nn.Dropout(config.dropout_rate, deterministic=False)
+            self.head = OutputLayer(config.num_classes, train_config)
+        else:
+            self.head = OutputLayer(config.vocab_size, train_config)
 
     def __call__(
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
@@ -58,15 +65,8 @@ class Transformer(nn.Module):
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
     ) -> jax.Array:
         """Returns the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
-        length = inputs.shape[1]
-        mask = combine_masks(
-            causal_mask(length) if self.config.causal else None,
-            None if input_mask is None else padding_mask(input_mask),
-            None if attention_mask is None else custom_mask(attention_mask),
-        )
-        hidden = self.embedding_dropout(self.token_embedding(inputs) + self.position_embedding(length))
-        for layer in self.layers:
-            hidden = layer(hidden, mask)
+        hidden = self.token_embedding(inputs) + self.position_embedding(inputs.shape[1])
+        hidden = self._through_layers(self.embedding_dropout(hidden), self._masking(inputs, input_mask, attention_mask))
         return self.final_norm(hidden)
 
     @nn.nowrap
@@ -77,3 +77,32 @@ class Transformer(nn.Module):
             pooled = nn.tanh(self.pooler(hidden[:, 0]))
             return self.head(self.pooler_dropout(pooled))
         return self.head(hidden, self.token_embedding.embedding if self.config.tied_embeddings else None)
+
+    @nn.nowrap
+    def _masking(
+        self, inputs: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None
+    ) -> Masking:
+        if self.train_config.attention_kernel == "flash":
+            return Masking(lengths=None if input_mask is None else real_lengths(input_mask))
+        mask = combine_masks(
+            causal_mask(inputs.shape[1]) if self.config.causal else None,
+            None if input_mask is None else padding_mask(input_mask),
+            None if attention_mask is None else custom_mask(attention_mask),
+        )
+        return Masking(allowed=mask)
+
+    @nn.nowrap
+    def _through_layers(self, hidden: jax.Array, masking: Masking) -> jax.Array:
+        if not self.train_config.scan_layers:
+            for layer in self.layers:
+                hidden = layer(hidden, masking)
+            return hidden
+        scan = nn.scan(
+            lambda layer, hidden, masking: (layer(hidden, masking), None),
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=nn.broadcast,
+            length=self.config.num_layers,
+        )
+        hidden, _ = scan(self.layers, hidden, masking)
+        return hidden

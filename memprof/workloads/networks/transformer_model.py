@@ -8,8 +8,9 @@ import numpy as np
 
 from memprof.workloads import synthetic
 from memprof.workloads.losses import CrossEntropy
-from memprof.workloads.model import Model
+from memprof.workloads.model import Model, Unpruned
 from memprof.workloads.models.transformer import TransformerConfig
+from memprof.workloads.networks.structured_pruning import prune_layers, pruned_config
 from memprof.workloads.networks.transformer import Transformer
 from memprof.workloads.train_config import TrainConfig
 
@@ -18,10 +19,14 @@ def build_transformer(config: TransformerConfig, train_config: TrainConfig) -> M
     """Returns the Transformer as a model that can be trained."""
     masks = (("input_mask", config.padding_mask), ("attention_mask", config.custom_mask))
     counts_by_token = config.padding_mask and config.task == "next_token"
+    smaller = pruned_config(config, train_config.structurally_pruned_fraction)
+    whole = Transformer(config=config, train_config=train_config)
     return Model(
-        module=Transformer(config=config, train_config=train_config),
+        module=Transformer(config=smaller, train_config=train_config),
+        unpruned=None if smaller == config else Unpruned(whole, lambda params: prune_layers(params, config, smaller)),
         inputs=("inputs", *(name for name, is_on in masks if is_on)),
         loss=CrossEntropy(counted="input_mask" if counts_by_token else None),
+        num_loss_chunks=train_config.num_loss_chunks,
         batch_shapes=batch_shapes(config),
         sample=lambda rng: sample(config, rng),
     )

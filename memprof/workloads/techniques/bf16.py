@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from memprof.analysis.categories import Category
+from memprof.workloads.evidence.dtypes import bfloat16_evidence
 from memprof.workloads.technique import ArgumentValue, Technique
 from memprof.workloads.train_config import TrainConfig
 
@@ -17,7 +18,7 @@ from memprof.workloads.train_config import TrainConfig
 def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
     """Returns `config` with products and activations in bfloat16."""
     del argument
-    return dataclasses.replace(config, compute_dtype="bfloat16")
+    return dataclasses.replace(config, compute_dtype="bfloat16", param_dtype="float32", loss_scaling=False)
 
 
 TECHNIQUE = Technique(
@@ -25,8 +26,9 @@ TECHNIQUE = Technique(
     summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
     reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
     family="precision",
-    sets=("compute_dtype",),
+    sets=("compute_dtype", "param_dtype", "loss_scaling"),
     apply=apply,
+    evidence=bfloat16_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.PARAM_COPIES,),
     tolerance=2e-2,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from memprof.analysis.categories import Category
+from memprof.workloads.evidence.memory import donation_evidence
 from memprof.workloads.technique import ArgumentValue, Technique
 from memprof.workloads.train_config import TrainConfig
 
@@ -26,5 +27,7 @@ TECHNIQUE = Technique(
     family="structure",
     sets=("donate",),
     apply=apply,
+    evidence=donation_evidence,
     shrinks=(Category.OUTPUTS,),
+    tolerance=0.0,
 )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memprof.reports.document import Column
-from memprof.reports.layout.columns import Fit, Need, break_lines, fit_columns
+from memprof.reports.layout.columns import Fit, Need, break_lines, continue_columns, fit_columns
 
 
 def _need(index: int, natural: int, minimum: int | None = None, *, priority: int = 0, below: bool = False) -> Need:
@@ -69,3 +69,13 @@ def test_columns_that_may_all_be_dropped_fit_or_are_down_to_one(
 def test_lines_break_where_the_minimum_widths_do_not_fit() -> None:
     needs = [_need(0, 10, 4), _need(1, 20, 8), _need(2, 30, 20)]
     assert break_lines(needs, 22, gap=3) == [{0: 8, 1: 11}, {2: 22}]
+
+
+def test_a_table_is_continued_with_its_first_column_again() -> None:
+    needs = [_need(0, 12, 6), *(_need(index, 8) for index in range(1, 5))]
+    # A third of 30 for the first column, then two columns of 8 and their gaps: 10 + 2 * (2 + 8)
+    assert continue_columns(needs, 30) == [
+        Fit(widths={0: 10, 1: 8, 2: 8}, below=(), dropped=(), gap=2),
+        Fit(widths={0: 10, 3: 8, 4: 8}, below=(), dropped=(), gap=2),
+    ]
+    assert continue_columns([_need(0, 12)], 40) == [Fit(widths={0: 12}, below=(), dropped=(), gap=2)]

@@ -19,6 +19,8 @@ from memprof.reports.document import (
     Part,
     Row,
     Shorten,
+    StackedBar,
+    StackedBars,
     StackedChart,
     Table,
     Tone,
@@ -190,3 +192,67 @@ def test_a_sliver_on_top_does_not_colour_the_whole_cell() -> None:
     document = Document(blocks=(StackedChart(moments=moments, mark="peak"),))
     lines = page_lines(document, Paper(width=12, unicode=True))
     assert Category.UNATTRIBUTED not in {span.key for line in lines for span in line}
+
+
+def _bars(*sizes: int, capacity_bytes: int | None) -> StackedBars:
+    bars = tuple(
+        StackedBar(label=f"row{number}", parts=_parts(params=2, activations=size - 2) if size else (), size=f"{size} B")
+        for number, size in enumerate(sizes)
+    )
+    return StackedBars(bars=bars, capacity_bytes=capacity_bytes)
+
+
+def test_bars_stand_on_one_scale() -> None:
+    # 30 columns less 4 for the label, 4 for the size and two gaps of 2: 18 cells for 18 B
+    assert _texts(_bars(18, 9, 0, capacity_bytes=1000), width=30) == [
+        "row0  PPAAAAAAAAAAAAAAAA  18 B",
+        "row1  PPAAAAAAA            9 B",
+        "row2                       0 B",
+        "P params  A activations",
+    ]
+
+
+def test_bars_show_where_the_capacity_ends() -> None:
+    assert _texts(_bars(18, 9, capacity_bytes=12), width=30) == [
+        "row0  PPAAAAAAAAAAAAAAAA  18 B",
+        "row1  PPAAAAAAA   |        9 B",
+        "    capacity 12 B ^",
+        "P params  A activations",
+    ]
+    # Not much larger than the longest bar: the scale goes up to it.
+    assert _texts(_bars(9, capacity_bytes=10), width=29)[:2] == [
+        "row0  PPPPAAAAAAAAAAAA |  9 B",
+        "         capacity 10 B ^",
+    ]
+
+
+def test_a_bar_of_something_is_never_empty() -> None:
+    assert _texts(_bars(1800, 3, capacity_bytes=None), width=32)[1] == "row1  P                      3 B"
+
+
+def test_a_table_without_total_ends_with_its_rows() -> None:
+    table = Table(columns=(Column(title="name"),), rows=(Row(cells=(Cell(text="one"),)),))
+    assert _texts(table, width=20) == ["name", "one"]
+
+
+def test_a_verdict_has_its_sign_beside_it() -> None:
+    yes, no = (Cell(text=text, key=tone, is_verdict=True) for text, tone in (("yes", Tone.GOOD), ("no", Tone.BAD)))
+    columns = (Column(title="left", shorten=Shorten.END), Column(title="rightmost", align=Align.RIGHT))
+    table = Table(columns=columns, rows=(Row(cells=(yes, no)),))
+    assert _texts(table, width=20, unicode=True) == ["left   rightmost", "✓ yes       ✗ no"]
+
+
+def test_a_table_that_is_continued_shows_every_column() -> None:
+    columns = (Column(title="key"), *(Column(title=name, align=Align.RIGHT) for name in ("one", "two", "three")))
+    row = Row(cells=(Cell(text="a"), *(Cell(text=f"{number} MiB") for number in (1, 2, 3))))
+    assert _texts(Table(columns=columns, rows=(row,), total=row, continued=True), width=20) == [
+        "key    one    two",
+        "a    1 MiB  2 MiB",
+        "-----------------",
+        "a    1 MiB  2 MiB",
+        "",
+        "key  three",
+        "a    3 MiB",
+        "----------",
+        "a    3 MiB",
+    ]

@@ -12,12 +12,17 @@ from memprof.reports.registry import format_named, formats
 
 
 def test_formats_are_found_by_their_files() -> None:
-    assert [(found.name, found.suffix) for found in formats()] == [("json", ".json"), ("terminal", ".txt")]
+    assert [(found.name, found.suffix) for found in formats()] == [
+        ("csv", ".csv"),
+        ("json", ".json"),
+        ("markdown", ".md"),
+        ("terminal", ".txt"),
+    ]
     assert all(format_named(found.name) is found for found in formats())
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
-    with pytest.raises(MemprofError, match=r"^There is no format 'pdf'\. Use one of: json, terminal\.$"):
+    with pytest.raises(MemprofError, match=r"^There is no format 'pdf'\. Use one of: csv, json, markdown, terminal\.$"):
         format_named("pdf")
 
 
@@ -32,7 +37,7 @@ def test_reports_need_neither_jax_nor_typer() -> None:
 
 def test_only_the_terminal_format_imports_rich() -> None:
     program = (
-        "import sys, memprof.reports.formats.json, memprof.reports.layout.page, memprof.reports.views.summary; "
+        "import sys, memprof.reports.formats.csv, memprof.reports.formats.json, memprof.reports.formats.markdown; "
         "print('rich' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from comparisons_data import COMPARISONS, troubled
 from reports_data import REPORTS, hostile_names
 from transformer_report import transformer
 
@@ -17,6 +18,7 @@ from memprof.reports.views.by import By
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _render = format_named("terminal").render_report
+_render_comparison = format_named("terminal").render_comparison
 
 
 @pytest.mark.parametrize("color", ["standard", "256", "truecolor"])
@@ -54,6 +56,29 @@ def test_no_line_of_a_breakdown_is_wider_than_the_terminal(by: By) -> None:
     for make in (transformer, hostile_names):
         text = _render(make(), RenderOptions(by=by, width=80))
         assert max(map(cell_width, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 400])
+@pytest.mark.parametrize("unicode", [True, False])
+@pytest.mark.parametrize("by", [None, By.CATEGORY, By.MODULE])
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_no_line_of_a_comparison_is_wider_than_the_terminal(
+    name: str, by: By | None, unicode: bool, width: int
+) -> None:
+    text = _render_comparison(COMPARISONS[name](), RenderOptions(by=by, width=width, unicode=unicode))
+    assert max(map(cell_width, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_comparison_fits_the_narrowest_terminal_somehow(name: str) -> None:
+    assert _render_comparison(COMPARISONS[name](), RenderOptions(width=1))
+
+
+def test_colour_adds_nothing_but_colour_to_a_comparison() -> None:
+    plain = _render_comparison(troubled(), RenderOptions())
+    coloured = _render_comparison(troubled(), RenderOptions(color="truecolor"))
+    assert coloured != plain
+    assert _ANSI.sub("", coloured) == plain
 
 
 def test_names_from_the_program_are_shown_and_not_obeyed() -> None:

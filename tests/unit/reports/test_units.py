@@ -12,8 +12,10 @@ from memprof.reports.units import (
     format_count,
     format_exact_bytes,
     format_flops,
+    format_ratio,
     format_seconds,
     format_share,
+    format_signed_bytes,
 )
 
 _FACTORS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
@@ -81,6 +83,22 @@ def test_counts_are_in_thousands_and_millions(count: int, text: str) -> None:
 )
 def test_flops_are_decimal(flops: int, text: str) -> None:
     assert format_flops(flops) == text
+    assert format_flops(flops, unit="") == text.removesuffix("FLOP").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("delta_bytes", "text"), [(0, "0 B"), (512, "+512 B"), (-1536 * 2**20, "-1.50 GiB"), (2**20, "+1.00 MiB")]
+)
+def test_changes_have_a_sign(delta_bytes: int, text: str) -> None:
+    assert format_signed_bytes(delta_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.0, "0.00x"), (0.001, "<0.01x"), (0.4321, "0.43x"), (1.0, "1.00x"), (12.76, "12.8x"), (340.2, "340x")],
+)
+def test_ratios(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text
 
 
 @pytest.mark.parametrize(

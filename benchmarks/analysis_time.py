@@ -1,0 +1,110 @@
+"""How long the analysis takes beside the compile that it explains, and how it grows with the program.
+
+    python -m benchmarks.analysis_time [-o RESULT.json]
+
+First GPT-2 small on an H100: seconds of the compile and of the analysis (decode to report), in one run. Then the same
+layers, narrower, 12 to 96 of them, none rolled into a loop: the analysis is linear when its time per layer stays the
+same. Each analysis is repeated; the fastest counts, since whatever else the machine does only adds to it. Needs the
+`deviceless` extra; takes a few minutes, most of them the compiler's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.pipeline import analyze
+from memprof.capture.launch import compile_in_child
+
+TARGET = "h100-80gb"
+NUM_LAYERS = (12, 24, 48, 96)
+# Narrow, so that the compile of many layers stays short: the time of the analysis does not depend on the sizes.
+NARROW = ("hidden_size=48", "num_heads=2", "batch_size=1", "seq_len=32", "max_seq_len=32", "vocab_size=64")
+NUM_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One program: its size, and how long compiling it and analysing it took."""
+
+    label: str
+    num_layers: int
+    num_positions: int
+    compile_seconds: float
+    analysis_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """The analysis as a share of the compile."""
+        return self.analysis_seconds / self.compile_seconds
+
+    @property
+    def milliseconds_per_layer(self) -> float:
+        return 1000 * self.analysis_seconds / self.num_layers
+
+
+def measure(label: str, num_layers: int, overrides: tuple[str, ...]) -> tuple[Measurement, Capture]:
+    """Compile once, analyse several times."""
+    arguments = {"workload": "transformer", "preset": "gpt2", "overrides": [f"num_layers={num_layers}", *overrides]}
+    capture = compile_in_child(
+        "memprof.workloads.build:build_step", arguments, target=TARGET, progress=lambda stage: None
+    )
+    reports = [analyze(capture) for _ in range(NUM_REPEATS)]
+    measurement = Measurement(
+        label=label,
+        num_layers=num_layers,
+        num_positions=reports[0].timeline.num_positions,
+        compile_seconds=capture.timings.compile_seconds,
+        analysis_seconds=min(report.analysis_seconds for report in reports),
+    )
+    return measurement, capture
+
+
+def print_row(measurement: Measurement) -> None:
+    print(
+        f"{measurement.label:<18} {measurement.num_layers:>6} {measurement.num_positions:>9,}"
+        f" {measurement.compile_seconds:>9.2f} {measurement.analysis_seconds:>9.3f}"
+        f" {measurement.ratio:>7.1%} {measurement.milliseconds_per_layer:>9.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the result as JSON")
+    output = parser.parse_args().output
+
+    columns = f"{'schedule':>9} {'compile':>9} {'analysis':>9} {'ratio':>7} {'per layer':>9}"
+    units = f"{'positions':>9} {'s':>9} {'s':>9} {'':>7} {'ms':>9}"
+    print(f"{'program':<18} {'layers':>6} {columns}\n{'':<18} {'':>6} {units}")
+    gpt2, capture = measure("gpt2", 12, ())
+    print_row(gpt2)
+    narrow = []
+    for num_layers in NUM_LAYERS:
+        narrow.append(measure("gpt2, narrow", num_layers, NARROW)[0])
+        print_row(narrow[-1])
+
+    toolchain = asdict(capture.toolchain)
+    print(
+        f"\n{TARGET}; jax {toolchain['jax']}, python {toolchain['python']}, {platform.machine()};"
+        f" analysis: fastest of {NUM_REPEATS}"
+    )
+    if output is not None:
+        result = {
+            "command": "python -m benchmarks.analysis_time",
+            "target": TARGET,
+            "toolchain": toolchain,
+            "machine": {"architecture": platform.machine(), "system": sys.platform},
+            "num_repeats": NUM_REPEATS,
+            "measurements": [asdict(each) for each in (gpt2, *narrow)],
+        }
+        output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

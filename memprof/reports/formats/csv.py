@@ -1,0 +1,111 @@
+"""CSV: a report as one row per live buffer, a comparison as one row per configuration, with a line of titles.
+
+Numbers are whole bytes. Texts come from the user's program: what is not printable is escaped, so that a record is one
+line, and a text that a spreadsheet would run as a formula (it begins with `=`, `+`, `-` or `@`) gets an apostrophe
+before it. The JSON has every text unchanged.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Comparison, Effect
+from memprof.analysis.report import LiveBuffer, Report
+from memprof.reports.format import Format, RenderOptions
+from memprof.reports.json_objects import Json, buffer_object
+from memprof.reports.text import printable
+
+_STARTS_FORMULA = ("=", "+", "-", "@")
+
+Field = str | int | float | bool | None
+Record = Mapping[str, Field]
+
+_BUFFER_TITLES = (
+    "size_bytes", "shape", "dtype", "category", "module", "phase", "name", "op", "source", "rule", "evidence",
+    "start", "end", "offset",
+)  # fmt: skip
+_CONFIGURATION_TITLES = (
+    "label",
+    "footprint_bytes",
+    "footprint_delta_bytes",
+    "footprint_ratio",
+    *(f"{category.value}_bytes" for category in Category),
+    "host_bytes",
+    "flops",
+    "recomputed_flops",
+    "fits",
+    "took_effect",
+    "evidence",
+    "failure",
+)
+
+
+def render_report(report: Report, options: RenderOptions) -> str:
+    """The buffers that are live at the peak, largest first, all of them; a shape is a JSON list."""
+    return _table(_BUFFER_TITLES, map(_buffer, report.buffers), ascii_only=not options.unicode)
+
+
+def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+    """The configurations as they were given; one that failed has a reason in place of numbers."""
+    rows = zip(comparison.rows, comparison.effects, strict=True)
+    records: list[Record] = [_configuration(report, effect) for report, effect in rows]
+    records += [{"label": failure.label, "failure": failure.reason} for failure in comparison.failures]
+    return _table(_CONFIGURATION_TITLES, records, ascii_only=not options.unicode)
+
+
+def _buffer(buffer: LiveBuffer) -> Record:
+    return {title: _flat(value) for title, value in buffer_object(buffer).items()}
+
+
+def _flat(value: Json) -> Field:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _configuration(report: Report, effect: Effect) -> Record:
+    return {
+        "label": report.label,
+        "footprint_bytes": report.footprint_bytes,
+        "footprint_delta_bytes": effect.footprint_delta_bytes,
+        "footprint_ratio": effect.footprint_ratio,
+        **{f"{category.value}_bytes": report.categories[category] for category in Category},
+        "host_bytes": report.program.host_bytes,
+        "flops": report.flops,
+        "recomputed_flops": report.recomputed_flops,
+        "fits": report.fits,
+        "took_effect": effect.took_effect,
+        "evidence": effect.evidence,
+    }
+
+
+def _table(titles: tuple[str, ...], records: Iterable[Record], *, ascii_only: bool) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(titles)
+    writer.writerows([_written(record.get(title), ascii_only=ascii_only) for title in titles] for record in records)
+    return text.getvalue()
+
+
+def _written(value: Field, *, ascii_only: bool) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case str():
+            text = printable(value, ascii_only=ascii_only)
+            return f"'{text}" if text.startswith(_STARTS_FORMULA) else text
+        case _:
+            return str(value)
+
+
+FORMAT = Format(
+    name="csv",
+    suffix=".csv",
+    summary="one row per buffer, or per configuration of a comparison, for spreadsheets and data frames",
+    render_report=render_report,
+    render_comparison=render_comparison,
+)

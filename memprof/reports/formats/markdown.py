@@ -1,0 +1,134 @@
+"""Markdown, for a comment on a pull request: tables as GitHub knows them, pictures as blocks of letters, no HTML.
+
+Bars and charts are laid out as on a terminal: their letters say what their colours would. A bar within a table is left
+out, because the number beside it says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import (
+    Align,
+    Bar,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Gauge,
+    Heading,
+    Note,
+    Row,
+    StackedBars,
+    StackedChart,
+    Table,
+    Tone,
+)
+from memprof.reports.format import RenderOptions, document_format
+from memprof.reports.layout.lines import Paper
+from memprof.reports.layout.page import page_lines
+from memprof.reports.markdown_text import escape_markdown, fenced
+from memprof.reports.palette import CATEGORY_LETTERS
+
+_PICTURE_WIDTH = 80
+_LONGEST_TEXT = 64  # of what may be shortened in a table
+_QUIET = frozenset({Tone.MUTED, Tone.ACCENT})
+
+
+def lower(document: Document, options: RenderOptions) -> str:
+    """The document in GitHub's Markdown. The terminal's width and colours do not matter."""
+    paper = Paper(width=_PICTURE_WIDTH, unicode=options.unicode)
+    parts: list[str] = []
+    previous: Block | None = None
+    for block in document.blocks:
+        if parts:
+            parts.append("\n" if isinstance(block, Note) and isinstance(previous, Note) else "\n\n")
+        parts.append(_block(block, paper))
+        previous = block
+    return "".join(parts) + "\n"
+
+
+def _block(block: Block, paper: Paper) -> str:
+    match block:
+        case Heading():
+            aside = f" *{_text(block.aside, paper)}*" if block.aside else ""
+            return f"{'#' * (block.level + 1)} {_text(block.text, paper)}{aside}"
+        case Facts():
+            return _facts(block, paper)
+        case Note():
+            return f"- {_sign(block.tone, paper)}{_text(block.text, paper)}"
+        case Table():
+            return "\n".join(_table(block, paper))
+        case Gauge() | StackedBars() | StackedChart():
+            lines = page_lines(Document(blocks=(block,)), paper)
+            return fenced(["".join(span.text for span in line) for line in lines])
+
+
+def _facts(facts: Facts, paper: Paper) -> str:
+    separator = " · " if paper.unicode else "; "
+    texts = ((fact.label, separator.join(_text(value, paper) for value in fact.values)) for fact in facts.facts)
+    return "\n".join(f"- **{_text(label, paper)}**: {values}" for label, values in texts)
+
+
+def _table(table: Table, paper: Paper) -> Iterator[str]:
+    rows = list(_flatten(table.rows, depth=0))
+    total = [(table.total, 0)] if table.total else []
+    shown = [index for index in range(len(table.columns)) if _says_something(index, [row for row, _ in rows + total])]
+    columns = [table.columns[index] for index in shown]
+    yield _line(_text(column.title, paper) for column in columns)
+    yield _line("---:" if column.align is Align.RIGHT else ":---" for column in columns)
+    for row, depth in rows:
+        yield _line(_cells(row, table.columns, shown, depth=depth, paper=paper))
+    for row, depth in total:
+        cells = _cells(row, table.columns, shown, depth=depth, paper=paper)
+        yield _line(f"**{cell}**" if cell else "" for cell in cells)
+
+
+def _flatten(rows: Sequence[Row], *, depth: int) -> Iterator[tuple[Row, int]]:
+    for row in rows:
+        yield row, depth
+        yield from _flatten(row.children, depth=depth + 1)
+
+
+def _says_something(index: int, rows: Sequence[Row]) -> bool:
+    cells = [row.cells[index] for row in rows]
+    return any(isinstance(cell, Cell) and cell.text for cell in cells) and not any(
+        isinstance(cell, Bar) for cell in cells
+    )
+
+
+def _line(cells: Sequence[str] | Iterator[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row: Row, columns: Sequence[Column], shown: Sequence[int], *, depth: int, paper: Paper) -> list[str]:
+    texts = [_cell(cell, columns[index], paper) for index in shown if isinstance(cell := row.cells[index], Cell)]
+    branch = ("↳ " if paper.unicode else "- ") * depth
+    return [f"{branch}{texts[0]}", *texts[1:]]
+
+
+def _cell(cell: Cell, column: Column, paper: Paper) -> str:
+    how = column.shorten
+    text = escape_markdown(paper.shorten(paper.clean(cell.text), _LONGEST_TEXT, how))
+    if isinstance(cell.key, Category):
+        return f"`{CATEGORY_LETTERS[cell.key]}` {text}"
+    return f"{_sign(cell.key, paper)}{text}" if cell.key and cell.is_verdict else text
+
+
+def _sign(tone: Tone, paper: Paper) -> str:
+    """What says the tone where there is no colour; in a list of Markdown, what is quiet needs none."""
+    return "" if tone in _QUIET else escape_markdown(paper.glyphs.bullets[tone])
+
+
+def _text(text: str, paper: Paper) -> str:
+    return escape_markdown(paper.clean(text))
+
+
+FORMAT = document_format(
+    name="markdown",
+    suffix=".md",
+    summary="GitHub tables without HTML, for a comment on a pull request",
+    lower=lower,
+)

@@ -1,0 +1,169 @@
+"""Reports and comparisons as JSON objects: the fields that other programs rely on, described in `docs/schema/`.
+
+Fields may be added within a schema version, never renamed or removed. The order of keys is fixed, so that two reports
+can be compared as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Comparison, Effect
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+
+REPORT_SCHEMA = "memprof.report/1"
+COMPARISON_SCHEMA = "memprof.comparison/1"
+
+# Every module has all categories, and an enum's `value` is slow.
+_CATEGORY_NAMES = tuple((category, category.value) for category in Category)
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+def report_object(report: Report) -> dict[str, Json]:
+    """The JSON object of one report."""
+    compiler = report.compiler
+    return {
+        "schema": REPORT_SCHEMA,
+        "label": report.label,
+        "workload": report.workload,
+        "techniques": list(report.techniques),
+        "config": {name: _number(value) for name, value in report.config.items()},
+        **_origin(report),
+        "footprint_bytes": report.footprint_bytes,
+        "live_peak_bytes": report.live_peak_bytes,
+        "host_bytes": report.program.host_bytes,
+        "fits": report.fits,
+        "categories": {category.value: report.categories[category] for category in Category},
+        "compiler": {
+            "argument_bytes": compiler.argument_bytes,
+            "output_bytes": compiler.output_bytes,
+            "alias_bytes": compiler.alias_bytes,
+            "temp_bytes": compiler.temp_bytes,
+            "peak_memory_bytes": compiler.peak_memory_bytes,
+            "total_allocation_bytes": compiler.total_allocation_bytes,
+        },
+        "num_params": report.num_params,
+        "flops": report.flops,
+        "recomputed_flops": report.recomputed_flops,
+        "by_source": _largest_first(report.by_source),
+        "by_dtype": _largest_first(report.by_dtype),
+        "by_phase": _largest_first({phase.value: size_bytes for phase, size_bytes in report.by_phase.items()}),
+        "timings": {
+            "lower_seconds": report.timings.lower_seconds,
+            "compile_seconds": report.timings.compile_seconds,
+            "analysis_seconds": report.analysis_seconds,
+        },
+        "modules": [_module(node) for node in _walk(report.modules)],
+        "buffers": [buffer_object(buffer) for buffer in report.buffers],
+        "unused_arguments": [_argument(leaf) for leaf in report.unused_arguments],
+        "measured": None,
+    }
+
+
+def comparison_object(comparison: Comparison) -> dict[str, Json]:
+    """The JSON object of a comparison, with the whole object of each report."""
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "baseline": comparison.baseline,
+        "rows": [report_object(row) for row in comparison.rows],
+        "effects": [_effect(effect) for effect in comparison.effects],
+        "failures": [{"label": failure.label, "reason": failure.reason} for failure in comparison.failures],
+        "differences": list(comparison.differences),
+    }
+
+
+def buffer_object(buffer: LiveBuffer) -> dict[str, Json]:
+    """The JSON object of one buffer."""
+    return {
+        "size_bytes": buffer.size_bytes,
+        "shape": list(buffer.shape),
+        "dtype": buffer.dtype,
+        "category": buffer.category.value,
+        "module": buffer.module,
+        "phase": buffer.phase.value,
+        "name": buffer.name,
+        "op": buffer.op,
+        "source": buffer.source,
+        "rule": buffer.rule,
+        "evidence": buffer.evidence,
+        "start": buffer.start,
+        "end": buffer.end,
+        "offset": buffer.offset,
+    }
+
+
+def _effect(effect: Effect) -> Json:
+    return {
+        "label": effect.label,
+        "footprint_delta_bytes": effect.footprint_delta_bytes,
+        "footprint_ratio": effect.footprint_ratio,
+        "categories_delta": {category.value: effect.categories_delta[category] for category in Category},
+        "took_effect": effect.took_effect,
+        "evidence": effect.evidence,
+    }
+
+
+def _origin(report: Report) -> dict[str, Json]:
+    """What the step was compiled for, and with what."""
+    target, tools = report.target, report.toolchain
+    return {
+        "target": {
+            "name": target.name,
+            "memory_bytes": target.memory_bytes,
+            "description": target.description,
+            "platform": target.platform,
+            "compute_capability": target.compute_capability,
+            "reason": target.reason,
+        },
+        "toolchain": {
+            "memprof": tools.memprof,
+            "jax": tools.jax,
+            "jaxlib": tools.jaxlib,
+            "python": tools.python,
+            "cuda_plugin": tools.cuda_plugin,
+            "flax": tools.flax,
+            "optax": tools.optax,
+            "xla_flags": tools.xla_flags,
+        },
+    }
+
+
+def _module(node: ModuleNode) -> Json:
+    return {
+        "path": node.path,
+        "bytes": node.size_bytes,
+        "num_params": node.num_params,
+        "categories": {name: node.categories.get(category, 0) for category, name in _CATEGORY_NAMES},
+        "params": [{"name": name, "shape": list(shape), "dtype": dtype} for name, shape, dtype in node.params],
+    }
+
+
+def _argument(leaf: ArgumentLeaf) -> Json:
+    return {
+        "path": leaf.path,
+        "role": leaf.role.value,
+        "shape": list(leaf.shape),
+        "dtype": leaf.dtype,
+        "size_bytes": leaf.size_bytes,
+    }
+
+
+def _walk(node: ModuleNode) -> Iterator[ModuleNode]:
+    """A node before its children, so that the root (path "") comes first."""
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def _largest_first(sizes: Mapping[str, int]) -> dict[str, Json]:
+    keys = sorted(sizes, key=lambda key: (-sizes[key], key))
+    return {key: sizes[key] for key in keys}
+
+
+def _number(value: str | float | bool | None) -> Json:
+    """JSON has no infinity and no NaN: they become their names."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,121 @@
+"""The table of a comparison: one row per configuration, what it takes and whether that is what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import FailedRow
+from memprof.analysis.report import Report
+from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table, Tone
+from memprof.reports.units import format_bytes, format_flops, format_ratio
+from memprof.reports.views.cells import aside_cell, change_cell, size_cell
+from memprof.reports.views.compare.rows import ComparedRow
+from memprof.reports.views.groups import CATEGORY_GROUPS, sum_of_group
+
+_NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
+# The highest goes first where room is short.
+_PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "other": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """A column, and how a row fills it."""
+
+    column: Column
+    cell: Callable[[ComparedRow], Cell]
+
+
+def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> Table:
+    """The rows, then those that failed. A column that has nothing to say in any row is left out."""
+    fields = [
+        _Field(column=_number("footprint"), cell=_footprint),
+        _Field(column=_number("change", priority=1), cell=_change),
+        _Field(
+            column=_number("ratio", priority=2), cell=lambda row: Cell(text=format_ratio(row.effect.footprint_ratio))
+        ),
+        *_sizes(rows),
+        *_flops(rows),
+        _Field(column=Column(title="fits", priority=1), cell=_fits),
+        _Field(column=Column(title="effect", priority=1), cell=_effect),
+    ]
+    return Table(
+        columns=(_NAME, *(field.column for field in fields)),
+        rows=(
+            *(Row(cells=(Cell(text=row.name), *(field.cell(row) for field in fields))) for row in rows),
+            *(_failed_row(failure.label, num_empty=len(fields) - 1) for failure in failures),
+        ),
+    )
+
+
+def _sizes(rows: Sequence[ComparedRow]) -> list[_Field]:
+    """The groups of categories, and what is in host memory beside the footprint."""
+    found = [
+        _Field(column=_number(name, priority=_PRIORITIES[name]), cell=partial(_group, group=group))
+        for name, group in CATEGORY_GROUPS.items()
+        if any(sum_of_group(row.report.categories, group) for row in rows)
+    ]
+    if any(row.report.program.host_bytes for row in rows):
+        host = _Field(column=_number("host", priority=3), cell=lambda row: size_cell(row.report.program.host_bytes))
+        found.append(host)
+    return found
+
+
+def _flops(rows: Sequence[ComparedRow]) -> list[_Field]:
+    counts: dict[str, Callable[[Report], int]] = {
+        "FLOPs": lambda report: report.flops,
+        "recomputed": lambda report: report.recomputed_flops,
+    }
+    return [
+        _Field(column=_number(title, priority=9), cell=partial(_count, count=count))
+        for title, count in counts.items()
+        if any(count(row.report) for row in rows)
+    ]
+
+
+def _number(title: str, *, priority: int = 0) -> Column:
+    return Column(title=title, align=Align.RIGHT, priority=priority)
+
+
+def _footprint(row: ComparedRow) -> Cell:
+    return Cell(text=format_bytes(row.report.footprint_bytes))
+
+
+def _ratio(row: ComparedRow) -> Cell:
+    return Cell(text=format_ratio(row.effect.footprint_ratio))
+
+
+def _change(row: ComparedRow) -> Cell:
+    if row.is_reference:
+        return aside_cell("reference")
+    return change_cell(row.effect.footprint_delta_bytes, none="0 B")
+
+
+def _group(row: ComparedRow, *, group: frozenset[Category]) -> Cell:
+    return size_cell(sum_of_group(row.report.categories, group))
+
+
+def _count(row: ComparedRow, *, count: Callable[[Report], int]) -> Cell:
+    flops = count(row.report)
+    return Cell(text=format_flops(flops, unit="")) if flops else aside_cell("-")
+
+
+def _fits(row: ComparedRow) -> Cell:
+    if row.report.fits is None:
+        return aside_cell("-")
+    text, tone = ("yes", Tone.GOOD) if row.report.fits else ("no", Tone.BAD)
+    return Cell(text=text, key=tone, is_verdict=True)
+
+
+def _effect(row: ComparedRow) -> Cell:
+    if row.effect.took_effect is None:
+        return aside_cell("-")
+    text, tone = ("yes", Tone.GOOD) if row.effect.took_effect else ("flagged", Tone.BAD)
+    return Cell(text=text, key=tone, is_verdict=True)
+
+
+def _failed_row(name: str, *, num_empty: int) -> Row:
+    verdict = Cell(text="failed", key=Tone.BAD, is_verdict=True)
+    return Row(cells=(Cell(text=name), verdict, *(Cell(text=""),) * num_empty))

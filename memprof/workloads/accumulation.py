@@ -1,0 +1,95 @@
+"""Gradient accumulation: a batch in several parts, with the gradients of the whole.
+
+The parts may count differently many tokens (padding), so a part's mean gradient weighs as much as its tokens:
+
+    gradient of the whole batch = sum over parts of (count x gradient of the part's mean loss) / sum of counts
+
+The weight comes after differentiation: a loss that is a sum instead of a mean would overflow in float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from memprof.workloads.gradients import Evaluation, Scaling
+from memprof.workloads.model import Batch
+
+EvaluatePart = Callable[[Batch, jax.Array], Evaluation]
+_SCOPE = "minibatches"
+
+
+def accumulate(
+    evaluate: EvaluatePart, batch: Batch, num_parts: int, accumulation: Literal["scan", "unrolled"]
+) -> Evaluation:
+    """Returns the evaluation of the whole batch, worked through in parts.
+
+    Args:
+        evaluate: evaluates one part, given its number too (int32 `()`).
+        batch: its entries have the example as their first axis.
+        num_parts: divides the number of examples.
+        accumulation: by a loop of the program, or by a copy of the program for each part.
+    """
+    parts = {name: entry.reshape(num_parts, -1, *entry.shape[1:]) for name, entry in batch.items()}
+
+    def evaluate_number(number: jax.Array, part: Mapping[str, jax.Array]) -> Evaluation:
+        return _weighted(evaluate(part, number))
+
+    if accumulation == "scan":
+        total = _by_scan(evaluate_number, parts, num_parts)
+    else:
+        total = _unrolled(evaluate_number, parts, num_parts)
+    return _mean(total)
+
+
+def _by_scan(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) -> Evaluation:
+    first_part = {name: entry[0] for name, entry in parts.items()}
+    shapes = jax.eval_shape(evaluate, jnp.int32(0), first_part)
+    nothing: Evaluation = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def step(total: Evaluation, numbered: tuple[jax.Array, Batch]) -> tuple[Evaluation, None]:
+        return _sum(total, evaluate(*numbered)), None
+
+    with jax.named_scope(_SCOPE):
+        total, _ = jax.lax.scan(step, nothing, (jnp.arange(num_parts), parts))
+    return total
+
+
+def _unrolled(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) -> Evaluation:
+    total = None
+    for number in range(num_parts):
+        with jax.named_scope(f"{_SCOPE}_{number}"):
+            part = evaluate(jnp.int32(number), {name: entry[number] for name, entry in parts.items()})
+            total = part if total is None else _sum(total, part)
+    assert total is not None
+    return total
+
+
+def _weighted(part: Evaluation) -> Evaluation:
+    """With the gradients multiplied by what the part counts, in float32, whatever the parameters' dtype."""
+    count = part.metrics["loss"][1]
+    return part._replace(gradients=jax.tree.map(lambda leaf: leaf.astype(jnp.float32) * count, part.gradients))
+
+
+def _mean(total: Evaluation) -> Evaluation:
+    count = jnp.maximum(total.metrics["loss"][1], 1.0)
+    return total._replace(gradients=jax.tree.map(lambda leaf: leaf / count, total.gradients))
+
+
+def _sum(first: Evaluation, second: Evaluation) -> Evaluation:
+    return Evaluation(
+        gradients=jax.tree.map(jnp.add, first.gradients, second.gradients),
+        metrics=jax.tree.map(jnp.add, first.metrics, second.metrics),
+        scaling=_joined(first.scaling, second.scaling),
+    )
+
+
+def _joined(first: Scaling | None, second: Scaling | None) -> Scaling | None:
+    """The first part that is not finite decides what becomes of the scale; where all are, all say the same."""
+    if first is None or second is None:
+        return None
+    joined: Scaling = jax.tree.map(lambda ours, theirs: jnp.where(first.is_finite, theirs, ours), first, second)
+    return joined

@@ -1,0 +1,39 @@
+"""Whether techniques can work where they are asked for: with this workload, these sizes, this target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from memprof.analysis.capture import TargetInfo
+from memprof.errors import MemprofError
+from memprof.workloads.technique import AppliedTechnique
+from memprof.workloads.train_config import TrainConfig, model_fields
+from memprof.workloads.workload import Workload
+
+
+def check_applicable(
+    techniques: Sequence[AppliedTechnique], workload: Workload[Any], config: Any, train_config: TrainConfig
+) -> None:
+    """Raises `MemprofError`, one sentence, unless each technique can work.
+
+    Args:
+        techniques: those applied.
+        config: the model's configuration.
+        train_config: the training configuration with all techniques on.
+    """
+    baseline = TrainConfig()
+    for applied in techniques:
+        alone = applied.apply(baseline)
+        changed = {name for name in applied.technique.sets if getattr(alone, name) != getattr(baseline, name)}
+        if changed & model_fields() - workload.heeds:
+            raise MemprofError(f"Technique '{applied.label}' does not apply to {workload.name}: leave it out.")
+        if applied.technique.check_config is not None:
+            applied.technique.check_config(config, train_config)
+
+
+def check_target(techniques: Sequence[AppliedTechnique], target: TargetInfo) -> None:
+    """Raises `MemprofError`, one sentence, unless each technique can be compiled for that target."""
+    for applied in techniques:
+        if applied.technique.check_target is not None:
+            applied.technique.check_target(target)

@@ -1,0 +1,40 @@
+"""The optimizer: whether the program takes the state that the optimizer declares, leaf by leaf."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads import registry
+from memprof.workloads.evidence.reading import in_words, no, total_bytes, yes
+from memprof.workloads.optimizer_state import ParamLeaf, StateLeaf
+from memprof.workloads.technique import ArgumentValue
+
+
+def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for the declared state among the arguments of the optimizer, and for another one in the reference."""
+    found = _state(report)
+    declared = registry.optimizer(str(argument)).state([_param(leaf) for leaf in _leaves(report, Role.PARAMS)])
+    held = f"the program holds {in_words(total_bytes(_leaves(report, Role.OPTIMIZER_STATE)))} of optimizer state"
+    if found != Counter(declared):
+        expected = in_words(sum(leaf.size_bytes for leaf in declared))
+        return no(f"{held}, which is not the {expected} that {argument} keeps")
+    if reference is not None and found == _state(reference):
+        return no(f"{held}, which is just what the reference holds")
+    return yes(f"{held}, leaf by leaf what {argument} keeps")
+
+
+def _state(report: Report) -> Counter[StateLeaf]:
+    return Counter(StateLeaf(leaf.shape, leaf.dtype) for leaf in _leaves(report, Role.OPTIMIZER_STATE))
+
+
+def _leaves(report: Report, role: Role) -> list[ArgumentLeaf]:
+    return [leaf for leaf in report.arguments if leaf.role is role]
+
+
+def _param(leaf: ArgumentLeaf) -> ParamLeaf:
+    name = leaf.path.rstrip("]").rpartition("[")[2].strip("'\"")
+    return ParamLeaf(name=name, shape=leaf.shape, dtype=leaf.dtype)

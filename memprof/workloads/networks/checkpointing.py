@@ -1,0 +1,55 @@
+"""Which parts of a network are checkpointed, and what their checkpoints keep.
+
+A checkpointed part keeps its arguments (and what its policy says) from the forward pass; the backward pass evaluates it
+again. Unless something prevents it, XLA recognises that as a repetition and keeps the first result after all, so JAX
+puts a barrier between the two. In a loop over layers the two are in different loops already, and the barrier would
+only stand in the way of fusions: there it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import flax.linen as nn
+import jax
+
+from memprof.workloads.train_config import TrainConfig
+
+_Module = TypeVar("_Module", bound=type[nn.Module])
+_Function = Callable[[jax.Array], jax.Array]
+
+
+def checkpointed(module: _Module, part: str, config: TrainConfig) -> _Module:
+    """Returns the module class, checkpointed where `config.remat_modules` names this part (`block`, `mlp`, ...)."""
+    if part not in config.remat_modules.split(","):
+        return module
+    wrapped: _Module = nn.remat(module, prevent_cse=not config.scan_layers, policy=_policy(config))
+    return wrapped
+
+
+def checkpointed_activation(function: _Function, config: TrainConfig) -> _Function:
+    """Returns the activation function, checkpointed where `config.remat_activation` says so."""
+    if not config.remat_activation:
+        return function
+    wrapped: _Function = jax.checkpoint(function, prevent_cse=not config.scan_layers)
+    return wrapped
+
+
+def _policy(config: TrainConfig) -> Callable[..., object] | None:
+    policies = jax.checkpoint_policies
+    names = config.remat_names.split(",")
+    if config.remat_policy == "products":
+        # Products with batch dimensions are those of attention, whose probabilities grow with the square of the
+        # length: they are what checkpointing is for, so they are not kept.
+        return policies.dots_with_no_batch_dims_saveable
+    if config.remat_policy == "names":
+        return policies.save_only_these_names(*names)
+    if config.remat_policy == "offload":
+        return policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=(),
+            names_which_can_be_offloaded=names,
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    return None

@@ -1,0 +1,36 @@
+"""Attention by cuDNN's fused kernel, which never holds the probabilities (Dao et al. 2022, arXiv:2205.14135)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def flash_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, lengths: jax.Array | None
+) -> jax.Array:
+    """Returns the attended values, of the shape and dtype of `query`.
+
+    Args:
+        query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16.
+        causal: whether a token attends to itself and earlier tokens only.
+        lengths: int32 `(batch,)`, the number of tokens of each sequence that may be attended to; None for all.
+    """
+    attended: jax.Array = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        is_causal=causal,
+        key_value_seq_lengths=lengths,
+        implementation="cudnn",
+    )
+    return attended
+
+
+def real_lengths(is_real: jax.Array) -> jax.Array:
+    """Returns how many tokens of each sequence are real, int32 `(batch,)`.
+
+    Args:
+        is_real: bool `(batch, length)`, False for padding, which comes last.
+    """
+    return jnp.sum(is_real, axis=-1, dtype=jnp.int32)

@@ -1,0 +1,175 @@
+"""A workload under several sets of techniques, compiled side by side: the library behind `memprof compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.comparison import Comparison, FailedRow, Verdict, compare
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.parallel import CompileTask, compile_all
+from memprof.errors import MemprofError, WorkloadError
+from memprof.workloads.build import plan
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.evidence import verdicts
+
+# Rows that teach: each technique against the one row that lacks it, then what they come to together.
+_TEACHING_ROWS = (
+    "baseline",
+    "donate",
+    "bf16",
+    "bf16+accum4",
+    "bf16+remat",
+    "bf16+scan",
+    "opt=adafactor",
+    "opt=adam8bit",
+    "bf16+donate+scan+remat+accum4",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is compared: a workload's configuration, and a row for each set of techniques joined with `+`."""
+
+    workload: str
+    preset: str | None
+    overrides: tuple[str, ...]
+    techniques: tuple[str, ...]
+
+    def label(self, techniques: str) -> str:
+        """The label of a row: `transformer bf16+scan`."""
+        return f"{self.workload} {techniques}"
+
+
+def teaching_rows(workload: str, *, preset: str | None, overrides: Sequence[str]) -> tuple[str, ...]:
+    """The rows for somebody who names none: those of the default ones that apply to the workload.
+
+    Raises:
+        MemprofError: the workload, the preset or an override is wrong.
+    """
+    plan(workload=workload, preset=preset, overrides=overrides)
+    rows = []
+    for row in _TEACHING_ROWS:
+        try:
+            plan(workload=workload, preset=preset, overrides=overrides, techniques=[row])
+        except MemprofError:
+            continue  # it says that the technique does not apply here
+        rows.append(row)
+    return tuple(rows)
+
+
+def check_rows(rows: Rows) -> None:
+    """Find mistakes in names and values before anything is compiled.
+
+    Raises:
+        MemprofError: a name or a value is wrong, or two rows are the same.
+    """
+    for techniques in rows.techniques:
+        plan(workload=rows.workload, preset=rows.preset, overrides=rows.overrides, techniques=[techniques])
+    repeated = sorted({row for row in rows.techniques if rows.techniques.count(row) > 1})
+    if repeated:
+        raise MemprofError(f"the row {repeated[0]} is there more than once; each row of a comparison must be another")
+
+
+def compile_rows(
+    rows: Rows,
+    *,
+    target: str | None,
+    num_jobs: int,
+    progress: Callable[[str, str], None],
+    keep: Callable[[Capture], None],
+) -> tuple[list[Report], list[FailedRow]]:
+    """Compile and analyse all rows.
+
+    Args:
+        num_jobs: how many compiles at most at a time.
+        progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
+        keep: called with each capture as soon as it is there, so that nothing finished is lost.
+
+    Returns:
+        The reports in the order of the rows, and the rows that failed.
+    """
+    tasks = [
+        CompileTask(
+            label=rows.label(techniques),
+            builder="memprof.workloads.build:build_step",
+            arguments={
+                "workload": rows.workload,
+                "preset": rows.preset,
+                "overrides": list(rows.overrides),
+                "techniques": [techniques],
+            },
+            target=target,
+        )
+        for techniques in rows.techniques
+    ]
+    reports: dict[str, Report] = {}
+    failures: dict[str, FailedRow] = {}
+    for result in compile_all(tasks, num_jobs=num_jobs, progress=progress):
+        label = result.task.label
+        if result.capture is None:
+            failures[label] = FailedRow(label=label, reason=_reason(result.error))
+        else:
+            capture = replace(result.capture, label=label)
+            keep(capture)
+            reports[label] = analyze(capture)
+        progress(label, "done" if label in reports else "failed")
+    order = [task.label for task in tasks]
+    return (
+        [reports[label] for label in order if label in reports],
+        [failures[label] for label in order if label in failures],
+    )
+
+
+def set_side_by_side(
+    reports: Sequence[Report], failures: Sequence[FailedRow] = (), *, reference: str | None = None
+) -> Comparison:
+    """Compare reports with one of them.
+
+    Args:
+        reference: the label of the reference row, or its techniques alone; None: the first row.
+
+    Raises:
+        MemprofError: no row has that label.
+        WorkloadError: there is no row to compare with.
+    """
+    if not reports:
+        reasons = "\n".join(f"{failure.label}: {failure.reason}" for failure in failures)
+        raise WorkloadError("every row failed, so there is nothing to compare", details=reasons)
+    baseline = _reference(reports, failures, reference)
+    return compare(
+        reports,
+        baseline=baseline.label,
+        verdicts={report.label: _judge(report, baseline) for report in reports},
+        failures=failures,
+    )
+
+
+def _reference(reports: Sequence[Report], failures: Sequence[FailedRow], reference: str | None) -> Report:
+    if reference is None:
+        return reports[0]
+    for report in reports:
+        if reference in (report.label, "+".join(report.techniques) or "baseline"):
+            return report
+    for failure in failures:
+        if failure.label == reference or failure.label.endswith(f" {reference}"):
+            raise WorkloadError(f"the reference row {reference} failed: {failure.reason}")
+    labels = ", ".join(report.label for report in reports)
+    raise MemprofError(f"there is no row '{reference}' to compare with; the rows are {labels}")
+
+
+def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
+    """What the program shows of each technique; nothing for techniques that this memprof does not know."""
+    if not report.techniques:
+        return ()
+    try:
+        techniques = parse_techniques("+".join(report.techniques))
+    except MemprofError:
+        return ()
+    return verdicts(report, techniques, None if report is reference else reference)
+
+
+def _reason(error: MemprofError | None) -> str:
+    return str(error) if error else "no reason was given"

@@ -1,0 +1,84 @@
+"""flash: attention by cuDNN's fused kernel, which computes probabilities piece by piece and never holds them.
+
+What is kept for the backward pass is the result and one number a query, where plain attention keeps numbers that grow
+with the square of the length. It takes half precision, a GPU of compute capability 8.0 or more, and cuDNN: JAX asks the
+library for its version while tracing, so that the wheel must be there even where the GPU is not.
+
+cuDNN plans its scratch memory on the device. Without one XLA gives these calls none, so a footprint for a target that
+is not there leaves that scratch out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from memprof.analysis.capture import TargetInfo
+from memprof.analysis.categories import Category
+from memprof.errors import MemprofError
+from memprof.workloads.checks import require
+from memprof.workloads.evidence.attention import flash_evidence
+from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.train_config import TrainConfig
+
+_LEAST_COMPUTE_CAPABILITY = (8, 0)
+_MOST_HEAD_WIDTH = 128  # JAX allows 256 on a Hopper, but sees one only where the device itself is there
+
+
+def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
+    """Returns `config` with fused attention."""
+    del argument
+    return dataclasses.replace(config, attention_kernel="flash")
+
+
+def check_config(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` for what cuDNN's attention kernel cannot do."""
+    require(
+        train_config.compute_dtype != "float32",
+        "Technique 'flash' needs half precision, which is all that cuDNN's attention takes: add bf16 or fp16.",
+    )
+    require(
+        config.attention_dropout_rate == 0,
+        f"attention_dropout_rate is {config.attention_dropout_rate}, but 'flash' has no dropout of attention"
+        " probabilities: set it to 0.",
+    )
+    require(not config.custom_mask, "custom_mask is true, but 'flash' takes no mask of its own: set it to false.")
+    width = config.head_width
+    require(
+        width % 8 == 0 and width <= _MOST_HEAD_WIDTH,
+        f"Attention heads are {width} wide, but 'flash' takes a multiple of 8 up to {_MOST_HEAD_WIDTH}: change"
+        " num_heads or head_size.",
+    )
+
+
+def check_target(target: TargetInfo) -> None:
+    """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
+    from memprof.capture.xla_adapter import cudnn_version
+
+    capability = target.compute_capability or ""
+    if target.platform != "cuda" or tuple(map(int, capability.split("."))) < _LEAST_COMPUTE_CAPABILITY:
+        raise MemprofError(
+            f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is none:"
+            " choose another target, or leave it out."
+        )
+    if cudnn_version() is None:
+        raise MemprofError(
+            "Technique 'flash' needs the cuDNN library, which JAX does not find: install nvidia-cudnn-cu13, or leave"
+            " it out."
+        )
+
+
+TECHNIQUE = Technique(
+    name="flash",
+    summary="attention by cuDNN's fused kernel, which never holds the probabilities (half precision only)",
+    reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
+    family="attention",
+    sets=("attention_kernel",),
+    apply=apply,
+    evidence=flash_evidence,
+    needs=("bf16",),
+    check_config=check_config,
+    check_target=check_target,
+    shrinks=(Category.ACTIVATIONS,),
+    tolerance=2e-2,
+)

@@ -1,0 +1,34 @@
+"""offload-opt: the optimizer state lives in pinned host memory between steps.
+
+It comes to the device for the update alone, when the activations are gone. The peak then has it beside gradients and
+parameters at most, or not at all, where the peak is in the forward or backward pass. Each step moves the state over the
+bus and back. How XLA does that is its own matter: on a GPU the update may read host memory directly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from memprof.analysis.categories import Category
+from memprof.workloads.evidence.memory import offloaded_optimizer_evidence
+from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.train_config import TrainConfig
+
+
+def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
+    """Returns `config` with the optimizer state in host memory."""
+    del argument
+    return dataclasses.replace(config, offload_optimizer=True)
+
+
+TECHNIQUE = Technique(
+    name="offload-opt",
+    summary="optimizer state in host memory (pinned_host) between steps",
+    reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",
+    family="offload",
+    sets=("offload_optimizer",),
+    apply=apply,
+    evidence=offloaded_optimizer_evidence,
+    shrinks=(Category.OPTIMIZER_STATE,),
+    grows=(Category.UPDATE_TEMPS,),
+)

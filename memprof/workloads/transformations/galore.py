@@ -1,0 +1,134 @@
+r"""GaLore: Adam on gradients that are projected to a subspace of lower rank.
+
+For a matrix with gradient :math:`G` (m x n, m at most n), the projection :math:`P` is made of the leading r left
+singular vectors of the gradient, anew every T updates. Adam sees the projected gradient, and its step is projected back:
+
+.. math::
+
+    P &= U_{:, :r}, \quad U \Sigma V^\top = G_t \quad \text{if } t \bmod T = 0 \\
+    R_t &= P^\top G_t \\
+    u_t &= \alpha \, P \, \mathrm{Adam}(R_t)
+
+A tall matrix is projected from the right in the same way. Kept are mr numbers of the projection and 2nr of the moments
+instead of 2mn. Vectors, embedding tables, and matrices too narrow for it are updated by Adam as they are. In a stack of
+layers each has a projection of its own. A new projection leaves the moments as they are, as published.
+
+Reference: Zhao et al. 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection, arXiv:2403.03507.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memprof.workloads.optimizers.galore import projected_shapes
+from memprof.workloads.transformations.param_leaves import param_leaf
+
+Tree = Any
+_NOT_PROJECTED = optax.MaskedNode()  # an empty tree
+
+
+class ScaleByGaloreState(NamedTuple):
+    """The projections, and Adam's state of the projected gradients. Its trees have the structure of the parameters.
+
+    Attributes:
+        projection: `(..., shorter side, rank)` for each matrix, nothing for the other parameters.
+        adam: moments of the projected gradients' shapes, and the number of updates.
+    """
+
+    projection: Tree
+    adam: optax.ScaleByAdamState
+
+
+def galore(
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: float = 0.0,
+    refresh_interval: int = 200,
+    scale: float = 0.25,
+) -> optax.GradientTransformation:
+    """Adam that keeps 2 to 3 bytes for each element of a matrix instead of 8.
+
+    Args:
+        learning_rate: a number, or a schedule of the number of updates.
+        weight_decay: decoupled, times the learning rate, of all parameters.
+        refresh_interval: number of updates between two projections.
+        scale: factor of the steps of projected matrices, the published alpha.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> params = {"kernel": jnp.ones((64, 256))}
+        >>> state = galore(1e-3).init(params)
+        >>> state[0].projection["kernel"].shape, state[0].adam.mu["kernel"].shape
+        ((64, 16), (16, 256))
+    """
+    return optax.chain(
+        scale_by_galore(refresh_interval=refresh_interval, scale=scale),
+        optax.add_decayed_weights(weight_decay),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def scale_by_galore(refresh_interval: int = 200, scale: float = 0.25) -> optax.GradientTransformation:
+    """The part of `galore` that keeps state. See there for the arguments."""
+    adam = optax.scale_by_adam()
+
+    def init(params: optax.Params) -> ScaleByGaloreState:
+        def zeros(path: tuple[Any, ...], param: jax.Array, part: int) -> Tree:
+            shapes = projected_shapes(param_leaf(path, param))
+            if shapes is None:
+                return (_NOT_PROJECTED, param)[part]
+            return jnp.zeros(shapes[part], param.dtype)
+
+        projection, projected = (
+            jax.tree_util.tree_map_with_path(lambda path, param, part=part: zeros(path, param, part), params)
+            for part in range(2)
+        )
+        return ScaleByGaloreState(projection, adam.init(projected))
+
+    def update(
+        updates: optax.Updates, state: ScaleByGaloreState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, ScaleByGaloreState]:
+        del params
+        is_due = state.adam.count % refresh_interval == 0
+
+        def refresh(gradient: jax.Array, projection: Tree) -> Tree:
+            if isinstance(projection, optax.MaskedNode):
+                return projection
+            return jax.lax.cond(is_due, _leading_singular_vectors, lambda _, old: old, gradient, projection)
+
+        def project(gradient: jax.Array, projection: Tree) -> jax.Array:
+            if isinstance(projection, optax.MaskedNode):
+                return gradient
+            return _transposed(projection) @ gradient if _is_wide(gradient) else gradient @ projection
+
+        def project_back(step: jax.Array, projection: Tree, gradient: jax.Array) -> jax.Array:
+            if isinstance(projection, optax.MaskedNode):
+                return step
+            full = projection @ step if _is_wide(gradient) else step @ _transposed(projection)
+            return (scale * full).astype(gradient.dtype)
+
+        projection = jax.tree.map(refresh, updates, state.projection)
+        projected = jax.tree.map(project, updates, projection)
+        steps, adam_state = adam.update(projected, state.adam)
+        return jax.tree.map(project_back, steps, projection, updates), ScaleByGaloreState(projection, adam_state)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _leading_singular_vectors(gradient: jax.Array, projection: jax.Array) -> jax.Array:
+    """Returns as many singular vectors of the shorter side, largest first, as the projection has columns."""
+    rank = projection.shape[-1]
+    left, _, right = jnp.linalg.svd(gradient.astype(jnp.float32), full_matrices=False)
+    vectors = left[..., :rank] if _is_wide(gradient) else _transposed(right[..., :rank, :])
+    return vectors.astype(projection.dtype)
+
+
+def _is_wide(matrix: jax.Array) -> bool:
+    return matrix.shape[-2] <= matrix.shape[-1]
+
+
+def _transposed(matrix: jax.Array) -> jax.Array:
+    return jnp.swapaxes(matrix, -1, -2)

@@ -1,0 +1,109 @@
+"""The command line as a process: in a folder of its own, with a temp folder of its own, watched from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import memprof
+
+MAIN = (sys.executable, "-m", "memprof.profiler_cli.main")
+_SOURCE_FOLDER = Path(memprof.__file__).parents[1]
+_NOT_INHERITED = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING", "PYTHONWARNINGS", "XLA_FLAGS")
+_PATIENCE_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Runs `memprof` in `folder`, with `temp_folder` as its temp folder. `environment` is what it starts with."""
+
+    folder: Path
+    temp_folder: Path
+    environment: Mapping[str, str]
+
+    @classmethod
+    def in_folder(cls, parent: Path) -> Command:
+        """A command with two empty folders under `parent`."""
+        folder, temp_folder = parent / "folder", parent / "temp"
+        folder.mkdir()
+        temp_folder.mkdir()
+        inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        environment = {**inherited, "TMPDIR": str(temp_folder), "PYTHONPATH": str(_SOURCE_FOLDER)}
+        return cls(folder=folder, temp_folder=temp_folder, environment=environment)
+
+    def __call__(
+        self, *arguments: object, program: tuple[str, ...] = MAIN, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end. Its output comes back as text."""
+        return subprocess.run(
+            [*program, *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=_PATIENCE_SECONDS,
+        )
+
+    def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+        """Start it, in a process group of its own, and let it run."""
+        return subprocess.Popen(
+            [*MAIN, *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+
+    def run_before_start(self, code: str) -> dict[str, str]:
+        """The environment in which every Python process runs `code` before anything else."""
+        folder = self.folder.parent / "site"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+        return {"PYTHONPATH": os.pathsep.join((str(folder), self.environment["PYTHONPATH"]))}
+
+    def compiling_process(self) -> int | None:
+        """The id of the child process that compiles; None while there is none."""
+        return next((pid for pid, arguments in self.processes() if "memprof.capture.child" in arguments), None)
+
+    def processes(self) -> list[tuple[int, list[str]]]:
+        """The processes that run with this command's temp folder or under it: (id, arguments)."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+                continue
+            try:
+                environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+                arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it has ended, or is somebody else's
+                continue
+            if any(each.startswith(f"TMPDIR={self.temp_folder}") for each in environment):
+                found.append((int(folder.name), arguments))
+        return found
+
+    def left_behind(self) -> list[Path]:
+        """What there is in its temp folder."""
+        return sorted(self.temp_folder.rglob("*"))
+
+
+def wait_until(condition: Callable[[], object], *, seconds: float = _PATIENCE_SECONDS) -> None:
+    """Wait until the condition holds.
+
+    Raises:
+        TimeoutError: it does not.
+    """
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.02)

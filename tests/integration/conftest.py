@@ -1,0 +1,37 @@
+"""What the integration tests share: real compiles, and the command line as a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.command import Command
+from integration.steps import Compiler, Step
+
+from memprof.capture.capture_file import write_capture
+
+
+@pytest.fixture(scope="session")
+def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
+    """Compiles each step once; it begins at once with all that the collected tests are parametrized with."""
+    compiler = Compiler()
+    for item in request.session.items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        compiler.start(value for value in parameters if isinstance(value, Step))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture
+def memprof(tmp_path: Path) -> Command:
+    """The command line as a process, with an empty folder to run in and an empty temp folder of its own."""
+    return Command.in_folder(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def capture_path(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Path:
+    """A capture file to look at and never to change."""
+    path = tmp_path_factory.mktemp("captures") / "small.memprof"
+    write_capture(compiler.capture(Step(workload="mlp", preset="tiny", target="cpu")), path)
+    return path

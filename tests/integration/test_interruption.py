@@ -1,0 +1,130 @@
+"""However a run ends, nothing stays behind: no process, no temporary file, no half of a capture."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from integration.command import wait_until
+
+# Long enough to be caught in the middle; on a GPU target the compiler starts processes and writes temporary files.
+LONG = ("run", "transformer", "--preset", "tiny", "--set", "num_layers=6", "--target", "h100-80gb")
+SHORT = ("run", "mlp", "--preset", "tiny", "--target", "cpu")
+
+
+def is_compiling(memprof) -> bool:
+    """Whether XLA is at work: it has begun to write its dump."""
+    return any(memprof.temp_folder.glob("memprof-*/dump/*"))
+
+
+def is_assembling(memprof) -> bool:
+    """Whether the compiler has started the assembler, a process of its own."""
+    return any("ptxas" in arguments[0] for _, arguments in memprof.processes())
+
+
+def is_starting(memprof) -> bool:
+    """Whether there is a child process at all."""
+    return memprof.compiling_process() is not None
+
+
+@pytest.fixture
+def start(memprof):
+    """Starts a command and does not leave it running."""
+    started = []
+
+    def start(*arguments, **environment):
+        started.append(memprof.start(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+
+
+def assert_nothing_left(memprof) -> None:
+    assert memprof.processes() == []
+    assert memprof.left_behind() == []
+    assert list(memprof.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("signal_number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+@pytest.mark.parametrize("moment", [is_starting, is_compiling, is_assembling])
+def test_an_interrupted_run_leaves_nothing(memprof, start, signal_number, exit_code, moment):
+    running = start(*LONG)
+    wait_until(lambda: moment(memprof))
+    running.send_signal(signal_number)
+    stdout, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stdout) == (exit_code, "")
+    assert stderr == "memprof: interrupted.\n"
+    assert_nothing_left(memprof)
+
+
+def test_an_impatient_user_does_not_cut_the_cleaning_short(memprof, start):
+    running = start(*LONG)
+    wait_until(lambda: is_compiling(memprof))
+    for _ in range(20):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.005)
+    _, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stderr) == (130, "memprof: interrupted.\n")
+    assert_nothing_left(memprof)
+
+
+@pytest.mark.parametrize("moment", [is_starting, is_compiling, is_assembling])
+def test_when_the_command_is_killed_its_child_ends_by_itself(memprof, start, moment):
+    running = start(*LONG)
+    wait_until(lambda: moment(memprof))
+    running.kill()
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGKILL
+    wait_until(lambda: not memprof.processes(), seconds=60)
+    assert_nothing_left(memprof)
+
+
+def test_when_the_compiler_crashes_its_last_lines_are_shown(memprof, start):
+    running = start(*LONG, PYTHONFAULTHANDLER="1")
+    wait_until(lambda: is_compiling(memprof))
+    os.kill(memprof.compiling_process(), signal.SIGSEGV)
+    stdout, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stdout) == (3, "")
+    assert "most recent call first" in stderr  # of the traceback that Python writes when it crashes
+    assert stderr.splitlines()[-1] == ("memprof: The compiling process was killed by SIGSEGV while it was compiling.")
+    assert len(stderr.splitlines()) <= 21
+    assert_nothing_left(memprof)
+
+
+def test_when_the_compiler_is_killed_there_is_one_sentence(memprof, start):
+    running = start(*LONG)
+    wait_until(lambda: is_starting(memprof))
+    os.kill(memprof.compiling_process(), signal.SIGKILL)
+    stdout, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stdout) == (3, "")
+    assert stderr.startswith("memprof: The compiling process was killed by SIGKILL (out of host memory, perhaps)")
+    assert stderr.count("\n") == 1
+    assert_nothing_left(memprof)
+
+
+def test_an_interrupted_run_leaves_an_old_capture_alone(memprof, start):
+    path = memprof.folder / "old.memprof"
+    path.write_text("old")
+    running = start(*LONG, "-o", path, "--force")
+    wait_until(lambda: is_compiling(memprof))
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert path.read_text() == "old"
+
+
+def test_several_runs_at_once_do_not_get_in_each_others_way(memprof, start):
+    runs = [start(*SHORT, "-o", f"{number}.memprof") for number in range(3)]
+    outputs = [running.communicate(timeout=300) for running in runs]
+    assert [running.returncode for running in runs] == [0, 0, 0]
+    assert all("mlp" in stdout for stdout, _ in outputs)
+    assert sorted(path.name for path in memprof.folder.iterdir()) == ["0.memprof", "1.memprof", "2.memprof"]
+    assert memprof.left_behind() == []

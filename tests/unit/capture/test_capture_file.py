@@ -1,0 +1,320 @@
+"""The capture file: what it holds, what damage is told from what, and that writing it is all or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import zipfile
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hlo import FORWARD, Step, f32
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Role
+from memprof.capture import capture_file
+from memprof.capture.capture_file import check_writable, read_capture, write_capture
+from memprof.errors import MemprofError
+
+
+def _capture(**changes: Any) -> Capture:
+    step = Step()
+    w = step.argument("params['w']", Role.PARAMS, f32(4), donated=True)
+    x = step.argument("x", Role.BATCH, f32(4))
+    step.result(step.op("y", "multiply", f32(4), [w, x], FORWARD))
+    return replace(step.capture(), **changes)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "step.memprof"
+
+
+@pytest.fixture
+def written(path: Path) -> Path:
+    write_capture(_capture(), path)
+    return path
+
+
+def _sentence(path: Path) -> str:
+    """What reading says: one line, without a traceback of ours."""
+    with pytest.raises(MemprofError) as caught:
+        read_capture(path)
+    assert type(caught.value) is MemprofError
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# What it holds
+
+
+def test_what_is_read_is_what_was_written(written: Path) -> None:
+    assert read_capture(written) == _capture()
+
+
+def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written: Path) -> None:
+    with zipfile.ZipFile(written) as archive:
+        assert archive.namelist() == ["manifest.json", "program.hlo.pb"]
+        assert archive.read("program.hlo.pb") == _capture().hlo_proto
+        manifest = json.loads(archive.read("manifest.json"))
+    assert manifest["schema"] == "memprof.capture/1"
+    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {"hlo_proto"}
+    assert manifest["arguments"][0] == {
+        "path": "params['w']",
+        "role": "params",
+        "shape": [4],
+        "dtype": "float32",
+        "size_bytes": 16,
+        "donated": True,
+        "parameter_number": 0,
+    }
+
+
+@pytest.mark.parametrize("label", ["größer \u2192 kleiner", "a\nb", "\ud800 not a character"])
+def test_any_text_survives(path: Path, label: str) -> None:
+    write_capture(_capture(label=label), path)
+    assert read_capture(path).label == label
+
+
+def test_numbers_that_json_writes_without_a_point_are_still_floats(written: Path) -> None:
+    _edit(written, lambda manifest: manifest["timings"].update(lower_seconds=2))
+    assert repr(read_capture(written).timings.lower_seconds) == "2.0"
+
+
+def test_what_a_later_version_adds_to_the_manifest_is_skipped(written: Path) -> None:
+    _edit(written, lambda manifest: manifest.update(more=[1, 2, 3]))
+    assert read_capture(written) == _capture()
+
+
+# Damage
+
+
+def test_a_file_cut_off_anywhere_is_told_from_a_capture(written: Path) -> None:
+    data = written.read_bytes()
+    for length in range(0, len(data), 11):
+        written.write_bytes(data[:length])
+        assert re.search("is no capture, or a truncated one .*; make it again with `memprof run`", _sentence(written))
+    written.write_bytes(data[:-1])
+    assert "is no capture, or a truncated one" in _sentence(written)
+
+
+def test_a_file_with_a_wrong_byte_anywhere_is_whole_or_told_so(written: Path) -> None:
+    data, whole = written.read_bytes(), _capture()
+    for place, damage in zip(range(0, len(data), 2), cycle([0x01, 0x80, 0xFF])):
+        changed = bytearray(data)
+        changed[place] ^= damage
+        written.write_bytes(changed)
+        try:
+            found: Capture | str = read_capture(written)
+        except MemprofError as error:
+            found = str(error)
+        # Some bytes no reader needs: those of time stamps, say.
+        assert found == whole if isinstance(found, Capture) else "\n" not in found
+
+
+@pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04", b"\x00" * 1000])
+def test_a_file_that_is_no_zip(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    assert _sentence(path).startswith(f"{path} is no capture, or a truncated one")
+
+
+@pytest.mark.parametrize("kept", ["manifest.json", "program.hlo.pb", "something else"])
+def test_a_zip_with_a_part_missing(path: Path, kept: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(kept, '{"schema": "memprof.capture/1"}')
+    assert _sentence(path).startswith(f"{path} is no capture, or a truncated one")
+
+
+@pytest.mark.parametrize("text", [b"{", b"", b"\xff\xfe", b"[" * 100_000])
+def test_a_manifest_that_is_no_json(path: Path, text: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("manifest.json", text)
+        archive.writestr("program.hlo.pb", b"")
+    assert _sentence(path).startswith(f"{path} is no capture, or a truncated one")
+
+
+def _edit(path: Path, change: Any) -> None:
+    """Change the manifest of a capture file."""
+    with zipfile.ZipFile(path) as archive:
+        manifest, program = json.loads(archive.read("manifest.json")), archive.read("program.hlo.pb")
+    changed = change(manifest)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest if changed is None else changed))
+        archive.writestr("program.hlo.pb", program)
+
+
+@pytest.mark.parametrize("schema", ["memprof.report/1", "memprof.capture", "memprof.capture/new", "", None, 1, ["a"]])
+def test_a_manifest_of_something_else(written: Path, schema: Any) -> None:
+    _edit(written, lambda manifest: manifest.update(schema=schema))
+    assert (
+        _sentence(written) == f"{written} is no capture: its manifest says schema {schema!r}, not 'memprof.capture/...'"
+    )
+
+
+@pytest.mark.parametrize("manifest", [[], "memprof.capture/1", 7, None])
+def test_a_manifest_that_is_no_object(written: Path, manifest: Any) -> None:
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+        archive.writestr("program.hlo.pb", b"")
+    assert "is no capture: its manifest says schema None" in _sentence(written)
+
+
+@pytest.mark.parametrize("version", [2, 10])
+def test_a_newer_schema_asks_for_a_newer_memprof(written: Path, version: int) -> None:
+    _edit(written, lambda manifest: manifest.update(schema=f"memprof.capture/{version}"))
+    assert _sentence(written) == (
+        f"{written} has schema memprof.capture/{version}, but this memprof reads up to memprof.capture/1;"
+        " read it with a newer memprof (`pip install --upgrade jax-memprof`)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("label", 7),
+        ("label", None),
+        ("techniques", "baseline"),  # a string is a sequence too
+        ("techniques", {"baseline": 1}),
+        ("techniques", [1]),
+        ("config", ["a"]),
+        ("config", {"a": [1]}),
+        ("config", "ab"),
+        ("target", "cpu"),
+        ("target", None),
+        ("target.memory_bytes", "80"),
+        ("target.memory_bytes", 1.5),
+        ("compiler.argument_bytes", None),
+        ("compiler.argument_bytes", True),
+        ("flops", "12"),
+        ("timings.lower_seconds", "1.5"),
+        ("timings.lower_seconds", True),
+        ("arguments", {"path": "x"}),
+        ("arguments.0", "x"),
+        ("arguments.0.role", "weights"),
+        ("arguments.0.role", 1),
+        ("arguments.0.donated", "no"),
+        ("arguments.0.donated", 1),
+        ("arguments.0.shape", "44"),
+        ("arguments.0.shape", [1.0]),
+    ],
+)
+def test_a_value_of_a_wrong_type(written: Path, place: str, value: Any) -> None:
+    def change(manifest: Any) -> None:
+        *parents, last = [int(key) if key.isdecimal() else key for key in place.split(".")]
+        for key in parents:
+            manifest = manifest[key]
+        manifest[last] = value
+
+    _edit(written, change)
+    assert re.fullmatch(
+        rf"{re.escape(str(written))} is a damaged capture: its manifest does not fit schema 1 \(.*\);"
+        " make it again with `memprof run`",
+        _sentence(written),
+    )
+
+
+@pytest.mark.parametrize("name", ["label", "config", "target", "arguments", "flops"])
+def test_a_value_that_is_missing(written: Path, name: str) -> None:
+    _edit(written, lambda manifest: manifest.pop(name) and None)
+    assert f"does not fit schema 1 ('{name}')" in _sentence(written)
+
+
+def test_a_file_that_is_not_there(path: Path) -> None:
+    assert _sentence(path) == f"there is no file {path}; `memprof run` writes captures (*.memprof)"
+
+
+def test_a_folder_is_no_capture(tmp_path: Path) -> None:
+    assert _sentence(tmp_path) == f"{tmp_path} is a folder; give a capture (*.memprof)"
+
+
+def test_a_file_that_must_not_be_read(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(zipfile, "ZipFile", refuse)  # root reads every file
+    assert _sentence(written) == f"{written} cannot be read: Permission denied"
+
+
+# Writing
+
+
+def test_a_file_that_exists_is_kept_unless_asked_otherwise(written: Path) -> None:
+    before = written.read_bytes()
+    with pytest.raises(MemprofError, match="exists already; choose another name with -o, or overwrite it with --force"):
+        write_capture(_capture(label="new"), written)
+    assert written.read_bytes() == before
+    write_capture(_capture(label="new"), written, overwrite=True)
+    assert read_capture(written).label == "new"
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_folder_is_not_overwritten(tmp_path: Path, overwrite: bool) -> None:
+    with pytest.raises(MemprofError, match="is a folder; give the name of a file"):
+        check_writable(tmp_path, overwrite=overwrite)
+
+
+def test_a_missing_folder_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(MemprofError, match=f"the folder {tmp_path}/no does not exist"):
+        write_capture(_capture(), tmp_path / "no" / "step.memprof")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_must_not_be_written_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root writes to every folder
+    with pytest.raises(MemprofError, match=f"the folder {path.parent} cannot be written to; choose another"):
+        write_capture(_capture(), path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_file_can_be_read_by_whom_any_other_new_file_can(written: Path) -> None:
+    other = written.with_name("other")
+    other.touch()
+    assert stat.S_IMODE(written.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "raised"),
+    [
+        ("os.replace", OSError(18, "Invalid cross-device link"), MemprofError),
+        ("os.fsync", OSError(28, "No space left on device"), MemprofError),
+        ("zipfile.ZipFile.writestr", OSError(28, "No space left on device"), MemprofError),
+        ("json.dumps", KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_failure_while_writing_leaves_everything_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException, raised: type, exists: bool
+) -> None:
+    if exists:
+        path.write_bytes(b"before")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(raised) as caught:
+        write_capture(_capture(), path, overwrite=True)
+    if raised is MemprofError:
+        assert str(caught.value) == f"the capture cannot be written to {path}: {error.strerror}"
+    assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == (
+        [(path.name, b"before")] if exists else []
+    )
+
+
+def test_there_is_no_half_written_file_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    writestr = zipfile.ZipFile.writestr
+
+    def look(archive: zipfile.ZipFile, *arguments: Any) -> None:
+        writestr(archive, *arguments)
+        seen.append(path.exists())
+
+    monkeypatch.setattr(capture_file.zipfile.ZipFile, "writestr", look)
+    write_capture(_capture(), path)
+    assert seen == [False, False]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
