@@ -134,8 +134,9 @@ class ModulePaths:
     def with_params(self, op_name: str) -> str:
         """The deepest module with parameters that the op name passes through; empty where there is none."""
         parts = scope_parts(op_name)
-        paths = (self._known_path(parts[start:]) for start in range(len(parts)))
-        return "/".join(max(paths, key=lambda path: len(path), default=()))
+        paths = [self._known_path(parts[start:]) for start in range(len(parts))]
+        longest: tuple[str, ...] = max(paths, key=len, default=())
+        return "/".join(longest)
 
     def _known_path(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         """The longest path of a module that the scopes spell out from the first one on."""
