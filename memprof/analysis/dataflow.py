@@ -63,6 +63,18 @@ ROLE_ORIGIN = {
 }
 ROLES = Origin.PARAMS | Origin.OPTIMIZER_STATE | Origin.BATCH | Origin.OTHER_STATE
 
+# What an argument of a role is to those who read it themselves.
+_DIRECT = {
+    int(Origin.PARAMS): Origin.DIRECT_PARAMS,
+    int(Origin.OPTIMIZER_STATE): Origin.DIRECT_OPTIMIZER_STATE,
+}
+_DIRECT_BITS = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
+_PHASE_ORIGIN = {
+    Named.FORWARD: Origin.FORWARD,
+    Named.RECOMPUTE: Origin.RECOMPUTE,
+    Named.BACKWARD: Origin.BACKWARD,
+}
+
 _PHASE_USE = {
     Phase.FORWARD: Use.FORWARD,
     Phase.RECOMPUTE: Use.RECOMPUTE,
@@ -182,7 +194,7 @@ class Dataflow:
             for _, group in operation.inputs:
                 made_from |= origin[group]
                 if group in argument:
-                    made_from |= (origin[group] & 3) << 7  # PARAMS, OPTIMIZER_STATE as DIRECT_...
+                    made_from |= _DIRECT.get(origin[group], 0)
                 elif operation.named is Named.NOTHING:
                     inherited |= named[group]
             if operation.named is Named.NOTHING:
@@ -190,7 +202,7 @@ class Dataflow:
             else:
                 shown = operation.named.value
                 if operation.named is not Named.UNPHASED:
-                    made_from = (made_from & 127) | shown << 4  # FORWARD, RECOMPUTE, BACKWARD as origins
+                    made_from = made_from & ~_DIRECT_BITS | _PHASE_ORIGIN[operation.named]
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's own next version: it keeps its role

@@ -18,7 +18,7 @@ class LiveBuffer:
     """One buffer that is live at the peak.
 
     Attributes:
-        name: the HLO instruction that defines it, or the argument's path.
+        name: the HLO instruction that defines it.
         shape, dtype: of the value; dtype in XLA's words (`bf16`, `f32`, `s32`).
         module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
         op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
