@@ -21,9 +21,12 @@ def program_facts(program: Program, table: BufferTable, values: Values) -> Progr
     """Look through the whole program, fused operations included."""
     loops = []
     num_by_name: Counter[str] = Counter()
+    library_calls: Counter[str] = Counter()
     for index in values.order:
         instruction = program.instructions[index]
         num_by_name[instruction.op_name] += 1
+        if instruction.opcode == "custom-call":
+            library_calls[instruction.custom_call_target] += 1
         if instruction.opcode == "while":
             loops.append(
                 Loop(op=instruction.op_name, phase=values.phase_of(instruction), trip_count=instruction.trip_count)
@@ -34,6 +37,7 @@ def program_facts(program: Program, table: BufferTable, values: Values) -> Progr
         loops=tuple(loops),
         host_bytes=sum(a.size_bytes for a in table.allocations if a.color == _HOST_COLOR and not a.is_thread_local),
         operations=operations,
+        library_calls=dict(sorted(library_calls.items())),
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
@@ -101,12 +101,14 @@ class ProgramFacts:
         num_recomputed_operations: operations that `jax.checkpoint` evaluates again.
         host_bytes: bytes in host memory that the step holds, beside the footprint.
         operations: all named operations by scope and phase, in that order.
+        library_calls: how many calls of each library function there are (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
     """
 
     num_recomputed_operations: int
     loops: tuple[Loop, ...]
     host_bytes: int
     operations: tuple[ScopedOperations, ...] = ()
+    library_calls: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ from typing import Any, TextIO
 from memprof.capture.job import Job, Message
 from memprof.errors import MemprofError, WorkloadError
 
+_MAX_REMOVALS = 100
+
 
 def main() -> None:
     """Do the job that stdin names."""
@@ -30,11 +32,15 @@ def main() -> None:
     line = sys.stdin.readline()
     if not line:  # the command was killed before it sent the job
         _end_with_the_command(work_folder)
-    threading.Thread(target=_end_with_the_command, args=(work_folder,), daemon=True).start()
+    watcher = threading.Thread(target=_end_with_the_command, args=(work_folder,), daemon=True)
+    watcher.start()
 
     def send(message: Message) -> None:
-        messages.write(message.to_json() + "\n")
-        messages.flush()
+        try:
+            messages.write(message.to_json() + "\n")
+            messages.flush()
+        except BrokenPipeError:  # nobody listens any more: the watcher is about to end this process
+            watcher.join()
 
     try:
         _run(Job.from_json(line), work_folder, lambda stage: send(Message(kind="stage", text=stage)))
@@ -94,7 +100,10 @@ def _claim_stdout() -> TextIO:
 def _end_with_the_command(work_folder: Path) -> None:
     """Wait until the command is gone, then clean up and end."""
     sys.stdin.read()
-    shutil.rmtree(work_folder, ignore_errors=True)
+    for _ in range(_MAX_REMOVALS):  # XLA, at work in another thread, may put back what was just removed
+        shutil.rmtree(work_folder, ignore_errors=True)
+        if not work_folder.exists():
+            break
     os._exit(1)
 
 

@@ -28,9 +28,7 @@ class Evaluation(NamedTuple):
     scaling: Scaling | None
 
 
-def evaluate(
-    metrics_of: Callable[[Params], Metrics], params: Params, scale: DynamicScale | None
-) -> Evaluation:
+def evaluate(metrics_of: Callable[[Params], Metrics], params: Params, scale: DynamicScale | None) -> Evaluation:
     """Runs a model forwards and backwards.
 
     Args:

@@ -1,7 +1,7 @@
 """The optimizers that optax provides, under the names that its users know, each with the state that it declares.
 
-All are optax's own, with its defaults but for the learning rate and, where an optimizer has one, the weight decay of the
-configuration. Two of them need a word:
+All are optax's own, with its defaults but for the learning rate and, where an optimizer has one, the weight decay of
+the configuration. Two of them need a word:
 
 - `adafactor` subtracts the decayed weights as they are, not times the learning rate as the others do, so that it gets
   the product.

@@ -76,6 +76,7 @@ class Technique:
         restates_baseline: whether all it does is to say what the baseline does anyway.
         is_repeatable: whether it may be given several times with different arguments.
         needs: labels of techniques that it cannot be used without; any that does the same will do.
+        shows_with: labels of techniques in whose company it changes the program; alone, XLA does the same unasked.
         check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
             training configuration with all techniques on.
         check_target: raises `MemprofError` for a target that it cannot be compiled for. It may import jax.
@@ -95,6 +96,7 @@ class Technique:
     restates_baseline: bool = False
     is_repeatable: bool = False
     needs: tuple[str, ...] = ()
+    shows_with: tuple[str, ...] = ()
     check_config: Callable[[Any, TrainConfig], None] | None = None
     check_target: Callable[[TargetInfo], None] | None = None
 

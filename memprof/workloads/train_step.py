@@ -95,7 +95,13 @@ class Trainer:
 
     def init_state(self) -> TrainState:
         """Returns a new state on the default device, or where the step wants it."""
-        state: TrainState = jax.jit(self._init_state)()
+        return self._placed(jax.jit(self._init_state)())
+
+    def state_of(self, params: Params) -> TrainState:
+        """Returns a new state around given parameters, for example those of another configuration."""
+        return self._placed(self._state(params))
+
+    def _placed(self, state: TrainState) -> TrainState:
         if not self.config.offload_optimizer:
             return state
         device = next(iter(state.step.devices()))
@@ -129,8 +135,12 @@ class Trainer:
         return evaluate(metrics, state.params, state.dynamic_scale)
 
     def _init_state(self) -> TrainState:
-        params_rng, state_rng = jax.random.split(jax.random.PRNGKey(self.config.seed))
-        params = self.model.init_params(params_rng)
+        return self._state(self.model.init_params(jax.random.fold_in(self._rng(), 0)))
+
+    def _rng(self) -> jax.Array:
+        return jax.random.PRNGKey(self.config.seed)
+
+    def _state(self, params: Params) -> TrainState:
         fraction = self.config.pruned_fraction
         fields: dict[str, Any] = {
             # Flax starts at the Python number 0, a weak type, which would compile the second step anew.
@@ -139,7 +149,7 @@ class Trainer:
             "params": params,
             "tx": self.optimizer,
             "opt_state": self.optimizer.init(params),
-            "rng": state_rng,
+            "rng": jax.random.fold_in(self._rng(), 1),
             "dynamic_scale": new_scale() if self.config.loss_scaling else None,
             "masks": magnitude_masks(params, fraction) if fraction else None,
         }

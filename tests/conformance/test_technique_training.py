@@ -25,7 +25,9 @@ WORKLOADS = [workload.name for workload in registry.workloads()]
 CPU = TargetInfo(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"
 )
-NUM_STEPS = 3
+NUM_UPDATES = 3
+# What the compiler would do for speed is of no interest here, and takes most of its time.
+QUICK_COMPILE = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
 # Techniques of different kinds together; the last ones are the rows of the published table (FACTS, section 6).
 COMBINATIONS = [
     "donate+scan+remat+accum2",
@@ -37,7 +39,7 @@ COMBINATIONS = [
 
 
 class Run(NamedTuple):
-    """Metrics as means, before each step, and the first gradient with the parameters' layers stacked."""
+    """Losses before each step, the accuracy before the first, and the gradient of the first update, by path."""
 
     losses: list[float]
     accuracy: float
@@ -54,6 +56,11 @@ def tiny_plan(workload_name: str, label: str) -> Any:
 
 
 @functools.cache
+def baseline_params(workload_name: str) -> Any:
+    return build_trainer(tiny_plan(workload_name, "baseline")).init_state().params
+
+
+@functools.cache
 def train(workload_name: str, label: str) -> Run:
     """Trains on one batch, from the baseline's parameters where the shapes are the same."""
     choices = tiny_plan(workload_name, label)
@@ -61,26 +68,27 @@ def train(workload_name: str, label: str) -> Run:
     step = jax.jit(
         trainer.step,
         donate_argnums=(0,) if choices.train_config.donate else (),
-        compiler_options=choices.train_config.compiler_option_values(),
+        compiler_options=QUICK_COMPILE | choices.train_config.compiler_option_values(),
     )
-    state, batch = trainer.init_state(), trainer.sample_batch(0)
-    state = state.replace(params=like(state.params, build_trainer(tiny_plan(workload_name, "baseline")).init_state().params))
-    losses, accuracies, gradient = [], [], {}
-    for index in range(NUM_STEPS):
+    params = like(trainer.abstract_state().params, baseline_params(workload_name))
+    state = trainer.init_state() if params is None else trainer.state_of(params)
+    batch = trainer.sample_batch(0)
+    losses, accuracies, gradients = [], [], []
+    while len(gradients) < NUM_UPDATES and len(losses) < 4 * NUM_UPDATES:  # loss scaling skips the first few
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"][0] / metrics["loss"][1]))
         accuracies.append(float(metrics["accuracy"][0] / metrics["accuracy"][1]))
-        if index == 0:
-            gradient = first_gradient(state)
-    return Run(losses, accuracies[0], gradient)
+        if int(state.step) > len(gradients):
+            gradients.append(momentum(state))
+    return Run(losses, accuracies[0], gradients[0])
 
 
 def like(params: Any, baseline: Any) -> Any:
-    """The baseline's parameters in the arrangement and dtypes of others; those themselves where shapes differ."""
+    """A copy of the baseline's parameters, in the arrangement and dtypes of others; None where shapes differ."""
     arranged = stacked(baseline) if "layers" in params else baseline
     if jax.tree.map(jnp.shape, arranged) != jax.tree.map(jnp.shape, params):
-        return params
-    return jax.tree.map(lambda ours, theirs: theirs.astype(ours.dtype), params, arranged)
+        return None
+    return jax.tree.map(lambda ours, theirs: jnp.array(theirs, ours.dtype), params, arranged)
 
 
 def stacked(params: Any) -> Any:
@@ -89,8 +97,8 @@ def stacked(params: Any) -> Any:
     return rest | {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)} if layers else rest
 
 
-def first_gradient(state: Any) -> dict[str, np.ndarray]:
-    """The momentum after one step, by path; empty where the technique brought an optimizer of its own."""
+def momentum(state: Any) -> dict[str, np.ndarray]:
+    """The momentum by path, with the parameters' layers stacked."""
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(stacked_if_needed(state.opt_state)):
         found[jax.tree_util.keystr(path)] = np.asarray(jax.device_get(leaf), np.float32)

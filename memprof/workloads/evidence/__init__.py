@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
+from memprof.errors import MemprofError
+from memprof.workloads.composition import parse_techniques
 from memprof.workloads.technique import AppliedTechnique
 
 
-def verdicts(
-    report: Report, techniques: Sequence[AppliedTechnique], reference: Report | None
-) -> tuple[Verdict, ...]:
+def verdicts(report: Report, techniques: Sequence[AppliedTechnique], reference: Report | None) -> tuple[Verdict, ...]:
     """Returns a verdict for each technique that has something to look for (the baseline has not).
 
     Args:
@@ -40,11 +40,11 @@ def verdicts(
 
 def _is_contrast(reference: Report, applied: AppliedTechnique, techniques: Sequence[AppliedTechnique]) -> bool:
     """Whether the reference has only what the row has too, and not this technique."""
-    in_row = {other.label for other in techniques}
-    restated = {"baseline", *(label for label in reference.techniques if label in _RESTATED)}
-    in_reference = set(reference.techniques) - restated
-    return in_reference <= in_row - {applied.label}
-
-
-# Labels that only say what the baseline does anyway (`Technique.restates_baseline`).
-_RESTATED = frozenset({"fp32", "no-donate"})
+    try:
+        theirs = parse_techniques("+".join(reference.techniques))
+    except MemprofError:
+        return False  # a capture of another memprof, which had other techniques
+    says_something = {
+        other.label for other in theirs if other.technique.evidence and not other.technique.restates_baseline
+    }
+    return says_something <= {other.label for other in techniques} - {applied.label}

@@ -30,9 +30,7 @@ def accumulation_loop_evidence(report: Report, argument: ArgumentValue | None, r
     return no(f"the loop over minibatches runs {counts[0]} times where {argument} was expected, and more than once")
 
 
-def unrolled_accumulation_evidence(
-    report: Report, argument: ArgumentValue | None, reference: Report | None
-) -> Verdict:
+def unrolled_accumulation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for a copy of the backward pass for each of that many minibatches."""
     del reference
     copies = {
@@ -101,7 +99,9 @@ def _direction(loop: Loop) -> str | None:
 
 def _num_full_logits(report: Report) -> int:
     """One logit for each label and word: the label array by the largest table that has a row for each word."""
-    num_labels = max((leaf.num_elements for leaf in used_arguments(report, Role.BATCH) if "labels" in leaf.path), default=0)
+    num_labels = max(
+        (leaf.num_elements for leaf in used_arguments(report, Role.BATCH) if "labels" in leaf.path), default=0
+    )
     tables = [leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if "['token_embedding']" in leaf.path]
     return num_labels * max(tables, default=0)
 

@@ -20,5 +20,7 @@ def option_evidence(report: Report, argument: ArgumentValue | None, reference: R
 
 def _shape(report: Report) -> tuple[object, ...]:
     """What two reports of the same program have in common."""
-    buffers = tuple((buffer.name, buffer.size_bytes, buffer.start, buffer.end, buffer.offset) for buffer in report.buffers)
+    buffers = tuple(
+        (buffer.name, buffer.size_bytes, buffer.start, buffer.end, buffer.offset) for buffer in report.buffers
+    )
     return report.footprint_bytes, report.timeline.num_positions, buffers, report.program

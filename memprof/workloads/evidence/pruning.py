@@ -24,6 +24,8 @@ def fewer_params_evidence(report: Report, argument: ArgumentValue | None, refere
     """Looks for fewer parameters than in the reference, in arrays of the same names."""
     del argument
     if reference is None:
-        return no(f"the program takes {report.num_params} parameters; only a row without pruning would tell how many went")
+        return no(
+            f"the program takes {report.num_params} parameters; only a row without pruning would tell how many went"
+        )
     sentence = f"the program takes {report.num_params} parameters, the reference {reference.num_params}"
     return yes(sentence) if report.num_params < reference.num_params else no(sentence)

@@ -59,9 +59,7 @@ def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: 
     return pruned
 
 
-def prune_heads(
-    qkv: LayerParams, out: LayerParams, config: TransformerConfig, num_kept: int
-) -> tuple[Pruned, Pruned]:
+def prune_heads(qkv: LayerParams, out: LayerParams, config: TransformerConfig, num_kept: int) -> tuple[Pruned, Pruned]:
     """Returns both projections of an attention with the most important heads alone, in their old order."""
     heads = (config.num_heads, config.head_width)
     kernel, bias = qkv["kernel"].reshape(-1, 3, *heads), qkv["bias"].reshape(3, *heads)

@@ -36,10 +36,12 @@ class Transformer(nn.Module):
         self.token_embedding = TokenEmbedding(config.vocab_size, config.hidden_size, train_config)
         self.position_embedding = PositionEmbedding(config.max_seq_len, config.hidden_size, train_config)
         self.embedding_dropout = nn.Dropout(config.embedding_dropout_rate, deterministic=False)
+        layers: Block | list[Block]
         if train_config.scan_layers:
-            self.layers = block(config, train_config)
+            layers = block(config, train_config)
         else:
-            self.layers = [block(config, train_config) for _ in range(config.num_layers)]
+            layers = [block(config, train_config) for _ in range(config.num_layers)]
+        self.layers = layers
         self.final_norm = layer_norm(train_config)
         if config.task == "classification":
             self.pooler = dense(config.hidden_size, train_config)
@@ -79,9 +81,7 @@ class Transformer(nn.Module):
         return self.head(hidden, self.token_embedding.embedding if self.config.tied_embeddings else None)
 
     @nn.nowrap
-    def _masking(
-        self, inputs: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None
-    ) -> Masking:
+    def _masking(self, inputs: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None) -> Masking:
         if self.train_config.attention_kernel == "flash":
             return Masking(lengths=None if input_mask is None else real_lengths(input_mask))
         mask = combine_masks(

@@ -26,11 +26,12 @@ def create(config: TrainConfig) -> optax.GradientTransformation:
     return adam8bit(config.learning_rate, weight_decay=config.weight_decay)
 
 
-def _moment(param: ParamLeaf) -> Iterable[StateLeaf]:
+def _state(param: ParamLeaf) -> Iterable[StateLeaf]:
     if param.num_elements < MIN_QUANTISED_SIZE:
-        return (StateLeaf(param.shape, "float32"),)
+        return (StateLeaf(param.shape, "float32"),) * 2
     num_blocks = -(-param.num_elements // BLOCK_SIZE)
-    return (StateLeaf(param.shape, "uint8"), StateLeaf((num_blocks,), "float32"))
+    codes = (StateLeaf(param.shape, dtype) for dtype in ("int8", "uint8"))
+    return (*codes, *(StateLeaf((num_blocks,), "float32"),) * 2)
 
 
 OPTIMIZER = Optimizer(
@@ -40,6 +41,6 @@ OPTIMIZER = Optimizer(
     state_cost="2.03",
     reference="Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861",
     decays_weights=True,
-    state=state_of(_moment, _moment, scalars=("int32",)),
+    state=state_of(_state, scalars=("int32",)),
     create=create,
 )

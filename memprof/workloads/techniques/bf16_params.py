@@ -24,7 +24,7 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="bf16-params",
     summary="compute in bfloat16, and hold parameters in it too; so is the optimizer state, by optax's defaults",
-    reference="Gopher, Rae et al. 2021, arXiv:2112.11446, section 4.2 (which adds stochastic rounding to make it train)",
+    reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
     family="precision",
     sets=("compute_dtype", "param_dtype", "loss_scaling"),
     apply=apply,

@@ -53,7 +53,7 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
 
 def check_target(target: TargetInfo) -> None:
     """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
-    from memprof.capture.xla_adapter import cudnn_version
+    from memprof.workloads.networks.flash_attention import require_cudnn
 
     capability = target.compute_capability or ""
     if target.platform != "cuda" or tuple(map(int, capability.split("."))) < _LEAST_COMPUTE_CAPABILITY:
@@ -61,11 +61,7 @@ def check_target(target: TargetInfo) -> None:
             f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is none:"
             " choose another target, or leave it out."
         )
-    if cudnn_version() is None:
-        raise MemprofError(
-            "Technique 'flash' needs the cuDNN library, which JAX does not find: install nvidia-cudnn-cu13, or leave"
-            " it out."
-        )
+    require_cudnn()
 
 
 TECHNIQUE = Technique(

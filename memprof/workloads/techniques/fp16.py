@@ -1,9 +1,9 @@
 """fp16: matrix products and activations in float16, with a loss scale that adapts itself.
 
-float16 has more precision than bfloat16 (11 bits against 8) and far less range: gradients below 6e-8 become zero. So the
-loss is multiplied before it is differentiated, and the gradients are divided again. The factor starts at 65536, doubles
-after 2000 good steps, and halves when a gradient is not finite; that step is skipped, and the state stays as it is. To
-be able to skip, the update must wait for the last gradient: all of them are in memory at once.
+float16 has more precision than bfloat16 (11 bits against 8) and far less range: gradients below 6e-8 become zero. So
+the loss is multiplied before it is differentiated, and the gradients are divided again. The factor starts at 65536,
+doubles after 2000 good steps, and halves when a gradient is not finite; that step is skipped, and the state stays as it
+is. To be able to skip, the update must wait for the last gradient: all of them are in memory at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """offload-opt: the optimizer state lives in pinned host memory between steps.
 
-It comes to the device for the update alone, when the activations are gone. The peak then has it beside gradients and
-parameters at most, or not at all, where the peak is in the forward or backward pass. Each step moves the state over the
-bus and back. How XLA does that is its own matter: on a GPU the update may read host memory directly.
+It comes to the device for the update alone, when all gradients are there and the activations are gone: a barrier keeps
+XLA from fetching it earlier. So the gradients wait for each other, and the peak has the state beside gradients and
+parameters at most, or not at all where the peak is in the forward or backward pass. Each step moves the state over the
+bus and back.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.memory import offloaded_optimizer_evidence
+from memprof.workloads.host_memory import check_has_host_memory
 from memprof.workloads.technique import ArgumentValue, Technique
 from memprof.workloads.train_config import TrainConfig
 
@@ -30,5 +32,6 @@ TECHNIQUE = Technique(
     apply=apply,
     evidence=offloaded_optimizer_evidence,
     shrinks=(Category.OPTIMIZER_STATE,),
-    grows=(Category.UPDATE_TEMPS,),
+    grows=(Category.UPDATE_TEMPS, Category.GRADIENTS),
+    check_target=check_has_host_memory,
 )

@@ -31,6 +31,6 @@ TECHNIQUE = Technique(
     apply=apply,
     argument=Argument(spelling="prune=<RATIO>", pattern=FRACTION, example="0.5", parse=parse_fraction),
     evidence=masks_evidence,
-    grows=(Category.OTHER_STATE, Category.PARAM_COPIES, Category.ACTIVATIONS),
+    grows=(Category.OTHER_STATE,),
     tolerance=None,
 )

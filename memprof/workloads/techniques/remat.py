@@ -1,8 +1,8 @@
 """remat: each block is checkpointed.
 
-Only the residual stream between the blocks is kept (batch x length x hidden size for each); everything inside a block is
-computed again when the backward pass comes to it. The price is one more forward pass through the blocks, about a third
-more operations.
+Only the residual stream between the blocks is kept (batch x length x hidden size for each); everything inside a block
+is computed again when the backward pass comes to it. The price is one more forward pass through the blocks, about a
+third more operations.
 """
 
 from __future__ import annotations

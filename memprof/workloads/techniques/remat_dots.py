@@ -1,8 +1,8 @@
 """remat-dots: each block is checkpointed, but keeps the results of its projections.
 
-The policy is `dots_with_no_batch_dims_saveable`: matrix products with weights are kept, since they cost the most to compute
-again; the products of attention (which have batch dimensions) are not, since their results grow with the square of the
-length. `dots_saveable` would keep those too, and with them the memory that checkpointing is to save.
+The policy is `dots_with_no_batch_dims_saveable`: matrix products with weights are kept, since they cost the most to
+compute again; the products of attention (which have batch dimensions) are not, since their results grow with the square
+of the length. `dots_saveable` would keep those too, and with them the memory that checkpointing is to save.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """remat-mlp: the MLP of each block is checkpointed.
 
-The MLP's hidden units are four times as wide as the residual stream, in several versions (before and after the activation
-function, and what its derivative needs). They are computed again; attention keeps what it has.
+The MLP's hidden units are four times as wide as the residual stream, in several versions (before and after the
+activation function, and what its derivative needs). They are computed again; attention keeps what it has.
 """
 
 from __future__ import annotations

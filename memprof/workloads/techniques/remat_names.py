@@ -38,9 +38,7 @@ TECHNIQUE = Technique(
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),
     apply=apply,
-    argument=Argument(
-        spelling="remat-names=<A,B>", pattern="[^+]+", example="qkv,attention_out", parse=parse_names
-    ),
+    argument=Argument(spelling="remat-names=<A,B>", pattern="[^+]+", example="qkv,attention_out", parse=parse_names),
     evidence=partly_kept_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),

@@ -11,6 +11,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import offloaded_residuals_evidence
+from memprof.workloads.host_memory import check_has_host_memory
 from memprof.workloads.residuals import RESIDUALS
 from memprof.workloads.technique import ArgumentValue, Technique
 from memprof.workloads.train_config import TrainConfig
@@ -33,4 +34,5 @@ TECHNIQUE = Technique(
     evidence=offloaded_residuals_evidence,
     shrinks=(Category.ACTIVATIONS,),
     grows=(Category.RECOMPUTED,),
+    check_target=check_has_host_memory,
 )

@@ -1,7 +1,7 @@
 """xla:<FLAG=VALUE>: an option of the compiler, for this compile alone.
 
-It goes to XLA as it is (`jax.jit(...).lower(...).compile(compiler_options=...)`) and is recorded with the report. It may
-be given several times. Options and their values differ between versions; XLA rejects those that it does not know.
+It goes to XLA as it is (`jax.jit(...).lower(...).compile(compiler_options=...)`) and is recorded with the report. It
+may be given several times. Options and their values differ between versions; XLA rejects those that it does not know.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,9 +52,7 @@ def test_the_projection_spans_the_leading_singular_vectors(shape):
     projection = np.asarray(state.projection["kernel"])
     gram = gradient @ gradient.swapaxes(-1, -2) if shape[-2] <= shape[-1] else gradient.swapaxes(-1, -2) @ gradient
     leading = np.linalg.eigh(gram)[1][..., -4:]  # eigenvalues ascend
-    np.testing.assert_allclose(
-        projection @ projection.swapaxes(-1, -2), leading @ leading.swapaxes(-1, -2), atol=2e-4
-    )
+    np.testing.assert_allclose(projection @ projection.swapaxes(-1, -2), leading @ leading.swapaxes(-1, -2), atol=2e-4)
 
 
 @pytest.mark.parametrize("shape", [(16, 24), (24, 16), (3, 16, 24)], ids=["wide", "tall", "stack"])
@@ -93,7 +93,7 @@ def test_the_projection_is_kept_until_it_is_due_and_the_moments_beyond():
         projections.append(np.asarray(state.projection["kernel"]))
         seen = projections[-1].T @ gradient
         np.testing.assert_allclose(state.adam.mu["kernel"], 0.9 * before + 0.1 * seen, rtol=1e-4, atol=1e-5)
-    changed = [not np.array_equal(first, second) for first, second in zip(projections, projections[1:], strict=False)]
+    changed = [not np.array_equal(first, second) for first, second in itertools.pairwise(projections)]
     assert changed == [False, False, True, False, False, True]
 
 

@@ -1,0 +1,100 @@
+"""The laws of a technique, in the program that XLA compiles for a GPU that need not be there.
+
+Its evidence is in its program and not in one without it; the categories that it declares shrink and grow; and the
+report of its program still adds up with nothing left unexplained.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from memprof.analysis.categories import Category
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.compile import compile_step
+from memprof.capture.cuda_tools import missing_for_deviceless
+from memprof.capture.targets.choose import choose_target
+from memprof.errors import MemprofError
+from memprof.workloads import registry
+from memprof.workloads.build import build_step
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.evidence import verdicts
+from memprof.workloads.evidence.reading import most_bytes
+
+TECHNIQUES = [
+    pytest.param(technique, id=technique.name) for technique in registry.techniques() if technique.evidence is not None
+]
+# Small, but with activations larger than the parameters, and with neither dropout nor its random generators to compile.
+SIZES = (
+    "batch_size=8",
+    "seq_len=64",
+    "max_seq_len=64",
+    "hidden_size=64",
+    "vocab_size=256",
+    "dropout_rate=0",
+    "attention_dropout_rate=0",
+)
+pytestmark = pytest.mark.skipif(
+    bool(missing_for_deviceless()), reason="compiling for a GPU that is not there takes the extra `deviceless`"
+)
+
+
+@functools.cache
+def report(label: str) -> Report:
+    """The report of the small transformer's program for an H100."""
+    spec = build_step(workload="transformer", preset="tiny", overrides=SIZES, techniques=[label] if label else [])
+    target = choose_target("h100-80gb")
+    with tempfile.TemporaryDirectory() as folder:
+        return analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None))
+
+
+@pytest.fixture(params=TECHNIQUES)
+def technique(request):
+    """A technique that compiles for the target."""
+    if request.param.check_target is not None:
+        try:
+            request.param.check_target(choose_target("h100-80gb").info)
+        except MemprofError as error:
+            pytest.skip(str(error))
+    return request.param
+
+
+def rows(technique) -> tuple[Report, Report]:
+    """The reports without and with the technique, in the company that it needs to show."""
+    company = (*technique.needs, *technique.shows_with)
+    return report("+".join(company)), report("+".join((*company, technique.example)))
+
+
+def test_its_evidence_is_in_its_program_alone(technique):
+    without, with_it = rows(technique)
+    (applied,) = parse_techniques(technique.example)
+    found = technique.evidence(with_it, applied.argument, None if technique.restates_baseline else without)
+    assert found.took_effect, found.evidence
+    found = technique.evidence(without, applied.argument, without)
+    assert found.took_effect == technique.restates_baseline, found.evidence
+    assert found.evidence
+    assert not found.evidence.endswith(".")
+
+
+def test_the_categories_that_it_declares_shrink_and_grow(technique):
+    without, with_it = rows(technique)
+    for category in technique.shrinks:
+        assert most_bytes(with_it, category) < most_bytes(without, category), category
+    for category in technique.grows:
+        assert most_bytes(with_it, category) > most_bytes(without, category), category
+
+
+def test_nothing_in_its_program_is_unexplained(technique):
+    _, with_it = rows(technique)
+    assert with_it.categories[Category.UNATTRIBUTED] < 0.005 * with_it.footprint_bytes
+
+
+def test_techniques_together_all_take_effect():
+    label = "bf16+donate+scan+remat-mlp-attn+accum4+chunked-loss=4"
+    found = verdicts(report(label), parse_techniques(label), report(""))
+    assert [verdict for verdict in found if not verdict.took_effect] == []
+    assert len(found) == 6

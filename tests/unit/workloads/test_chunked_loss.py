@@ -1,0 +1,72 @@
+"""The loss in chunks: the same sums, and no array as large as all logits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memprof.workloads.chunked_loss import split_tokens
+from memprof.workloads.models.transformer import TINY
+from memprof.workloads.networks.transformer_model import build_transformer
+from memprof.workloads.train_config import TrainConfig
+
+KEY = jax.random.PRNGKey(0)
+PLAIN = dataclasses.replace(TINY, batch_size=2, seq_len=6, num_layers=1, dropout_rate=0.0)
+
+
+def batch_of(config):
+    batch = {"inputs": jnp.arange(12).reshape(2, 6) * 5 % 64, "labels": jnp.arange(12).reshape(2, 6) * 7 % 64}
+    if config.padding_mask:
+        batch["input_mask"] = jnp.array([[True] * 6, [True] * 2 + [False] * 4])
+    return batch
+
+
+@pytest.mark.parametrize("num_chunks", [2, 12])
+@pytest.mark.parametrize("changes", [{}, {"tied_embeddings": True}, {"padding_mask": True}], ids=str)
+def test_metrics_and_gradients_are_those_of_the_whole(num_chunks, changes):
+    config = dataclasses.replace(PLAIN, **changes)
+    whole, chunked = (
+        build_transformer(config, TrainConfig(num_loss_chunks=number)) for number in (1, num_chunks)
+    )
+    params, batch = whole.init_params(KEY), batch_of(config)
+
+    def loss(model):
+        return jax.jit(jax.value_and_grad(lambda params: model.metrics(params, batch, KEY)["loss"][0]))(params)
+
+    (expected, expected_gradients), (found, gradients) = loss(whole), loss(chunked)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradients, expected_gradients)
+    for metric in ("loss", "accuracy"):
+        ours, theirs = (model.metrics(params, batch, KEY)[metric] for model in (chunked, whole))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_no_value_is_as_large_as_all_logits():
+    model = build_transformer(PLAIN, TrainConfig(num_loss_chunks=4))
+    params, batch = jax.eval_shape(model.init_params, KEY), batch_of(PLAIN)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda params: model.metrics(params, batch, KEY)["loss"][0]))(params)
+    logits = 12 * 64
+    assert max(sizes_with_vocabulary(jaxpr.jaxpr)) == logits / 4
+
+
+def sizes_with_vocabulary(jaxpr):
+    """The sizes of all values `(..., vocabulary)` except the output layer's own parameters and their gradients."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            shape = variable.aval.shape
+            if shape[-1:] == (64,) and shape[0] != 32 and shape != (1, 32, 64):
+                yield variable.aval.size
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from sizes_with_vocabulary(inner)
+
+
+def test_tokens_are_split_in_their_order():
+    split = split_tokens({"labels": jnp.arange(12).reshape(2, 6), "hidden": jnp.zeros((2, 6, 5))}, 3)
+    assert split["labels"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert split["hidden"].shape == (3, 4, 5)
