@@ -64,4 +64,4 @@ class ProgramOrder:
         return tuple(spans)
 
 
-_NO_WORK = frozenset({"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call"})
+_NO_WORK = frozenset({"parameter", "constant", "tuple", "bitcast", "while", "conditional", "call"})
