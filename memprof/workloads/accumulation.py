@@ -49,6 +49,8 @@ def _by_scan(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) 
     first_part = {name: entry[0] for name, entry in parts.items()}
     shapes = jax.eval_shape(evaluate, jnp.int32(0), first_part)
     nothing: Evaluation = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    if nothing.scaling is not None:  # of nothing, all is finite
+        nothing = nothing._replace(scaling=nothing.scaling._replace(is_finite=jnp.array(True)))
 
     def step(total: Evaluation, numbered: tuple[jax.Array, Batch]) -> tuple[Evaluation, None]:
         return _sum(total, evaluate(*numbered)), None

@@ -33,7 +33,7 @@ COMBINATIONS = [
     "donate+scan+remat+accum2",
     "accum2+chunked-loss=4+offload-opt",
     "bf16+scan+remat-mlp-attn+accum4",
-    "fp16+accum2-loop+remat-act",
+    "fp16+accum2+remat-act",
     "bf16-params+scan+prune=0.5+donate",
 ]
 

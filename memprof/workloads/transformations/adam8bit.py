@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import optax
 
 from memprof.workloads.optimizers.adam8bit import MIN_QUANTISED_SIZE
-from memprof.workloads.transformations.blockwise import SIGNED, UNSIGNED, Code, block_scales, dequantise, quantise
+from memprof.workloads.transformations.blockwise import NEAREST, SIGNED, UNSIGNED, Code, dequantise, quantise
 
 Tree = Any
 _NO_SCALE = optax.MaskedNode()  # an empty tree: the leaf is kept in float32
@@ -88,8 +88,8 @@ def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> 
     """The part of `adam8bit` that keeps state. See there for the arguments."""
 
     def init(params: optax.Params) -> ScaleByAdam8bitState:
-        mu, mu_scale = _split(params, jax.tree.map(lambda param: _zeros(param, SIGNED), params))
-        nu, nu_scale = _split(params, jax.tree.map(lambda param: _zeros(param, UNSIGNED), params))
+        mu, mu_scale = _split(params, jax.tree.map(lambda param: _pack(jnp.zeros(param.shape), SIGNED), params))
+        nu, nu_scale = _split(params, jax.tree.map(lambda param: _pack(jnp.zeros(param.shape), UNSIGNED), params))
         return ScaleByAdam8bitState(jnp.zeros((), jnp.int32), mu, mu_scale, nu, nu_scale)
 
     def update(
@@ -100,21 +100,14 @@ def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> 
         correction = 1 - b1 ** count.astype(jnp.float32)
         root_correction = jnp.sqrt(1 - b2 ** count.astype(jnp.float32))
 
-        def moments(gradient: jax.Array, mu: jax.Array, mu_scale: Tree, nu: jax.Array, nu_scale: Tree) -> Tree:
+        def update_leaf(gradient: jax.Array, *moments: Tree) -> tuple[jax.Array, Tree, Tree]:
+            mu, mu_scale, nu, nu_scale = moments
             wide = gradient.astype(jnp.float32)
             first = b1 * _unpack(mu, mu_scale, SIGNED) + (1 - b1) * wide
             root = jnp.sqrt(b2 * jnp.square(_unpack(nu, nu_scale, UNSIGNED)) + (1 - b2) * jnp.square(wide))
-            return first, root
-
-        def update_leaf(gradient: jax.Array, *kept: Tree) -> tuple[jax.Array, Tree, Tree]:
-            first, root = moments(gradient, *kept)
-            step = ((first / correction) / (root / root_correction + eps)).astype(gradient.dtype)
-            if gradient.size < MIN_QUANTISED_SIZE:
-                return step, (first, _NO_SCALE), (root, _NO_SCALE)
-            scales = block_scales(first), block_scales(root)
-            first, root = moments(*jax.lax.optimization_barrier((gradient, *kept)))
-            codes = quantise(first, scales[0], SIGNED), quantise(root, scales[1], UNSIGNED, _uniform(root.shape, count))
-            return step, (codes[0], scales[0]), (codes[1], scales[1])
+            step = (first / correction) / (root / root_correction + eps)
+            packed_root = _pack(root, UNSIGNED, _uniform(root.shape, count))
+            return step.astype(gradient.dtype), _pack(first, SIGNED), packed_root
 
         results = jax.tree.map(update_leaf, updates, state.mu, state.mu_scale, state.nu, state.nu_scale)
         steps, first, root = _unzip(updates, results, 3)
@@ -125,13 +118,9 @@ def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> 
     return optax.GradientTransformation(init, update)
 
 
-def _zeros(param: jax.Array, code: Code) -> tuple[jax.Array, Tree]:
-    """Returns a moment of zeros as it is kept: codes and scales, or the small moment itself and nothing."""
-    moment = jnp.zeros(param.shape)
-    if param.size < MIN_QUANTISED_SIZE:
-        return moment, _NO_SCALE
-    scales = block_scales(moment)
-    return quantise(moment, scales, code), scales
+def _pack(moment: jax.Array, code: Code, rounding: jax.Array | float = NEAREST) -> tuple[jax.Array, Tree]:
+    """Returns a moment as it is kept: codes and scales, or the small moment itself and nothing."""
+    return quantise(moment, code, rounding) if moment.size >= MIN_QUANTISED_SIZE else (moment, _NO_SCALE)
 
 
 def _unpack(kept: jax.Array, scale: Tree, code: Code) -> jax.Array:

@@ -8,9 +8,8 @@ and the higher the decade the finer its steps, so that neither small nor large m
     moment = dequantise(codes, scales, SIGNED)
 
 Within a decade the values are equally far apart, with its end among them, so that the block's largest number is exact,
-whatever its sign. Codes and values thus map to each other by a straight line for each decade. That is arithmetic which
-XLA fuses with what is around it, where a table of the values would have to be searched, and arrays of the tensor's size
-be written on the way.
+whatever its sign. Codes and values thus map to each other by a straight line for each decade: arithmetic that XLA fuses
+with what is around it. A search in a table of the values would write several arrays of the tensor's size on its way.
 
 Reference: Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861, section 2.
 """
@@ -53,8 +52,8 @@ class Code:
     is_signed: bool
 
     @property
-    def dtype(self) -> type[jnp.int8] | type[jnp.uint8]:
-        return jnp.int8 if self.is_signed else jnp.uint8
+    def dtype(self) -> np.dtype[np.int8] | np.dtype[np.uint8]:
+        return np.dtype(np.int8) if self.is_signed else np.dtype(np.uint8)
 
     @property
     def max_code(self) -> int:
@@ -73,40 +72,31 @@ SIGNED: Final = Code(num_lowest_steps=1, is_signed=True)
 UNSIGNED: Final = Code(num_lowest_steps=2, is_signed=False)
 
 
-def block_scales(numbers: jax.Array) -> jax.Array:
-    """Returns the largest magnitude of each block, or zero where it is subnormal: float32 `(num_blocks,)`.
+def quantise(numbers: jax.Array, code: Code, rounding: jax.Array | float = NEAREST) -> tuple[jax.Array, jax.Array]:
+    """Returns the codes and the scales of the blocks.
 
     Args:
         numbers: floating point, of any shape; a block is 256 elements in row-major order, the last one may be short.
-            They must be finite.
-    """
-    scales = jnp.max(jnp.abs(_as_blocks(numbers.astype(jnp.float32))), axis=1)
-    return jnp.where(scales >= _SMALLEST_SCALE, scales, 0.0)
-
-
-def quantise(
-    numbers: jax.Array, scales: jax.Array, code: Code, rounding: jax.Array | float = NEAREST
-) -> jax.Array:
-    """Returns the codes of numbers: int8 (signed) or uint8 of their shape.
-
-    With `UNSIGNED` no number but zero is rounded to zero, since this is what other numbers are divided by. Subnormal
-    numbers may count as zeros.
-
-    Args:
-        numbers: as for `block_scales`; for `UNSIGNED` not negative.
-        scales: of the blocks.
+            They must be finite, and for `UNSIGNED` not negative. Subnormal ones may count as zeros.
         code: `SIGNED` or `UNSIGNED`.
         rounding: is added to where a magnitude lies among the codes before the fraction is dropped. Random numbers of
             the shape of `numbers`, uniform from 0 to 1, make the rounding right on average.
+
+    Returns:
+        Codes, int8 (signed) or uint8 of the shape of `numbers`, and scales, float32 `(num_blocks,)`. With `UNSIGNED` no
+        number but zero is rounded to zero, since this is what other numbers are divided by.
     """
     blocks = _as_blocks(numbers.astype(jnp.float32))
-    position = _position(jnp.abs(blocks) / jnp.where(scales > 0, scales, 1.0)[:, None], code)
+    magnitudes = jnp.abs(blocks)
+    scales = jnp.max(magnitudes, axis=1)
+    scales = jnp.where(scales >= _SMALLEST_SCALE, scales, 0.0)
+    position = _position(magnitudes / jnp.where(scales > 0, scales, 1.0)[:, None], code)
     added = rounding if isinstance(rounding, float) else _as_blocks(rounding)
     codes = jnp.clip(jnp.floor(position + added), 0, code.max_code)
     if not code.is_signed:
         codes = jnp.where(blocks > 0, jnp.maximum(codes, 1), codes)
     codes = jnp.where((scales > 0)[:, None], jnp.where(blocks < 0, -codes, codes), 0)
-    return _from_blocks(codes.astype(code.dtype), numbers.shape)
+    return _from_blocks(codes.astype(code.dtype), numbers.shape), scales
 
 
 def dequantise(codes: jax.Array, scales: jax.Array, code: Code) -> jax.Array:
@@ -126,9 +116,7 @@ def _position(values: jax.Array, code: Code) -> jax.Array:
     """Returns where magnitudes from 0 to 1 lie among the codes; a whole number for the values of codes."""
     lowest, *others = code.lines()
     first_value = lowest.start_value + lowest.step
-    position = jnp.where(
-        values < first_value, values / first_value, 1 + (values - first_value) * (1 / lowest.step)
-    )
+    position = jnp.where(values < first_value, values / first_value, 1 + (values - first_value) * (1 / lowest.step))
     for line in others:
         here = line.start_code + (values - line.start_value) * (1 / line.step)
         position = jnp.where(values > line.start_value, here, position)

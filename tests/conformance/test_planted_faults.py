@@ -1,0 +1,85 @@
+"""Techniques that are broken on purpose, compiled for real: their evidence must say that they took no effect."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from memprof.analysis.categories import Role
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.compile import compile_step
+from memprof.capture.step import StepSpec
+from memprof.capture.targets.choose import choose_target
+from memprof.workloads.build import build_step
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.evidence import verdicts
+from memprof.workloads.networks import block, transformer
+from memprof.workloads.networks.checkpointing import checkpointed
+
+SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
+
+
+def compiled(spec: StepSpec) -> Report:
+    with tempfile.TemporaryDirectory() as folder:
+        return analyze(compile_step(spec, choose_target("cpu"), dump_folder=Path(folder), progress=lambda _: None))
+
+
+def transformer_with(*techniques: str) -> Report:
+    return compiled(build_step(workload="transformer", preset="tiny", overrides=SIZES, techniques=techniques))
+
+
+@functools.cache
+def baseline() -> Report:
+    return transformer_with("baseline")
+
+
+def judge(report: Report, reference: Report | None = None):
+    (verdict,) = verdicts(report, parse_techniques("+".join(report.techniques)), reference)
+    return verdict
+
+
+def test_a_checkpoint_around_the_wrong_module(monkeypatch):
+    others = {"mlp": "attention", "attention": "mlp"}
+    monkeypatch.setattr(block, "checkpointed", lambda module, part, config: checkpointed(module, others[part], config))
+    verdict = judge(transformer_with("remat-mlp"), baseline())
+    assert not verdict.took_effect
+    assert "of attention, where they were expected of mlp alone" in verdict.evidence
+
+
+def test_a_checkpoint_around_the_last_norm_alone(monkeypatch):
+    monkeypatch.setattr(transformer, "checkpointed", lambda module, part, config: module)
+    monkeypatch.setattr(transformer, "layer_norm", lambda config: nn.remat(nn.LayerNorm)())
+    report = transformer_with("remat")
+    assert report.program.num_recomputed_operations > 0
+    verdict = judge(report, baseline())
+    assert not verdict.took_effect
+    assert "nothing of attention and mlp is computed again" in verdict.evidence
+
+
+def test_an_accumulation_of_one():
+    assert not judge(transformer_with("accum1")).took_effect
+    assert not judge(transformer_with("accum1-loop")).took_effect
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")  # so JAX says, but not each version of it
+def test_a_donated_buffer_that_cannot_be_reused():
+    def step(state, batch):
+        return (state + batch).astype(jnp.bfloat16)
+
+    spec = StepSpec(
+        fn=step,
+        args=(jax.ShapeDtypeStruct((64,), jnp.float32), jax.ShapeDtypeStruct((64,), jnp.float32)),
+        roles={"state": Role.PARAMS, "batch": Role.BATCH},
+        donate_argnums=(0,),
+        techniques=("donate",),
+    )
+    verdict = judge(compiled(spec))
+    assert not verdict.took_effect
+    assert "but 256 B are donated" in verdict.evidence
