@@ -1,0 +1,7 @@
+"""What holds for all tests."""
+
+import os
+
+# JAX itself must not look for a GPU: the steps that tests run are run on the CPU, and once JAX has tried CUDA and failed
+# it cannot compile for a GPU that is not there in the same process. Set before anything imports jax.
+os.environ["JAX_PLATFORMS"] = "cpu"
