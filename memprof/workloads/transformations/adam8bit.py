@@ -10,13 +10,12 @@ In each step the moments are made numbers again, updated as AdamW does in float3
 
 In two points it is more careful than what was published, at the same number of bytes:
 
-- It keeps the root :math:`r` of the second moment. The code's seven decades would be only three and a half of the root.
-  A gradient that is a ten-thousandth of the largest in its block (such blocks hold the rows of rare tokens) would leave
-  a second moment of zero beside a first moment that is not, and a step without a gradient, divided by :math:`\epsilon`
-  alone, would be enormous.
-- It rounds the root at random. A step changes it by a thousandth, the code's values are a hundredth apart: the nearest
-  one would most often be the old one, and a second moment that should grow would stay where it is. The random numbers
-  are a hash of the element's position and the number of the update, so that a run can be repeated.
+- It keeps the root :math:`r` of the second moment, whose magnitudes spread half as wide. In a block of much larger ones
+  (such blocks hold the rows of rare tokens) a second moment could be lost beside a first moment that is not, and a step
+  without a gradient, divided by :math:`\epsilon` alone, would be enormous.
+- It rounds the root at random. A step changes it by a thousandth, the codes are hundredths apart: the nearest one would
+  most often be the old one, and a second moment that should grow would stay where it is. The random numbers are a hash
+  of the element's position and the number of the update, so that a run can be repeated.
 
 Reference: Dettmers et al. 2021, 8-bit Optimizers via Block-wise Quantization, arXiv:2110.02861.
 """
@@ -42,7 +41,7 @@ class ScaleByAdam8bitState(NamedTuple):
 
     Attributes:
         count: number of updates, int32 `()`.
-        mu, nu: first moment, and root of the second: int8 and uint8 of the parameter's shape, or float32 for small ones.
+        mu, nu: first moment, and root of the second: int8 and uint8 of the parameter's shape; float32 for small ones.
         mu_scale, nu_scale: float32 `(num_blocks,)`; nothing for small parameters.
     """
 

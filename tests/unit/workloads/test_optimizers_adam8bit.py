@@ -39,7 +39,7 @@ def test_a_parameter_below_the_threshold_keeps_its_moments_in_float32():
     params = {"small": jnp.zeros(MIN_QUANTISED_SIZE - 1), "large": jnp.zeros(MIN_QUANTISED_SIZE)}
     state = scale_by_adam8bit().init(params)
     assert (state.mu["small"].dtype, state.nu["small"].dtype) == (jnp.float32, jnp.float32)
-    assert (state.mu["large"].dtype, state.nu["large"].dtype) == (jnp.uint8, jnp.uint8)
+    assert (state.mu["large"].dtype, state.nu["large"].dtype) == (jnp.int8, jnp.uint8)
     assert [leaf.shape for leaf in jax.tree.leaves((state.mu_scale, state.nu_scale))] == [(16,), (16,)]
 
 
@@ -86,24 +86,24 @@ def test_a_tiny_gradient_beside_a_large_one_does_not_make_an_enormous_step():
 
 
 def test_a_second_moment_that_grows_by_less_than_a_step_of_the_code_is_followed():
-    """After a small gradient comes a large one: the moment grows tenfold over 400 updates, each by less than a step."""
+    """Gradients double, but for the largest of each block, which sets the scale: a step adds 0.3% at most."""
     ours, adam = scale_by_adam8bit(), optax.scale_by_adam()
-    rng = np.random.default_rng(0)
-    spread = jnp.asarray(rng.uniform(0.2, 1, MIN_QUANTISED_SIZE), jnp.float32)
+    largest = np.arange(MIN_QUANTISED_SIZE) % 256 == 0
+    small = np.random.default_rng(0).uniform(0.1, 0.4, MIN_QUANTISED_SIZE)
 
     def follow(transformation):
-        def step(state, scale):
-            _, state = transformation.update(scale * spread, state)
+        def step(state, factor):
+            _, state = transformation.update(jnp.where(largest, 1.0, factor * small), state)
             return state, None
 
-        scales = jnp.concatenate([jnp.full(200, 0.2), jnp.full(200, 1.0)])
-        return jax.jit(lambda: jax.lax.scan(step, transformation.init(spread), scales)[0])()
+        factors = jnp.concatenate([jnp.ones(400), jnp.full(400, 2.0)])
+        return jax.jit(lambda: jax.lax.scan(step, transformation.init(jnp.zeros(MIN_QUANTISED_SIZE)), factors)[0])()
 
     state, expected = follow(ours), follow(adam)
     root = np.asarray(dequantise(state.nu, state.nu_scale, UNSIGNED))
     ratio = root / np.sqrt(np.asarray(expected.nu))
-    assert abs(ratio.mean() - 1) < 0.01
-    assert ratio.std() < 0.05
+    assert abs(ratio.mean() - 1) < 0.02
+    assert ratio.std() < 0.08
 
 
 def test_all_parameters_decay_by_the_learning_rate_times_the_weight_decay():
