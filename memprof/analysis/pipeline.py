@@ -3,7 +3,8 @@
     proto ──▶ program ──▶ groups ──▶ data flow ──▶ values ─┐
           └─▶ buffer table ──▶ liveness ──────────────────┴▶ holdings ──▶ breakdowns and timeline ──▶ report
 
-Nothing here needs JAX. Time and memory are linear in the size of the program.
+Nothing here needs JAX. Each step looks at each instruction a fixed number of times (loops: until
+nothing changes); benchmarks/analysis_time.py measures how the time grows.
 """
 
 from __future__ import annotations
