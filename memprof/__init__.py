@@ -1,9 +1,67 @@
 """memprof: every byte of a JAX training step's device memory, explained, for any GPU, without needing one.
 
 The rooms: `capture` compiles a step, `analysis` says where its bytes go, `reports` shows it, `workloads` has models and
-techniques to try, `profiler_cli` is the command line. See docs/how-it-works.md.
+techniques to try, `profiler_cli` is the command line, `api` is what is exported here. See docs/how-it-works.md.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from memprof.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from memprof.analysis.categories import Category, Role
+    from memprof.api import Comparison, Profile, compare, fits, load, profile
+    from memprof.capture.step import StepSpec
+    from memprof.errors import MemprofError, WorkloadError
+    from memprof.measuring import measure
+    from memprof.out_of_memory import explain_oom
+    from memprof.workloads.user.train_spec import TrainSpec
+
+# Where each name comes from; imported when it is first asked for, so that `import memprof` is quick.
+_HOMES = {
+    "Category": "memprof.analysis.categories",
+    "Comparison": "memprof.api",
+    "MemprofError": "memprof.errors",
+    "Profile": "memprof.api",
+    "Role": "memprof.analysis.categories",
+    "StepSpec": "memprof.capture.step",
+    "TrainSpec": "memprof.workloads.user.train_spec",
+    "WorkloadError": "memprof.errors",
+    "compare": "memprof.api",
+    "explain_oom": "memprof.out_of_memory",
+    "fits": "memprof.api",
+    "load": "memprof.api",
+    "measure": "memprof.measuring",
+    "profile": "memprof.api",
+}
+
+__all__ = [
+    "Category",
+    "Comparison",
+    "MemprofError",
+    "Profile",
+    "Role",
+    "StepSpec",
+    "TrainSpec",
+    "WorkloadError",
+    "__version__",
+    "compare",
+    "explain_oom",
+    "fits",
+    "load",
+    "measure",
+    "profile",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memprof' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

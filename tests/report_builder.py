@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
@@ -63,6 +65,7 @@ def buffer(
         start=0,
         end=1,
         offset=None if category in BASE else 0,
+        held=None,
     )
 
 
@@ -78,7 +81,7 @@ def report(
     arguments: tuple[ArgumentLeaf, ...] = (),
 ) -> Report:
     """The report of what is live at the peak, and `fragmentation` bytes that hold nothing then."""
-    live = tuple(sorted(buffers, key=lambda item: -item.size_bytes))
+    live = _placed(sorted(buffers, key=lambda item: -item.size_bytes))
     live_peak_bytes = sum(item.size_bytes for item in live)
     categories = dict.fromkeys(Category, 0) | _sum(live, lambda item: item.category)
     categories[Category.FRAGMENTATION] = fragmentation
@@ -120,6 +123,7 @@ def report(
         by_phase=_with_nothing(Phase.NONE, fragmentation, _sum(live, lambda item: item.phase)),
         modules=modules or node("", live, fragmentation=fragmentation, num_params=num_params),
         buffers=live,
+        temp_buffers=_temps(live) if timeline is None else (),
         timeline=timeline or flat_timeline(live),
         arguments=arguments,
         program=ProgramFacts(num_recomputed_operations=0, loops=(), host_bytes=0),
@@ -148,20 +152,35 @@ def node(
 
 def flat_timeline(buffers: Iterable[LiveBuffer]) -> Timeline:
     """Three positions; what is no argument lives at the middle one."""
-    sizes = _sum(buffers, lambda item: item.category)
-    temps = {category: size for category, size in sizes.items() if category not in BASE}
-    changes = [Change(position=1, category=category, delta_bytes=size) for category, size in temps.items()]
-    changes += [Change(position=2, category=category, delta_bytes=-size) for category, size in temps.items()]
+    buffers = tuple(buffers)
+    temps = _temps(buffers)
+    births = [Change(position=1, category=item.category, delta_bytes=item.size_bytes) for item in temps]
+    deaths = [Change(position=2, category=item.category, delta_bytes=-item.size_bytes) for item in temps]
     return Timeline(
         num_positions=3,
-        base={category: size for category, size in sizes.items() if category in BASE},
-        changes=tuple(changes),
+        base=_sum((item for item in buffers if item.held is None), lambda item: item.category),
+        changes=(*births, *deaths),
         phases=(
             PhaseSpan(phase=Phase.FORWARD, start=0, end=1),
             PhaseSpan(phase=Phase.UPDATE, start=2, end=2),
         ),
         peak_position=1 if temps else 0,
     )
+
+
+def _placed(buffers: Iterable[LiveBuffer]) -> tuple[LiveBuffer, ...]:
+    """The same, where what passes knows its changes in `flat_timeline`: all births come before all deaths."""
+    placed = tuple(buffers)
+    num_temps = sum(item.category not in BASE for item in placed)
+    births = itertools.count()
+    return tuple(
+        item if item.category in BASE else replace(item, held=((born := next(births)), born + num_temps))
+        for item in placed
+    )
+
+
+def _temps(buffers: Iterable[LiveBuffer]) -> tuple[LiveBuffer, ...]:
+    return tuple(item for item in buffers if item.held is not None)
 
 
 def _sum(buffers: Iterable[LiveBuffer], key: Callable[[LiveBuffer], Key]) -> dict[Key, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from measurements import CPU_RUN, GPU_RUN, OP_COSTS, OUT_OF_MEMORY_RUN
 from report_builder import CPU, buffer, node, report
 from transformer_report import transformer
 
@@ -101,12 +102,30 @@ def many_buffers(count: int = 2_000) -> Report:
     return report(buffers, modules=node("", (), children=tuple(stages), fragmentation=4096), fragmentation=4096)
 
 
+def measured_on_gpu() -> Report:
+    """A step that ran on the card: see `measurements`."""
+    return replace(one_buffer(), measured=GPU_RUN, op_costs=OP_COSTS)
+
+
+def measured_on_cpu() -> Report:
+    """A step that ran on the host."""
+    return replace(on_cpu(), measured=CPU_RUN)
+
+
+def out_of_memory() -> Report:
+    """A step that does not fit, and was run all the same."""
+    return replace(does_not_fit(), measured=OUT_OF_MEMORY_RUN)
+
+
 REPORTS: Mapping[str, Callable[[], Report]] = {
     "empty": empty,
     "one_buffer": one_buffer,
     "does_not_fit": does_not_fit,
     "on_cpu": on_cpu,
     "zero_size": zero_size,
+    "measured_on_gpu": measured_on_gpu,
+    "measured_on_cpu": measured_on_cpu,
+    "out_of_memory": out_of_memory,
     "hostile_names": hostile_names,
     "many_buffers": many_buffers,
     "transformer": transformer,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from memprof.analysis.categories import Role
+from memprof.analysis.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,9 @@ class Capture:
         label: what the reports call it: `transformer bf16+scan`.
         flops, recomputed_flops: floating-point operations of the matrix products and convolutions of one step, counted
             in the traced program; `recomputed_flops` is the part that rematerialisation repeats.
+        doubts: sentences about arguments whose role had to be guessed.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
+        measured: what was measured when the step ran; None where it did not.
     """
 
     label: str
@@ -117,6 +120,8 @@ class Capture:
     recomputed_flops: int
     timings: Timings
     hlo_proto: bytes
+    doubts: tuple[str, ...] = ()
+    measured: Measurement | None = None
 
     @property
     def num_params(self) -> int:

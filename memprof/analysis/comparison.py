@@ -11,9 +11,12 @@ from memprof.analysis.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a technique shows in the compiled program, and what was looked at, in one sentence."""
+    """Whether a technique shows in the compiled program, and what was looked at, in one sentence.
 
-    took_effect: bool
+    `took_effect` is None where only a program without the technique would tell.
+    """
+
+    took_effect: bool | None
     evidence: str
 
 
@@ -26,7 +29,7 @@ class Effect:
         footprint_delta_bytes: its footprint minus the reference's.
         footprint_ratio: its footprint divided by the reference's.
         categories_delta: the same difference for every category; adds up to `footprint_delta_bytes`.
-        took_effect: whether every technique of the row shows in its program; None where it has none to look for.
+        took_effect: whether every technique of the row shows in its program; None where none of them can be told.
         evidence: what was looked at, a sentence for each technique.
     """
 
@@ -95,9 +98,17 @@ def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effe
         footprint_delta_bytes=row.footprint_bytes - reference.footprint_bytes,
         footprint_ratio=row.footprint_bytes / reference.footprint_bytes if reference.footprint_bytes else 1.0,
         categories_delta={category: row.categories[category] - reference.categories[category] for category in Category},
-        took_effect=all(verdict.took_effect for verdict in verdicts) if verdicts else None,
-        evidence="; ".join(verdict.evidence for verdict in verdicts),
+        took_effect=_all_took_effect(verdicts),
+        # What failed comes first: it is what the reader must not miss.
+        evidence="; ".join(
+            verdict.evidence for verdict in sorted(verdicts, key=lambda each: each.took_effect is not False)
+        ),
     )
+
+
+def _all_took_effect(verdicts: Sequence[Verdict]) -> bool | None:
+    told = [verdict.took_effect for verdict in verdicts if verdict.took_effect is not None]
+    return all(told) if told else None
 
 
 def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from enum import IntEnum
 from memprof.analysis.aliases import ALIASING, Groups
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase, Role
-from memprof.analysis.op_names import ModulePaths, Named, named_phase
+from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.program import Instruction, Program
 
 
@@ -94,33 +94,45 @@ _SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
 
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 
+# Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
+_MOVED_OPERAND = {
+    "copy": 0, "copy-start": 0, "transpose": 0, "reshape": 0, "reverse": 0, "slice": 0, "dynamic-slice": 0,
+    "dynamic-update-slice": 1,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
-class _Operation:
+class Operation:
     """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
 
     index: int
     named: Named
+    moved: int | None  # the group of the data that it only puts elsewhere
     inputs: tuple[tuple[int, int], ...]  # (operand number, group)
     outputs: tuple[int, ...]
 
 
 class Dataflow:
-    """Facts by group. See the module's docstring."""
+    """Facts by group. See the module's docstring.
 
-    def __init__(
-        self, program: Program, groups: Groups, arguments: Mapping[int, ArgumentLeaf], modules: ModulePaths
-    ) -> None:
+    Attributes:
+        operations: the instructions that make data, definitions before uses.
+        origin, use: sets of bits of `Origin` and `Use`.
+        named: what the op names of the operations that make it show: a set of bits of `Named`.
+        computed: the same, but where an operation only moves data, what the names of those who computed them show.
+        definers: the instructions that make it.
+        argument: the parameter number of those groups that hold an argument.
+    """
+
+    def __init__(self, program: Program, groups: Groups, arguments: Mapping[int, ArgumentLeaf]) -> None:
         """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
         self._program = program
         self.origin = [0] * groups.count
         self.named = [0] * groups.count
+        self.computed = [0] * groups.count
         self.use = [0] * groups.count
-        self.module = [""] * groups.count
         self.definers: list[list[int]] = [[] for _ in range(groups.count)]
         self.argument: dict[int, int] = {}
-        self._owned: set[int] = set()
-        self._modules = modules
         self._in_memory = groups.in_memory
         for index in program.entry.parameters:
             instruction = program.instructions[index]
@@ -128,24 +140,17 @@ class Dataflow:
             for group in groups.of_instruction(instruction):
                 self.argument[group] = number
                 self.origin[group] = ROLE_ORIGIN[arguments[number].role]
-                self.module[group] = modules.of_argument(arguments[number].path)
-                if self.module[group]:
-                    self._owned.add(group)
-        self._operations = _operations(program, groups)
-        for operation in self._operations:
+        self.operations = _find_operations(program, groups)
+        for operation in self.operations:
             for group in operation.outputs:
                 self.definers[group].append(operation.index)
         self._has_loops = any(program.instructions[index].opcode == "while" for index in groups.order)
-        self._names_tell_modules = any(
-            operation.named in (Named.FORWARD, Named.BACKWARD) and modules.with_params(self._op_name(operation))
-            for operation in self._operations
-        )
-        self._repeat(self._pass_down)
+        self.repeat(self._pass_down)
         self._phases = [self._phase(group) for group in range(groups.count)]
-        self.is_differentiated = any(operation.named is Named.BACKWARD for operation in self._operations)
+        self.is_differentiated = any(operation.named is Named.BACKWARD for operation in self.operations)
         for group in groups.of_instruction(program.instructions[program.entry.root]):
             self.use[group] |= Use.RESULT
-        self._repeat(self._pass_up)
+        self.repeat(self._pass_up)
 
     def phase(self, group: int) -> Phase:
         """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them."""
@@ -160,6 +165,19 @@ class Dataflow:
         if use & Use.BACKWARD:
             return Phase.BACKWARD
         return Phase.UPDATE if use & Use.UPDATE else Phase.NONE
+
+    def computed_in(self, group: int) -> Phase:
+        """The phase that computes a group's values, where a later one only moves them.
+
+        The backward pass copies residuals of the forward pass to another layout, cuts one layer's from the stack that a
+        scan has made of all layers', fetches them from the host: the copies hold what the forward pass has computed.
+        """
+        phase, computed = self.phase(group), self.computed[group]
+        if phase is not Phase.BACKWARD or computed & Named.BACKWARD:
+            return phase
+        if computed & Named.RECOMPUTE:
+            return Phase.RECOMPUTE
+        return Phase.FORWARD if computed & Named.FORWARD else phase
 
     def _phase(self, group: int) -> Phase:
         """The phase as names and what lies upstream tell it; NONE where they do not."""
@@ -177,18 +195,16 @@ class Dataflow:
             return Phase.FORWARD
         return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE
 
-    def _op_name(self, operation: _Operation) -> str:
-        return self._program.instructions[operation.index].op_name
-
-    def _repeat(self, one_pass: Callable[[], bool]) -> None:
+    def repeat(self, one_pass: Callable[[], bool]) -> None:
+        """Run a pass that says whether it changed anything until it does not; a program without loops needs one."""
         while one_pass() and self._has_loops:
             pass
 
     def _pass_down(self) -> bool:
-        """Origins, phases and modules, from definitions to uses. Returns whether anything changed."""
+        """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
         changed = False
         origin, named, argument = self.origin, self.named, self.argument
-        for operation in self._operations:
+        for operation in self.operations:
             made_from = 0
             inherited = 0
             for _, group in operation.inputs:
@@ -203,65 +219,22 @@ class Dataflow:
                 shown = operation.named.value
                 if operation.named is not Named.UNPHASED:
                     made_from = made_from & ~_DIRECT_BITS | _PHASE_ORIGIN[operation.named]
+            computed = shown if operation.moved is None else self.computed[operation.moved]
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's own next version: it keeps its role
-                if made_from & ~origin[group] or shown & ~named[group]:
+                if made_from & ~origin[group] or shown & ~named[group] or computed & ~self.computed[group]:
                     origin[group] |= made_from
                     named[group] |= shown
+                    self.computed[group] |= computed
                     changed = True
-            changed |= self._pass_module_down(operation)
         return changed
-
-    def _pass_module_down(self, operation: _Operation) -> bool:
-        module, is_owned = self._modules.of_op(self._op_name(operation)), False
-        if not module:
-            module, is_owned = self._module_of_inputs(operation)
-        changed = False
-        for group in operation.outputs:
-            if module and (not self.module[group] or (is_owned and group not in self._owned)):
-                self.module[group] = module
-                changed = True
-                if is_owned:
-                    self._owned.add(group)
-        return changed
-
-    def _module_of_inputs(self, operation: _Operation) -> tuple[str, bool]:
-        """The module that an operation without one in its name takes from what it reads.
-
-        An operation of the forward or backward pass, where the framework names modules, stands at top level on purpose;
-        only what JAX does between modules (slicing and stacking for a loop) belongs to the module of what it moves.
-
-        Returns:
-            The module, and whether the result is owned by it as parameters and optimizer state are: their copies are,
-            and the update that works on them, but not what a layer makes of its input with their help. What is owned
-            decides over what is not: a layer belongs to its own parameters wherever its input comes from, and an update
-            to what it updates wherever the gradient (of tied parameters, say) is made.
-        """
-        inputs = [group for _, group in operation.inputs]
-        if self._names_tell_modules and operation.named not in (Named.NOTHING, Named.UNPHASED):
-            opcode = self._program.instructions[operation.index].opcode
-            if opcode not in _SAME_QUANTITY:
-                return "", False
-            moved = 1 if opcode == "dynamic-update-slice" else 0
-            return next((self.module[group] for number, group in operation.inputs if number == moved), ""), False
-        owner = next((self.module[group] for group in inputs if group in self._owned), "")
-        if not owner:
-            return next((self.module[group] for group in inputs if self.module[group]), ""), False
-        return owner, any(map(self._is_state, operation.outputs))
-
-    def _is_state(self, group: int) -> bool:
-        """Whether a value is a copy of parameters or optimizer state, or their update."""
-        origin = self.origin[group]
-        if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
-            return True
-        return not origin & (Origin.BATCH | Origin.OTHER_STATE)
 
     def _pass_up(self) -> bool:
         """Uses, from uses to definitions. Returns whether anything changed."""
         changed = False
         use = self.use
-        for operation in reversed(self._operations):
+        for operation in reversed(self.operations):
             instruction = self._program.instructions[operation.index]
             of_outputs = 0
             for group in operation.outputs:
@@ -280,19 +253,17 @@ class Dataflow:
                     passed |= of_outputs & (Use.RECOMPUTE | Use.BACKWARD)
             for number, group in operation.inputs:
                 bits = passed
-                if self._phases[group] is Phase.BACKWARD and self._is_gradient(
+                if self.computed_in(group) is Phase.BACKWARD and self._is_gradient(
                     operation, instruction, number, group, of_outputs
                 ):
                     bits |= Use.GRADIENT
-                    if not self._names_tell_modules:  # a gradient belongs to the parameter that it updates
-                        self.module[group] = self.module[operation.outputs[0]]
                 if bits & ~use[group]:
                     use[group] |= bits
                     changed = True
         return changed
 
     def _is_gradient(
-        self, operation: _Operation, instruction: Instruction, number: int, group: int, of_outputs: int
+        self, operation: Operation, instruction: Instruction, number: int, group: int, of_outputs: int
     ) -> bool:
         """Whether a value of the backward pass is a gradient, or a part of one, because of this use of it."""
         if operation.named is Named.UNPHASED:
@@ -310,7 +281,7 @@ class Dataflow:
         return operands is None or number in operands
 
 
-def _operations(program: Program, groups: Groups) -> Sequence[_Operation]:
+def _find_operations(program: Program, groups: Groups) -> Sequence[Operation]:
     operations = []
     phases: dict[str, Named] = {}
     for index in groups.order:
@@ -325,5 +296,7 @@ def _operations(program: Program, groups: Groups) -> Sequence[_Operation]:
         if op_name not in phases:
             phases[op_name] = named_phase(op_name)
         outputs = tuple(groups.of_instruction(instruction))
-        operations.append(_Operation(index, phases[op_name], tuple(inputs), outputs))
+        moved_operand = _MOVED_OPERAND.get(instruction.opcode)
+        moved = next((group for number, group in inputs if number == moved_operand), None)
+        operations.append(Operation(index, phases[op_name], moved, tuple(inputs), outputs))
     return operations

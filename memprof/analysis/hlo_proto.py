@@ -12,19 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from memprof.analysis.proto_messages import message_classes
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {
-    "int64": _Field.TYPE_INT64,
-    "int32": _Field.TYPE_INT32,
-    "uint32": _Field.TYPE_UINT32,
-    "bool": _Field.TYPE_BOOL,
-    "string": _Field.TYPE_STRING,
-    "bytes": _Field.TYPE_BYTES,
-}
-
-# message: {field name: (number, type)}; a type that ends in [] is repeated, one that is no scalar names a message.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "ShapeProto": {"element_type": (2, "int32"), "dimensions": (3, "int64[]"), "tuple_shapes": (4, "ShapeProto[]")},
     "OpMetadata": {
@@ -123,27 +112,7 @@ PRIMITIVE_TYPES: dict[int, str] = dict(
 )
 
 
-def _message_classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="memprof/hlo.proto", package="memprof.xla", syntax="proto3")
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for field_name, (number, type_name) in fields.items():
-            scalar = type_name.removesuffix("[]")
-            field = message.field.add(name=field_name, number=number)
-            field.label = _Field.LABEL_REPEATED if type_name.endswith("[]") else _Field.LABEL_OPTIONAL
-            if scalar in _SCALARS:
-                field.type = _SCALARS[scalar]
-            else:
-                field.type = _Field.TYPE_MESSAGE
-                field.type_name = f".memprof.xla.{scalar}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"memprof.xla.{name}")) for name in _MESSAGES
-    }
-
-
-_CLASSES = _message_classes()
+_CLASSES = message_classes("memprof.xla", _MESSAGES)
 # The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]

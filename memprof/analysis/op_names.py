@@ -94,26 +94,32 @@ class ModulePaths:
         prefix = _common_container(keys)
         self._paths = {path: "/".join(key[prefix:-1]) for path, key in zip(param_paths, keys, strict=True)}
         self._leaf_modules = {tuple(key[prefix:]): "/".join(key[prefix:-1]) for key in keys}
+        self._by_ending = _modules_by_ending(keys, prefix)
         self._known: set[tuple[str, ...]] = set()
         for key in keys:
             for stop in range(prefix + 1, len(key)):
                 self._known.add(tuple(key[prefix:stop]))
-        self._max_leaf = max((len(key) - prefix for key in keys), default=0)
-        self._cache: dict[str, str] = {}
+        self._with_params: dict[str, str] = {}
 
     def of_argument(self, path: str) -> str:
         """The module of an argument leaf; empty where it belongs to none.
 
         For optimizer state it is the module of the parameter that it mirrors: the longest end of its path that is also
-        a parameter's path names it.
+        a parameter's path names it, or else the end of the paths of parameters of one module alone. Where an optimizer
+        keeps a list for each parameter (SM3), the places in the list do not count.
         """
         if path in self._paths:
             return self._paths[path]
         keys = path_keys(path)
-        for length in range(min(self._max_leaf, len(keys)), 0, -1):
-            module = self._leaf_modules.get(tuple(keys[-length:]))
-            if module is not None:
-                return module
+        while len(keys) > 1:
+            endings = [tuple(keys[start:]) for start in range(len(keys))]
+            for modules in (self._leaf_modules, self._by_ending):
+                for ending in endings:
+                    if ending in modules:
+                        return modules[ending]
+            if not keys[-1].isdecimal():
+                return ""
+            keys.pop()
         return ""
 
     def leaf_name(self, path: str) -> str:
@@ -125,18 +131,17 @@ class ModulePaths:
 
         Empty where there is neither.
         """
-        module = self._cache.get(op_name)
-        if module is None:
-            module = self.with_params(op_name) or (first_plain_scope(op_name) if self._known else "")
-            self._cache[op_name] = module
-        return module
+        return self.with_params(op_name) or (first_plain_scope(op_name) if self._known else "")
 
     def with_params(self, op_name: str) -> str:
         """The deepest module with parameters that the op name passes through; empty where there is none."""
-        parts = scope_parts(op_name)
-        paths = [self._known_path(parts[start:]) for start in range(len(parts))]
-        longest: tuple[str, ...] = max(paths, key=len, default=())
-        return "/".join(longest)
+        module = self._with_params.get(op_name)
+        if module is None:
+            parts = scope_parts(op_name)
+            paths = [self._known_path(parts[start:]) for start in range(len(parts))]
+            longest: tuple[str, ...] = max(paths, key=len, default=())
+            module = self._with_params[op_name] = "/".join(longest)
+        return module
 
     def _known_path(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         """The longest path of a module that the scopes spell out from the first one on."""
@@ -158,8 +163,24 @@ _KEY = re.compile(r"\['([^']*)'\]|\[(?:\"([^\"]*)\")\]|\[(\d+)\]|\.?([A-Za-z_]\w
 
 
 def path_keys(path: str) -> list[str]:
-    """The keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`."""
-    return [next(group for group in match.groups() if group is not None) for match in _KEY.finditer(path)]
+    """The keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`.
+
+    A key may be a path of modules itself: Haiku's `p['net/~/linear']['w']` gives `["p", "net", "linear", "w"]`. Its `~`
+    says that a module was made in another one's `__init__`; the names of operations do not have it.
+    """
+    keys = (next(group for group in match.groups() if group is not None) for match in _KEY.finditer(path))
+    return [part for key in keys for part in key.split("/") if part and not part.startswith("~")]
+
+
+def _modules_by_ending(keys: list[list[str]], prefix: int) -> dict[tuple[str, ...], str]:
+    """The module of the parameters whose paths have an ending; empty where they are of several modules."""
+    modules: dict[tuple[str, ...], str] = {}
+    for key in keys:
+        module = "/".join(key[prefix:-1])
+        for start in range(prefix, len(key)):
+            ending = tuple(key[start:])
+            modules[ending] = module if modules.get(ending, module) == module else ""
+    return modules
 
 
 def _common_container(keys: list[list[str]]) -> int:

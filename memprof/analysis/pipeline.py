@@ -3,14 +3,16 @@
     proto ──▶ program ──▶ groups ──▶ data flow ──▶ values ─┐
           └─▶ buffer table ──▶ liveness ──────────────────┴▶ holdings ──▶ breakdowns and timeline ──▶ report
 
-Nothing here needs JAX. Each step looks at each instruction a fixed number of times (loops: until
-nothing changes); benchmarks/analysis_time.py measures how the time grows.
+Nothing here needs JAX. Each step looks at each instruction a fixed number of times (loops: until nothing changes);
+benchmarks/analysis_time.py measures how the time grows.
 """
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -22,6 +24,7 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.holdings import Holding, Holdings, hold
+from memprof.analysis.op_costs import op_costs
 from memprof.analysis.op_names import ModulePaths
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.program_facts import program_facts
@@ -40,6 +43,27 @@ def analyze(capture: Capture) -> Report:
         MemprofError: the capture's proto cannot be read.
         InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
     """
+    with _no_garbage_collection():
+        return _analyze(capture)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Put off looking for reference cycles.
+
+    Python's collector goes through all objects again whenever their number has grown by a share; the analysis makes
+    millions that live until its end and next to no cycles.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _analyze(capture: Capture) -> Report:
     started = time.perf_counter()
     proto = parse_proto(capture.hlo_proto)
     program = decode_program(proto)
@@ -50,7 +74,12 @@ def analyze(capture: Capture) -> Report:
     holdings = hold(table, values, order)
     check_totals(capture, table, holdings)
 
-    buffers = _live_buffers(holdings, program)
+    changes, held = _changes(holdings)
+    sources = Sources(program)
+    lasting = [_live_buffer(holding, None, program, sources) for holding in holdings.lasting]
+    temps = [_live_buffer(*pair, program, sources) for pair in zip(holdings.passing, held, strict=True)]
+    at_peak = (buffer for buffer, holding in zip(temps, holdings.passing, strict=True) if holding.at_peak)
+    buffers = tuple(sorted([*lasting, *at_peak], key=lambda buffer: -buffer.size_bytes))
     rest = holdings.footprint_bytes - holdings.live_peak_bytes
     return Report(
         label=capture.label,
@@ -72,10 +101,19 @@ def analyze(capture: Capture) -> Report:
         by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
         modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest),
         buffers=buffers,
-        timeline=_timeline(holdings, order, values),
+        temp_buffers=tuple(temps),
+        timeline=_timeline(holdings, changes, order, values),
         arguments=capture.arguments,
+        doubts=capture.doubts,
         program=program_facts(program, table, values),
         analysis_seconds=time.perf_counter() - started,
+        measured=capture.measured,
+        op_costs=op_costs(
+            capture.measured.op_times if capture.measured else (),
+            program,
+            values,
+            (*holdings.lasting, *holdings.passing),
+        ),
     )
 
 
@@ -104,13 +142,7 @@ def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) ->
     return leaves
 
 
-def _live_buffers(holdings: Holdings, program: Program) -> tuple[LiveBuffer, ...]:
-    sources = Sources(program)
-    buffers = [_live_buffer(holding, program, sources) for holding in holdings.at_peak]
-    return tuple(sorted(buffers, key=lambda buffer: -buffer.size_bytes))
-
-
-def _live_buffer(holding: Holding, program: Program, sources: Sources) -> LiveBuffer:
+def _live_buffer(holding: Holding, held: tuple[int, int] | None, program: Program, sources: Sources) -> LiveBuffer:
     value, claim = holding.value, holding.claim
     return LiveBuffer(
         size_bytes=holding.size_bytes,
@@ -127,25 +159,35 @@ def _live_buffer(holding: Holding, program: Program, sources: Sources) -> LiveBu
         start=holding.start,
         end=holding.end,
         offset=holding.offset,
+        held=held,
     )
 
 
-def _timeline(holdings: Holdings, order: ProgramOrder, values: Values) -> Timeline:
+def _changes(holdings: Holdings) -> tuple[tuple[Change, ...], list[tuple[int, int]]]:
+    """The timeline's changes, and for each passing holding the places of its own two among them."""
+    moments = []
+    for index, holding in enumerate(holdings.passing):
+        assert holding.events is not None
+        (start, end), category, size = holding.events, holding.claim.category, holding.size_bytes
+        moments.append(((holding.start, start), index, Change(holding.start, category, size)))
+        moments.append(((holding.end, end), index, Change(holding.end, category, -size)))
+    # Within one event a death comes before a birth: the memory changes hands.
+    moments.sort(key=lambda moment: (moment[0], moment[2].delta_bytes))
+    places: list[list[int]] = [[] for _ in holdings.passing]
+    for place, (_, index, _) in enumerate(moments):
+        places[index].append(place)
+    return tuple(change for _, _, change in moments), [(born, died) for born, died in places]
+
+
+def _timeline(holdings: Holdings, changes: tuple[Change, ...], order: ProgramOrder, values: Values) -> Timeline:
     base: dict[Category, int] = {}
     for holding in holdings.lasting:
         base[holding.claim.category] = base.get(holding.claim.category, 0) + holding.size_bytes
-    changes = []
-    for holding in holdings.passing:
-        assert holding.events is not None
-        (start, end), category, size = holding.events, holding.claim.category, holding.size_bytes
-        changes.append(((holding.start, start), Change(holding.start, category, size)))
-        changes.append(((holding.end, end), Change(holding.end, category, -size)))
-    # Within one event a death comes before a birth: the memory changes hands.
-    changes.sort(key=lambda change: (change[0], change[1].delta_bytes))
     return Timeline(
         num_positions=order.length,
         base=base,
-        changes=tuple(change for _, change in changes),
+        changes=changes,
         phases=order.phase_spans(values.phase_of),
         peak_position=holdings.peak_position,
+        modules=order.module_spans(values.module_of),
     )

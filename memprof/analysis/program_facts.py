@@ -28,9 +28,8 @@ def program_facts(program: Program, table: BufferTable, values: Values) -> Progr
         if instruction.opcode == "custom-call":
             library_calls[instruction.custom_call_target] += 1
         if instruction.opcode == "while":
-            loops.append(
-                Loop(op=instruction.op_name, phase=values.phase_of(instruction), trip_count=instruction.trip_count)
-            )
+            phase = _PHASES.get(named_phase(instruction.op_name), Phase.NONE)
+            loops.append(Loop(op=instruction.op_name, phase=phase, trip_count=instruction.trip_count))
     operations = _by_scope(num_by_name)
     return ProgramFacts(
         num_recomputed_operations=sum(o.num_operations for o in operations if o.phase is Phase.RECOMPUTE),

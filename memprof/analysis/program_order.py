@@ -11,7 +11,7 @@ from collections.abc import Callable
 from memprof.analysis.buffer_table import EventKind, Trace
 from memprof.analysis.categories import Phase
 from memprof.analysis.program import Instruction, Program
-from memprof.analysis.timeline import PhaseSpan
+from memprof.analysis.timeline import ModuleSpan, PhaseSpan
 
 
 class ProgramOrder:
@@ -61,6 +61,21 @@ class ProgramOrder:
             spans.append(PhaseSpan(phase=phase, start=place if spans else 0, end=place))
         if spans:
             spans[-1] = PhaseSpan(phase=spans[-1].phase, start=spans[-1].start, end=self.length - 1)
+        return tuple(spans)
+
+    def module_spans(self, module_of: Callable[[Instruction], str]) -> tuple[ModuleSpan, ...]:
+        """Stretches of the schedule in which one module is at work. What belongs to none lies in no span."""
+        spans: list[ModuleSpan] = []
+        current = ""
+        for place, instruction in enumerate(self.instructions):
+            if instruction.opcode in _NO_WORK:
+                continue
+            module = module_of(instruction)
+            if module and module == current:
+                spans[-1] = ModuleSpan(path=module, start=spans[-1].start, end=place)
+            elif module:
+                spans.append(ModuleSpan(path=module, start=place, end=place))
+            current = module
         return tuple(spans)
 
 

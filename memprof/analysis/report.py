@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
+from memprof.analysis.measurement import Measurement
+from memprof.analysis.op_costs import OpCost
 from memprof.analysis.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBuffer:
-    """One buffer that is live at the peak.
+    """One stretch of time in which one value holds memory.
 
     Attributes:
         name: the HLO instruction that defines it.
@@ -26,6 +28,8 @@ class LiveBuffer:
         rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
         start, end: first and last position in program order at which the buffer is live (end inclusive).
         offset: byte offset in the temp block; None for what lies outside it.
+        held: held from the first of these changes of the timeline up to, not including, the second; None for what is
+            held throughout. Positions alone do not tell what is live beside what: several changes can share one.
     """
 
     size_bytes: int
@@ -42,6 +46,7 @@ class LiveBuffer:
     start: int
     end: int
     offset: int | None
+    held: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +128,12 @@ class Report:
             source, dtype `""` and phase `none` hold what has none (fragmentation).
         modules: the root of the module tree; its bytes add up to `footprint_bytes`.
         buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
+        temp_buffers: all that ever lies in the temp block, in the order in which it takes its memory.
         arguments: all leaves of the step's arguments.
+        doubts: sentences about arguments whose role had to be guessed.
         analysis_seconds: how long decoding and attribution took.
+        measured: what was measured when the step ran; None where it did not.
+        op_costs: the operations of its trace, those that took most time first; empty where there was none.
     """
 
     label: str
@@ -146,10 +155,14 @@ class Report:
     by_phase: Mapping[Phase, int]
     modules: ModuleNode
     buffers: tuple[LiveBuffer, ...]
+    temp_buffers: tuple[LiveBuffer, ...]
     timeline: Timeline
     arguments: tuple[ArgumentLeaf, ...]
     program: ProgramFacts
     analysis_seconds: float
+    doubts: tuple[str, ...] = ()
+    measured: Measurement | None = None
+    op_costs: tuple[OpCost, ...] = ()
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:

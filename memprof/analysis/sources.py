@@ -13,7 +13,7 @@ _LIBRARIES = frozenset(
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
 _STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)")
 # memprof's own machinery around the user's function; its workloads are models like anybody's.
-_MACHINERY = re.compile(r"[/\\]memprof[/\\](?:capture|profiler_cli|analysis)[/\\]")
+_MACHINERY = re.compile(r"[/\\]memprof[/\\](?:capture|profiler_cli|analysis|workloads[/\\]user)[/\\]")
 
 
 class Sources:

@@ -31,6 +31,15 @@ class PhaseSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleSpan:
+    """At positions `start` to `end` (inclusive) nothing works but the module `path`."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """The moment with the most live bytes within one slice of the program.
 
@@ -58,6 +67,7 @@ class Timeline:
         changes: in program order; deaths come before births at the same position only where XLA ordered them so.
         phases: consecutive spans that cover the schedule.
         peak_position: where the live bytes are highest for the first time.
+        modules: spans in program order, with gaps where no module is at work.
     """
 
     num_positions: int
@@ -65,6 +75,7 @@ class Timeline:
     changes: tuple[Change, ...]
     phases: tuple[PhaseSpan, ...]
     peak_position: int
+    modules: tuple[ModuleSpan, ...] = ()
 
     def columns(self, num_columns: int) -> tuple[Column, ...]:
         """Cut the program into slices of equal length and keep each slice's highest moment.

@@ -10,9 +10,13 @@ from memprof.analysis.buffer_table import Allocation, BufferTable, LogicalBuffer
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase
 from memprof.analysis.dataflow import Dataflow, Origin
+from memprof.analysis.module_flow import ModuleFlow
 from memprof.analysis.op_names import ModulePaths, Named
 from memprof.analysis.program import Instruction, Program
 from memprof.errors import InternalError
+
+# What the compiler inserts without a name between an operation and the use of its result.
+_PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert", "broadcast"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class Value:
         argument: the leaf, if the value lies in the memory of an argument.
         is_output, is_constant: it lies in the memory of a result, or is a constant of the program.
         is_tuple_table: it holds the pointers of a tuple, not data.
+        phase: makes the value.
+        computed_in: the phase that computes the data, where the one that makes the value only moves them.
         origin, use: sets of bits, see `dataflow.py`.
         is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
     """
@@ -41,6 +47,7 @@ class Value:
     operation: int
     module: str
     phase: Phase
+    computed_in: Phase
     origin: int
     use: int
     is_past_differentiation: bool = False
@@ -61,7 +68,8 @@ class Values:
         self._arguments = arguments
         self._groups = Groups(program, table)
         self._modules = modules
-        self._flow = Dataflow(program, self._groups, arguments, modules)
+        self._flow = Dataflow(program, self._groups, arguments)
+        self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
 
     @property
@@ -73,6 +81,12 @@ class Values:
         """The phase of what an instruction makes."""
         groups = self._groups.of_instruction(instruction)
         return self._flow.phase(groups[0]) if groups else Phase.NONE
+
+    def module_of(self, instruction: Instruction) -> str:
+        """The module of what an instruction makes; empty where it belongs to none."""
+        groups = self._groups.of_instruction(instruction)
+        by_name = self._modules.with_params(instruction.op_name)
+        return by_name or (self._module_flow.module[groups[0]] if groups else "")
 
     def of_buffer(self, buffer: LogicalBuffer) -> Value:
         """The value that a logical buffer holds."""
@@ -93,6 +107,7 @@ class Values:
                 operation=buffer.instruction,
                 module="",
                 phase=Phase.NONE,
+                computed_in=Phase.NONE,
                 origin=0,
                 use=0,
                 argument=argument,
@@ -112,8 +127,9 @@ class Values:
             dtype=leaf.dtype,
             op_name=op_name,
             operation=operation,
-            module=self._modules.of_op(op_name) or self._flow.module[group],
+            module=self._modules.with_params(op_name) or self._module_flow.module[group],
             phase=self._flow.phase(group),
+            computed_in=self._flow.computed_in(group),
             origin=self._flow.origin[group],
             use=self._flow.use[group],
             is_past_differentiation=bool(self._flow.origin[group] & Origin.BACKWARD)
@@ -162,13 +178,25 @@ class Values:
         return self._moved(named[-1]) if named else index
 
     def _moved(self, index: int) -> int:
-        """What a loop stacks up is told by the operation that makes it, not by the one that puts it into the stack."""
+        """What a loop stacks up is told by the operation that makes it, not by the one that puts it into the stack.
+
+        Between the two lie copies and conversions that the compiler has inserted and left unnamed.
+        """
         instruction = self._program.instructions[index]
         if instruction.opcode != "dynamic-update-slice":
             return index
-        moved = self._program.instructions[instruction.operands[1]]
-        named = self._named_definers(moved.first_position)
-        return named[-1] if named else index
+        position = self._program.instructions[instruction.operands[1]].first_position
+        seen = set()
+        while (group := self._groups.of(position)) not in seen:
+            seen.add(group)
+            named = self._named_definers(position)
+            if named:
+                return named[-1]
+            for definer in self._flow.definers[group]:
+                definition = self._program.instructions[definer]
+                if definition.opcode in _PASSING_ON:
+                    position = self._program.instructions[definition.operands[0]].first_position
+        return index
 
     def _named_definers(self, position: int) -> list[int]:
         """The instructions that make the data of a position's group and have an op name."""

@@ -145,9 +145,11 @@ def _from_json(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
-        return kind(
-            **{field.name: _from_json(hints[field.name], value[field.name]) for field in dataclasses.fields(kind)}
-        )
+        # A field with a default came later: older captures lack it.
+        present = [
+            field for field in dataclasses.fields(kind) if field.name in value or field.default is dataclasses.MISSING
+        ]
+        return kind(**{field.name: _from_json(hints[field.name], value[field.name]) for field in present})
     if origin is UnionType:
         if value is None and NoneType in arguments:
             return None

@@ -1,4 +1,4 @@
-"""The child process that compiles: `python -m memprof.capture.child WORK_FOLDER`.
+"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`.
 
 A compile can take its process down, and the user's code may print or exit; so both happen here, and the command that
 started this process lives on. The job comes as one line of JSON on stdin; messages go back as lines of JSON on what was
@@ -9,17 +9,19 @@ so that no compile outlives a killed command.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import shutil
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from memprof.capture.job import Job, Message
+from memprof.capture.hints import hint
+from memprof.capture.job import TRACE_FOLDER, Job, Message
+from memprof.capture.user_traceback import user_traceback
 from memprof.errors import MemprofError, WorkloadError
 
 _MAX_REMOVALS = 100
@@ -57,18 +59,40 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
-    from memprof.capture.targets.choose import choose_target
+    from memprof.capture.memory_readings import open_driver
+    from memprof.capture.targets.choose import choose_running_target, choose_target, spare_devices
 
-    target = choose_target(job.target)
+    driver = open_driver() if job.num_steps else None  # before JAX takes hold of the device
+    spare_devices(job.target)
     build = _builder(job.builder)
+    # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
     spec = _as_workload_error("could not be built", lambda: build(**job.arguments))
+    target = choose_running_target(job.target) if job.num_steps else choose_target(job.target)
     dump_folder = work_folder / "dump"
-    capture = _as_workload_error(
+    compiled = _as_workload_error(
         f"could not be compiled for {target.info.name}",
         lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
     )
-    progress("writing")
     shutil.rmtree(dump_folder, ignore_errors=True)
+    capture = compiled.capture
+    if job.num_steps:
+        from memprof.capture.run import measure
+
+        is_gpu = target.info.platform != "cpu"
+        measured = _as_workload_error(
+            "failed while it ran",
+            lambda: measure(
+                spec,
+                compiled,
+                target,
+                num_steps=job.num_steps,
+                driver=driver if is_gpu else None,
+                trace_folder=work_folder / TRACE_FOLDER if job.traces else None,
+                progress=progress,
+            ),
+        )
+        capture = dataclasses.replace(capture, measured=measured)
+    progress("writing")
     write_capture(capture, work_folder / "capture.memprof")
 
 
@@ -78,10 +102,12 @@ def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
         return action()
     except MemprofError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # importing a user's script may end it
         message = str(error).strip().splitlines()
         summary = f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": ")
-        raise WorkloadError(f"the step {what}: {summary}", details=traceback.format_exc()) from error
+        advice = hint(error)
+        sentence = f"the step {what}: {summary}" + (f" ({advice})" if advice else "")
+        raise WorkloadError(sentence, details=user_traceback(error)) from error
 
 
 def _builder(reference: str) -> Callable[..., Any]:

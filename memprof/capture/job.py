@@ -7,19 +7,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+TRACE_FOLDER = "trace"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One compile.
+    """One compile, and what comes after it.
 
     Attributes:
         builder: `module:function` that returns the `StepSpec`; `arguments` are its keyword arguments, JSON values.
         target: what the user asked for; None for the best there is.
+        num_steps: how many steps to run and time once it is compiled; 0: none.
+        traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
     """
 
     builder: str
     arguments: Mapping[str, Any]
     target: str | None
+    num_steps: int = 0
+    traces: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -1,4 +1,4 @@
-"""Compile in a child process, and bring back the capture or what went wrong. Needs no JAX in this process."""
+"""Compile and run in a child process, and bring back the capture or what went wrong. Needs no JAX in this process."""
 
 from __future__ import annotations
 
@@ -16,42 +16,97 @@ from typing import Any
 
 from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import read_capture
-from memprof.capture.job import Job, Message
+from memprof.capture.job import TRACE_FOLDER, Job, Message
+from memprof.capture.xprof_log import write_traced_session
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
 Progress = Callable[[str], None]
 _LAST_LINES = 20
+_RUNNING = (
+    "making the arguments",
+    "running",
+    "reading the trace",
+)  # what the stages of a run begin with (`run.measure`)
 _lock = threading.Lock()
 _children: set[subprocess.Popen[bytes]] = set()
 
 
-def compile_in_child(builder: str, arguments: Mapping[str, Any], *, target: str | None, progress: Progress) -> Capture:
-    """Build and compile a step in a process of its own.
+def compile_in_child(
+    builder: str,
+    arguments: Mapping[str, Any],
+    *,
+    target: str | None,
+    num_steps: int = 0,
+    progress: Progress,
+    timeout_seconds: float | None = None,
+) -> Capture:
+    """Build and compile a step in a process of its own, and run it there.
 
     Args:
         builder: `module:function` that returns the `StepSpec`.
         arguments: its keyword arguments, JSON values.
         target: what the user asked for; None for the best there is.
+        num_steps: how many steps to run and time; 0: none.
         progress: called with the name of each stage as it begins.
+        timeout_seconds: the child is ended after so long; None: never.
 
     Raises:
         MemprofError: a mistake that the child found.
-        WorkloadError: the step failed, or the compiler took the child down; its last lines are in `details`.
+        WorkloadError: the step failed, or compiling or running it took the child down; its last lines are in `details`.
     """
     with _work_folder() as folder:
-        job = Job(builder=builder, arguments=arguments, target=target)
-        with (folder / "stderr").open("w+b") as stderr, _child(folder, stderr.fileno()) as child:
+        job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps)
+        return _do(job, folder, progress, timeout_seconds)
+
+
+def trace_in_child(
+    builder: str,
+    arguments: Mapping[str, Any],
+    *,
+    target: str | None,
+    num_steps: int,
+    log_folder: Path,
+    session_name: Callable[[Capture], str],
+    progress: Progress,
+    timeout_seconds: float | None = None,
+) -> tuple[Capture, Path | None]:
+    """Like `compile_in_child`, with a trace of the timed steps, written as a session to a log directory.
+
+    Returns:
+        The capture, and the session's folder; None where the step ran out of memory.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`; or the session cannot be written.
+    """
+    with _work_folder() as folder:
+        job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps, traces=True)
+        capture = _do(job, folder, progress, timeout_seconds)
+        if capture.measured is None or capture.measured.out_of_memory is not None:
+            return capture, None
+        return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
+
+
+def _do(job: Job, folder: Path, progress: Progress, timeout_seconds: float | None) -> Capture:
+    """Have a child do a job in a work folder, and read the capture that it leaves there."""
+    with (folder / "stderr").open("w+b") as stderr, _child(folder, stderr.fileno()) as child:
+        with _deadline(child, timeout_seconds) as expired:
             last = _converse(child, job, progress)
             child.wait()
-            stderr.seek(0)
-            printed = stderr.read().decode("utf-8", errors="replace")
-        if last is None or last.kind == "stage":
-            raise _crash(child.returncode, last, printed)
-        if last.kind == "workload_error":
-            raise WorkloadError(last.text, details=last.details)
-        if last.kind == "error":
-            raise (InternalError if last.error_type == "InternalError" else MemprofError)(last.text)
-        return read_capture(folder / "capture.memprof")
+        if expired.is_set():
+            stage = last.text if last else "starting"
+            raise WorkloadError(
+                f"The step was not done after {timeout_seconds:g} s, while it was {stage}; give it longer with"
+                " --timeout, or make it smaller"
+            )
+        stderr.seek(0)
+        printed = stderr.read().decode("utf-8", errors="replace")
+    if last is None or last.kind == "stage":
+        raise _crash(child.returncode, last, printed)
+    if last.kind == "workload_error":
+        raise WorkloadError(last.text, details=last.details)
+    if last.kind == "error":
+        raise (InternalError if last.error_type == "InternalError" else MemprofError)(last.text)
+    return read_capture(folder / "capture.memprof")
 
 
 def _converse(child: subprocess.Popen[bytes], job: Job, progress: Progress) -> Message | None:
@@ -71,6 +126,25 @@ def _converse(child: subprocess.Popen[bytes], job: Job, progress: Progress) -> M
     return last
 
 
+@contextmanager
+def _deadline(child: subprocess.Popen[bytes], seconds: float | None) -> Iterator[threading.Event]:
+    """End the child when its time is over; the event tells whether that has happened."""
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        _kill_group(child)
+
+    timer = threading.Timer(seconds, expire) if seconds is not None else None
+    if timer:
+        timer.start()
+    try:
+        yield expired
+    finally:
+        if timer:
+            timer.cancel()
+
+
 def _crash(returncode: int, last: Message | None, printed: str) -> WorkloadError:
     stage = last.text if last else "starting"
     if returncode < 0:
@@ -79,7 +153,7 @@ def _crash(returncode: int, last: Message | None, printed: str) -> WorkloadError
     else:
         how, hint = f"ended with exit code {returncode}", ""
     return WorkloadError(
-        f"The compiling process {how}{hint} while it was {stage}",
+        f"The {'running' if stage.startswith(_RUNNING) else 'compiling'} process {how}{hint} while it was {stage}",
         details="\n".join(printed.strip().splitlines()[-_LAST_LINES:]),
     )
 
@@ -98,16 +172,23 @@ def _child(work_folder: Path, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
     """The child process, gone when the block is left, however that happens.
 
     It has a session of its own, so that Ctrl-C reaches this process alone, which then ends the child and whatever the
-    child started (ptxas runs as a process). Its temporary files go with the work folder: XLA leaves those that it gives
+    child started (ptxas runs as a process). The working folder is not on its path (`-P`): a user's `types.py` there
+    would stand in for Python's own. Its temporary files go with the work folder: XLA leaves those that it gives
     to ptxas behind when it is killed.
     """
     child = subprocess.Popen(
-        [sys.executable, "-m", "memprof.capture.child", str(work_folder)],
+        [sys.executable, "-P", "-m", "memprof.capture.child", str(work_folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(work_folder)},
+        # JAX takes three quarters of a GPU in advance, unless told not to: then its allocator has no peak to measure.
+        env={
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(work_folder),
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        },
     )
     with _lock:
         _children.add(child)

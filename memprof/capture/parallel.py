@@ -25,6 +25,8 @@ class CompileTask:
     builder: str
     arguments: Mapping[str, Any]
     target: str | None
+    num_steps: int = 0
+    timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,9 @@ def compile_all(
                 task.builder,
                 task.arguments,
                 target=task.target,
+                num_steps=task.num_steps,
                 progress=lambda stage: progress(task.label, stage),
+                timeout_seconds=task.timeout_seconds,
             )
         except MemprofError as error:
             return CompileResult(task=task, capture=None, error=error)

@@ -1,4 +1,4 @@
-"""The step that is profiled: a function, its abstract arguments, and what each argument is for."""
+"""The step that is profiled: a function, its arguments, and what each argument is for."""
 
 from __future__ import annotations
 
@@ -10,34 +10,59 @@ from memprof.analysis.capture import TargetInfo
 from memprof.analysis.categories import Role
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What it takes to run a step, not only to compile it. Without one, the step's own arguments must be arrays.
+
+    Attributes:
+        argument: from the number of an argument and of a step to its value, arrays of its own on the host or on the
+            default device. What the step itself returns for the next one (see `run.Arguments`) is asked for once.
+        loss: from the step's result to the loss, a number.
+        num_examples, num_tokens: in the batch of one step; None where there are no tokens.
+    """
+
+    argument: Callable[[int, int], Any]
+    loss: Callable[[Any], float]
+    num_examples: int
+    num_tokens: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StepSpec:
     """A function to compile, with everything that memprof must know about it.
 
     Attributes:
-        fn: the step, not yet jitted.
-        args: its positional arguments: pytrees of `jax.ShapeDtypeStruct` or arrays. Only shapes and dtypes are used.
-        roles: role by path prefix in the argument tree, as JAX writes paths (`state.params`, `state.opt_state`,
-            `batch`). The longest prefix that matches a leaf decides; a leaf that none matches is `other_state`.
+        fn: the step. A function that is already jitted (`jax.jit`) keeps its own options; any other is jitted here.
+        args: its positional arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`. Only shapes and dtypes of arrays
+            are used; nothing is allocated.
         donate_argnums: arguments whose buffers the step may reuse for its results.
+        static_argnums: arguments that are no arrays and that the compiled program is made for.
+        roles: what leaves of the arguments are for, by path prefix as JAX writes paths (`state.params`, `batch['x']`).
+            The longest prefix that matches a leaf decides. Leaves that none matches are told by their types, by the
+            optimizer's state and by what the program does with them (see the folder `roles`).
+        kwargs: its keyword arguments.
         workload: name of the workload, for the reports.
         techniques: labels of the techniques applied, in the order given.
         config: the workload's configuration, for the reports and the capture: flat, JSON scalars only.
         compiler_options: XLA options for this compile.
         memory_kinds: the memory that arguments live in, where it is not the device's own (`pinned_host`), by path
             prefix like `roles`. Where a result lives is for the step to say, with `jax.device_put`.
+        feed: real arguments to run the step on; None: `args` themselves, where they are arrays.
         check_target: raises `MemprofError` for a target that the step cannot be compiled for; None: it will do.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    roles: Mapping[str, Role] = field(default_factory=dict)
     donate_argnums: tuple[int, ...] = ()
+    static_argnums: tuple[int, ...] = ()
+    roles: Mapping[str, Role | str] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     workload: str = "step"
     techniques: tuple[str, ...] = ()
     config: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     compiler_options: Mapping[str, str] = field(default_factory=dict)
     memory_kinds: Mapping[str, str] = field(default_factory=dict)
+    feed: Feed | None = None
     check_target: Callable[[TargetInfo], None] | None = None
 
     @property

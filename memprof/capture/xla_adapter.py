@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+import importlib.util
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,12 @@ def deviceless_sharding(target_config: str) -> NamedSharding:
     Args:
         target_config: the text of a `stream_executor.GpuTargetConfigProto`.
     """
-    topology = topologies.get_topology_desc(
-        platform="cuda", topology_name="", target_config=target_config, topology="1x1x1"
-    )
+    arguments = {"platform": "cuda", "topology_name": "", "target_config": target_config, "topology": "1x1x1"}
+    try:
+        topology = topologies.get_topology_desc(**arguments)
+    except NotImplementedError:
+        _register_cuda_plugin()
+        topology = topologies.get_topology_desc(**arguments)
     return NamedSharding(Mesh(np.array(topology.devices), ("device",)), PartitionSpec())
 
 
@@ -44,12 +51,19 @@ def cuda_folder() -> Path | None:
     return None if cuda_path is None else Path(cuda_path)
 
 
-def disable_compilation_cache() -> None:
-    """Turn the persistent compilation cache off: a hit writes no dump (jax 0.10.2 to 0.12)."""
+@contextmanager
+def no_compilation_cache() -> Iterator[None]:
+    """Turn the persistent compilation cache off for a while: a hit writes no dump (jax 0.10.2 to 0.12)."""
     from jax.experimental.compilation_cache import compilation_cache
 
+    before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
@@ -80,7 +94,17 @@ def argument_bytes(leaf: Any) -> int:
     """Bytes of one abstract argument. Keys of `jax.random` count as the integers that they are made of."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
         leaf = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
-    return int(np.prod(leaf.shape, dtype=np.int64)) * int(np.dtype(leaf.dtype).itemsize)
+    num_elements = int(np.prod(leaf.shape, dtype=np.int64))
+    return -(-num_elements * _bits(np.dtype(leaf.dtype)) // 8)
+
+
+def _bits(dtype: np.dtype[Any]) -> int:
+    """Bits of one element in an XLA buffer, where types below a byte are packed."""
+    if jax.dtypes.issubdtype(dtype, np.integer):
+        return int(jax.numpy.iinfo(dtype).bits)
+    if jax.dtypes.issubdtype(dtype, np.floating):
+        return int(jax.numpy.finfo(dtype).bits)
+    return 8 * dtype.itemsize
 
 
 def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]) -> None:
@@ -113,6 +137,25 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
     return message if is_about_options and any(name in message for name in options) else None
 
 
+def is_out_of_memory(message: str) -> bool:
+    """Whether the runtime's error says that memory ran out (jaxlib 0.10.2 to 0.12)."""
+    return message.startswith("RESOURCE_EXHAUSTED")
+
+
+def bytes_asked_for(message: str) -> int | None:
+    """The size of the allocation that failed, where the runtime tells it (jaxlib 0.10.2 to 0.12).
+
+    The CPU says `Out of memory allocating 512 bytes`, a GPU `Out of memory while trying to allocate 512 bytes` or, in
+    newer versions, `... allocate 1.50GiB`.
+    """
+    match = re.search(r"allocat(?:e|ing) ([\d.]+)\s*(bytes|B|KiB|MiB|GiB|TiB)\b", message)
+    if not match:
+        return None
+    number, unit = match.groups()
+    exponent = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}.get(unit, 0)
+    return int(float(number) * 2**exponent) if exponent else int(number)
+
+
 def cudnn_version() -> int | None:
     """The version of cuDNN that JAX's CUDA plugin finds, as `90100`; None where there is none (jax 0.10.2 to 0.12)."""
     from jax._src.lib import cuda_versions
@@ -123,3 +166,39 @@ def cudnn_version() -> int | None:
         return int(cuda_versions.cudnn_get_version())
     except RuntimeError:
         return None
+
+
+def has_started_backends() -> bool:
+    """Whether JAX has looked for devices in this process (jax 0.10.2 to 0.12)."""
+    from jax._src import xla_bridge
+
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def jit_options(jitted: Any) -> Any:
+    """The options that a function was jitted with: `donate_argnums`, `static_argnums`, ... (jax 0.10.2 to 0.12)."""
+    return jitted._jit_info
+
+
+def argument_paths(traced: Any) -> list[str | None]:
+    """The paths of the argument leaves, as JAX names the program's parameters (jax 0.10.2 to 0.12)."""
+    return list(traced.jaxpr.jaxpr.debug_info.arg_names)
+
+
+def _register_cuda_plugin() -> None:
+    """Make JAX's CUDA compiler available in a process in which JAX has given it up (jax 0.10.2 to 0.12).
+
+    When JAX starts its backends where CUDA's libraries are missing, its plugin refuses to be registered, and with it
+    the compiler, which needs none of them. With no CUDA platform asked for, it does not look for them.
+    """
+    plugin = next(
+        filter(None, map(importlib.util.find_spec, ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"))), None
+    )
+    if plugin is None:
+        return
+    platforms = jax.config.jax_platforms
+    jax.config.update("jax_platforms", "cpu")
+    try:
+        importlib.import_module(plugin.name).initialize()
+    finally:
+        jax.config.update("jax_platforms", platforms)

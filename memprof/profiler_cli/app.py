@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from memprof.profiler_cli import compare, doctor, list_names, run, show
+from memprof.profiler_cli import check, compare, doctor, fit, list_names, run, show, trace
 from memprof.version import __version__
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("trace")(trace.trace)
+app.command("fit")(fit.fit)
+app.command("check")(check.check)
 app.command("show")(show.show)
 app.command("list")(list_names.list_names)
 app.command("doctor")(doctor.doctor)

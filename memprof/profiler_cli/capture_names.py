@@ -11,12 +11,16 @@ from memprof.analysis.capture import Capture
 
 def stem(capture: Capture, *, with_target: bool = True) -> str:
     """A name that tells what was compiled: `transformer-gpt2-bf16+donate-h100-80gb`."""
-    parts = (
+    return file_name(
         capture.workload,
         str(capture.config.get("preset", "")),
         "+".join(capture.techniques),
         capture.target.name if with_target else "",
     )
+
+
+def file_name(*parts: str) -> str:
+    """The parts that are not empty, joined, with nothing in them that a file's name cannot have."""
     return re.sub(r"[^\w.+=-]+", "-", "-".join(part for part in parts if part))
 
 

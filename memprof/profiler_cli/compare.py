@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memprof.analysis.capture import Capture
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.capture_file import read_capture
 from memprof.capture.parallel import default_num_jobs
-from memprof.capture.targets.resolve import deviceless_target
+from memprof.capture.targets.resolve import check_can_run, deviceless_target
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.capture_names import free_path, stem
+from memprof.profiler_cli.capture_names import file_name, free_path
 from memprof.profiler_cli.console import row_stages, say
+from memprof.profiler_cli.kept_captures import keep_in
 from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.views.by import By
 from memprof.reports.views.compare.rows import Order
-from memprof.workloads.side_by_side import Rows, check_rows, compile_rows, set_side_by_side, teaching_rows
+from memprof.workloads.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
+from memprof.workloads.subject import Subject, find_subject
+from memprof.workloads.user.reference import is_reference
 
 
 class ComparedBy(StrEnum):
@@ -39,17 +41,24 @@ class ComparedBy(StrEnum):
 def compare(
     what: Annotated[
         list[str],
-        typer.Argument(help="A workload, or captures (*.memprof) to set side by side.", metavar="WORKLOAD|CAPTURE..."),
+        typer.Argument(
+            help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof) to set side by side.",
+            metavar="WORKLOAD|CAPTURE...",
+        ),
     ],
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer copies it
     technique: options.Rows = [],  # noqa: B006
+    role: options.Roles = [],  # noqa: B006
     reference: Annotated[
         str | None, typer.Option("--reference", help="The row to compare with, by default the first.", metavar="LABEL")
     ] = None,
     target: options.Target = None,
+    timeout: options.Timeout = None,
+    steps: options.Steps = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Compiles at a time, by default as cores and memory allow.")
+        int | None,
+        typer.Option("--jobs", min=1, help="Rows at a time, by default as cores and memory allow; 1 with --steps."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the rows' captures.", metavar="FOLDER")
@@ -68,51 +77,55 @@ def compare(
     """
     show = rendering(format, by=By(by) if by else None, order=sort, depth=depth, width=width)
     if all(name.endswith(".memprof") for name in what):
+        if steps:
+            raise MemprofError("--steps runs a workload; captures are compared as they are")
         comparison = _of_captures([Path(name) for name in what], reference)
-    elif len(what) > 1:
-        raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     else:
-        rows = _rows(what[0], preset, overrides, technique)
-        folder = (
-            (output or free_path(Path("-".join(["compare", what[0], *([preset] if preset else [])])))) if save else None
-        )
-        comparison = _of_rows(rows, reference, target, jobs, folder)
+        name, *arguments = what
+        if arguments and not is_reference(name):
+            raise MemprofError(
+                f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t"
+            )
+        subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+        rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
+        check_rows(rows)
+        folder = (output or _free_folder(subject, preset)) if save else None
+        comparison = _of_rows(rows, reference, target, steps, jobs, folder, timeout)
     print_comparison(comparison, show)
 
 
-def _rows(workload: str, preset: str | None, overrides: list[str], techniques: list[str]) -> Rows:
-    named = tuple(techniques) or teaching_rows(workload, preset=preset, overrides=overrides)
-    rows = Rows(workload=workload, preset=preset, overrides=tuple(overrides), techniques=named)
-    check_rows(rows)
-    return rows
+def _free_folder(subject: Subject, preset: str | None) -> Path:
+    return free_path(Path(file_name("compare", subject.label, preset or "")))
 
 
 def _of_rows(
-    rows: Rows, reference: str | None, target: str | None, jobs: int | None, folder: Path | None
+    rows: Rows,
+    reference: str | None,
+    target: str | None,
+    steps: int | None,
+    jobs: int | None,
+    folder: Path | None,
+    timeout: float | None,
 ) -> Comparison:
     if target is not None:
         deviceless_target(target)
-    keep = _keep_in(folder) if folder else lambda capture: None
+    if steps:
+        check_can_run(target)
+    num_jobs = jobs or (1 if steps else default_num_jobs())  # steps that are timed want the device for themselves
+    keep = partial(keep_in, folder) if folder else lambda capture: None
     with row_stages([rows.label(row) for row in rows.techniques]) as progress:
         reports, failures = compile_rows(
-            rows, target=target, num_jobs=jobs or default_num_jobs(), progress=progress, keep=keep
+            rows,
+            target=target,
+            num_steps=steps or 0,
+            num_jobs=num_jobs,
+            progress=progress,
+            keep=keep,
+            timeout_seconds=timeout,
         )
     if folder and reports:
         say(f"captures written to {folder}; compare them again with: memprof compare {folder}/*.memprof")
     return set_side_by_side(reports, failures, reference=reference)
-
-
-def _keep_in(folder: Path) -> Callable[[Capture], None]:
-    """Write each capture as soon as it is there: what is finished survives whatever comes after it."""
-
-    def keep(capture: Capture) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MemprofError(f"The folder {folder} cannot be made: {error.strerror or error}") from error
-        write_capture(capture, free_path(folder / f"{stem(capture)}.memprof"))
-
-    return keep
 
 
 def _of_captures(paths: list[Path], reference: str | None) -> Comparison:

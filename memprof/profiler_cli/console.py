@@ -88,7 +88,7 @@ def has_unicode() -> bool:
     return True
 
 
-def write(text: str) -> None:
+def write(data: str | bytes) -> None:
     """Write data to stdout. What its encoding lacks is replaced rather than failed on.
 
     That the reader of a pipe, such as `head`, has gone is no error: it has what it wanted.
@@ -96,10 +96,13 @@ def write(text: str) -> None:
     Raises:
         MemprofError: stdout takes no more, because the disk is full for example.
     """
-    stream: TextIO = sys.stdout
+    stream = cast(TextIO, sys.stdout)
     encoding = stream.encoding or "ascii"
     try:
-        stream.write(text.encode(encoding, errors="replace").decode(encoding))
+        if isinstance(data, bytes):
+            stream.buffer.write(data)
+        else:
+            stream.write(data.encode(encoding, errors="replace").decode(encoding))
         stream.flush()
     except OSError as error:
         # What is left in the stream's buffer would fail again when Python exits.

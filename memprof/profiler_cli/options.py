@@ -12,8 +12,23 @@ from memprof.profiler_cli.complete import complete_formats, complete_targets, co
 Workload = Annotated[
     str,
     typer.Argument(
-        help="What to profile: a built-in workload (see `memprof list workloads`).", autocompletion=complete_workloads
+        help="What to profile: a built-in workload (see `memprof list workloads`), or your own step: FILE.py:NAME or"
+        " package.module:NAME, where NAME is a memprof.StepSpec, a memprof.TrainSpec, or a function that returns one.",
+        autocompletion=complete_workloads,
     ),
+]
+ScriptArguments = Annotated[
+    list[str], typer.Argument(help="After --: arguments that your own code finds in sys.argv.", metavar="[-- ARGS...]")
+]
+Roles = Annotated[
+    list[str],
+    typer.Option(
+        "--role", help="What an argument of your step is for, by its path: state.ema=other_state; repeatable.",
+        metavar="PATH=ROLE",
+    ),
+]  # fmt: skip
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", min=1, help="Give a compile up after so many seconds.", metavar="SECONDS")
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="Size of the workload: tiny, gpt2, ...", metavar="NAME")]
 Overrides = Annotated[
@@ -41,6 +56,10 @@ Target = Annotated[
         metavar="NAME", autocompletion=complete_targets,
     ),
 ]  # fmt: skip
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, help="Also run this many steps on the device that is here, and measure them."),
+]
 CaptureFile = Annotated[Path, typer.Argument(help="A capture that `memprof run` wrote (*.memprof).", metavar="CAPTURE")]
 Format = Annotated[
     str, typer.Option("--format", help="How to write the report.", metavar="NAME", autocompletion=complete_formats)
@@ -48,3 +67,10 @@ Format = Annotated[
 Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Levels of the module tree.")]
 Top = Annotated[int | None, typer.Option("--top", min=1, help="Rows of the longest lists.")]
 Width = Annotated[int | None, typer.Option("--width", min=40, help="Columns to write for, instead of the terminal's.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Where to write the report, instead of stdout.", metavar="FILE")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
+Source = Annotated[
+    bool, typer.Option("--source/--no-source", help="Whether an HTML report holds the text around source lines.")
+]

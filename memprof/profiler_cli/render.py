@@ -1,49 +1,105 @@
-"""From a report to stdout, in the format and at the width asked for."""
+"""From a report to stdout or a file, in the format and at the width asked for."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import typer
+
 from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
-from memprof.profiler_cli.console import color_system, has_unicode, write
+from memprof.capture.capture_file import check_writable
+from memprof.errors import MemprofError
+from memprof.profiler_cli.console import color_system, has_unicode, say, say_error, write
 from memprof.profiler_cli.console import width as stdout_width
+from memprof.profiler_cli.exit_codes import ExitCode
+from memprof.reports.document import Document
 from memprof.reports.format import Format, RenderOptions
+from memprof.reports.formats.json import FORMAT as JSON
+from memprof.reports.formats.json import render_object
+from memprof.reports.json_objects import Json
 from memprof.reports.registry import format_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """A format, found before the work starts, and what it is to show."""
+    """A format, found before the work starts, what it is to show, and the file that it goes to (None: stdout)."""
 
     format: Format
     options: RenderOptions
+    output: Path | None
+
+    def check_shows_documents(self, what: str) -> None:
+        """Raises `MemprofError` where the format is for reports alone, as pictures are."""
+        if (self.format.lower is None or self.format.is_picture) and self.format.name != JSON.name:
+            raise MemprofError(f"{what} is not shown as {self.format.name}: use --format terminal, markdown or json")
 
 
-def rendering(name: str, *, width: int | None, **chosen: Any) -> Rendering:
+def rendering(
+    name: str, *, width: int | None, output: Path | None = None, force: bool = False, **chosen: Any
+) -> Rendering:
     """A format by its name, and options as the user gave them.
 
     Args:
+        output: a file to write to, instead of stdout.
+        force: whether it may be there already.
         chosen: fields of `RenderOptions`; None where the user gave nothing, for which there is a default.
 
     Raises:
-        MemprofError: there is no such format.
+        MemprofError: there is no such format, or what it gives cannot go where it should.
     """
+    format_ = format_named(name)
+    if output is None and format_.is_file and sys.stdout.isatty():
+        raise MemprofError(f"{name} is not for a terminal: write it to a file with `> report{format_.suffix}`")
+    if output is not None:
+        check_writable(output, overwrite=force)
     options = RenderOptions(
         width=width or stdout_width(),
-        color=color_system(),
-        unicode=has_unicode(),
+        color=color_system() if output is None else None,
+        unicode=has_unicode() if output is None else True,
         **{field: value for field, value in chosen.items() if value is not None},
     )
-    return Rendering(format=format_named(name), options=options)
+    return Rendering(format=format_, options=options, output=output)
 
 
 def print_report(report: Report, show: Rendering) -> None:
-    """Write a report to stdout."""
-    write(show.format.render_report(report, show.options))
+    """Write a report to where it should go."""
+    _put(show.format.render_report(report, show.options), show.output)
+
+
+def end_if_out_of_memory(report: Report) -> None:
+    """End the command with the exit code for it where the step ran out of memory; the report has said so."""
+    if report.measured is not None and report.measured.out_of_memory is not None:
+        say_error(f"{report.label} ran out of memory: {report.measured.out_of_memory.message}")
+        raise typer.Exit(ExitCode.OUT_OF_MEMORY)
 
 
 def print_comparison(comparison: Comparison, show: Rendering) -> None:
-    """Write a comparison to stdout."""
-    write(show.format.render_comparison(comparison, show.options))
+    """Write a comparison to where it should go."""
+    _put(show.format.render_comparison(comparison, show.options), show.output)
+
+
+def print_diff(diff: Diff, show: Rendering) -> None:
+    """Write a diff to where it should go."""
+    _put(show.format.render_diff(diff, show.options), show.output)
+
+
+def print_document(document: Document, json_object: Json, show: Rendering) -> None:
+    """Write what is no report: as a document, or for other programs the JSON object of the same facts."""
+    lower = show.format.lower
+    _put(render_object(json_object) if lower is None else lower(document, show.options), show.output)
+
+
+def _put(rendered: str | bytes, output: Path | None) -> None:
+    if output is None:
+        write(rendered)
+        return
+    try:
+        output.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode(errors="replace"))
+    except OSError as error:
+        raise MemprofError(f"the report cannot be written to {output}: {error.strerror or error}") from error
+    say(f"report written to {output}")

@@ -10,15 +10,19 @@ import typer
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import free_path, stem
 from memprof.profiler_cli.console import say, stages
-from memprof.profiler_cli.render import print_report, rendering
+from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 
 
 def run(
     workload: options.Workload,
+    arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
     preset: options.Preset = None,
-    overrides: options.Overrides = [],  # noqa: B006 - Typer copies it
+    overrides: options.Overrides = [],  # noqa: B006
     technique: options.Techniques = [],  # noqa: B006
+    role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
+    timeout: options.Timeout = None,
+    steps: options.Steps = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write the capture.", metavar="FILE")
     ] = None,
@@ -28,31 +32,44 @@ def run(
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
+    source: options.Source = True,
 ) -> None:
     """Compile one training step and say where every byte of its device memory goes.
 
-    Nothing is allocated and no device is needed: the step is compiled on shapes alone.
+    Nothing is allocated and no device is needed: the step is compiled on shapes alone. With --steps it also runs, on
+    the device that is here, and what is measured stands beside what was predicted.
 
         memprof run transformer --target h100-80gb -t bf16+donate
+        memprof run train.py:step_spec --set batch_size=16 -- --my-own-flag
+
+        memprof run transformer --preset tiny --steps 20
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import check_writable, write_capture
     from memprof.capture.launch import compile_in_child
-    from memprof.capture.targets.resolve import deviceless_target
-    from memprof.workloads.build import plan
+    from memprof.capture.targets.resolve import check_can_run, deviceless_target
+    from memprof.workloads.subject import find_subject
 
-    show = rendering(format, depth=depth, top=top, width=width)
+    show = rendering(format, depth=depth, top=top, width=width, source=source)
     if target is not None:
         deviceless_target(target)
-    arguments = {"workload": workload, "preset": preset, "overrides": overrides, "techniques": technique}
-    plan(workload=workload, preset=preset, overrides=overrides, techniques=technique)  # mistakes come before the work
-    label = f"{workload} {'+'.join(technique)}".rstrip()
+    if steps:
+        check_can_run(target)
+    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject.check(technique)  # mistakes come before the work
+    label = f"{subject.label} {'+'.join(technique)}".rstrip()
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
     with stages(label) as stage:
-        builder = "memprof.workloads.build:build_step"
-        capture = compile_in_child(builder, arguments, target=target, progress=stage)
+        capture = compile_in_child(
+            subject.builder,
+            subject.builder_arguments(technique),
+            target=target,
+            num_steps=steps or 0,
+            progress=stage,
+            timeout_seconds=timeout,
+        )
         if save:
             path = output or free_path(Path(f"{stem(capture)}.memprof"))
             write_capture(capture, path, overwrite=force)
@@ -61,3 +78,4 @@ def run(
     print_report(report, show)
     if save:
         say(f"capture written to {path}; show it again with: memprof show {path}")
+    end_if_out_of_memory(report)

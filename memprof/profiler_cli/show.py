@@ -1,30 +1,72 @@
-"""`memprof show`: any view of a saved capture."""
+"""`memprof show`: any view of a saved capture, and what changed since another one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.render import print_report, rendering
+from memprof.profiler_cli.capture_names import stem
+from memprof.profiler_cli.console import say
+from memprof.profiler_cli.render import print_diff, print_report, rendering
 from memprof.reports.views.by import By
+
+_XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 
 def show(
     capture: options.CaptureFile,
+    diff: Annotated[
+        Path | None,
+        typer.Option("--diff", help="An earlier capture: show what grew and what shrank since.", metavar="CAPTURE"),
+    ] = None,
     by: Annotated[By | None, typer.Option("--by", help="One breakdown alone.")] = None,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
+    output: options.ReportFile = None,
+    force: options.Force = False,
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
+    source: options.Source = True,
 ) -> None:
     """Show a capture again, from any side, without compiling. Needs neither JAX nor a device.
 
-    memprof show transformer-h100-80gb.memprof --by module --depth 3
+        memprof show transformer-gpt2-h100-80gb.memprof --by module --depth 3
+
+        memprof show transformer-gpt2-h100-80gb.memprof --format html -o report.html
+
+        memprof show after.memprof --diff before.memprof
+
+    With --format xprof the capture becomes a session of a log directory, for the memory viewer and the graph viewer of
+    XProf and of TensorBoard's profile plugin:
+
+        memprof show transformer-gpt2-h100-80gb.memprof --format xprof -o logs
     """
+    from memprof.analysis.diff import diff as compare_buffers
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
+    from memprof.capture.xprof_log import write_compiled_session
 
-    wanted = rendering(format, by=by, depth=depth, top=top, width=width)
-    print_report(analyze(read_capture(capture)), wanted)
+    if format == _XPROF:
+        if output is None:
+            raise MemprofError("--format xprof writes a log directory: say where with -o")
+        saved = read_capture(capture)
+        session = write_compiled_session(saved, output, name=stem(saved))
+        say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {output}")
+        return
+    wanted = rendering(format, output=output, force=force, by=by, depth=depth, top=top, width=width, source=source)
+    report = analyze(read_capture(capture))
+    if diff is None:
+        print_report(report, wanted)
+        return
+    earlier = analyze(read_capture(diff))
+    if earlier.label == report.label:
+        names = (diff.stem, capture.stem) if diff.stem != capture.stem else ("before", "after")
+        earlier, report = (
+            replace(each, label=f"{each.label} ({name})") for each, name in zip((earlier, report), names, strict=True)
+        )
+    print_diff(compare_buffers(earlier, report), wanted)

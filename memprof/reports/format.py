@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.document import Document
 from memprof.reports.views.by import By, by_document
+from memprof.reports.views.compare.diff import diff_document
 from memprof.reports.views.compare.document import comparison_document
 from memprof.reports.views.compare.rows import Order
 from memprof.reports.views.modules import DEFAULT_DEPTH
@@ -35,6 +37,7 @@ class RenderOptions:
         width: columns of the terminal.
         color: the colours that the terminal has; None for none.
         unicode: False where only ASCII arrives.
+        source: whether a format that has room for it shows the text around a source line.
     """
 
     by: By | None = None
@@ -44,6 +47,7 @@ class RenderOptions:
     width: int = 100
     color: ColorSystem | None = None
     unicode: bool = True
+    source: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +60,45 @@ class Format:
         summary: one line for `--help` and the docs.
         render_report: the whole output, ending in one newline.
         render_comparison: the same for several reports side by side. Raises `MemprofError` where there is no such view.
+        render_diff: the same for what changed from one report to another.
+        is_file: whether the output is for a file and another program, and would only be noise on a terminal.
+        is_picture: whether it shows the main charts alone, and so not every number.
+        lower: any other document in this format; None for a format that shows no documents.
     """
 
     name: str
     suffix: str
     summary: str
-    render_report: Callable[[Report, RenderOptions], str]
-    render_comparison: Callable[[Comparison, RenderOptions], str]
+    render_report: Callable[[Report, RenderOptions], str | bytes]
+    render_comparison: Callable[[Comparison, RenderOptions], str | bytes]
+    render_diff: Callable[[Diff, RenderOptions], str | bytes]
+    lower: Callable[[Document, RenderOptions], str | bytes] | None = None
+    is_file: bool = False
+    is_picture: bool = False
 
 
-def document_format(*, name: str, suffix: str, summary: str, lower: Callable[[Document, RenderOptions], str]) -> Format:
+def document_format(
+    *,
+    name: str,
+    suffix: str,
+    summary: str,
+    lower: Callable[[Document, RenderOptions], str | bytes],
+    is_file: bool = False,
+    is_picture: bool = False,
+) -> Format:
     """A format that lowers documents."""
 
-    def render_report(report: Report, options: RenderOptions) -> str:
+    def render_report(report: Report, options: RenderOptions) -> str | bytes:
         return lower(report_document(report, options), options)
 
-    def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+    def render_comparison(comparison: Comparison, options: RenderOptions) -> str | bytes:
         document = comparison_document(
             comparison, by=options.by, depth=options.depth, top=options.top, order=options.order
         )
         return lower(document, options)
+
+    def render_diff(diff: Diff, options: RenderOptions) -> str | bytes:
+        return lower(diff_document(diff, by=options.by, depth=options.depth, top=options.top), options)
 
     return Format(
         name=name,
@@ -83,6 +106,10 @@ def document_format(*, name: str, suffix: str, summary: str, lower: Callable[[Do
         summary=summary,
         render_report=render_report,
         render_comparison=render_comparison,
+        render_diff=render_diff,
+        lower=lower,
+        is_file=is_file,
+        is_picture=is_picture,
     )
 
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
+from memprof.analysis.diff import Diff, MatchedBuffers
+from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
+from memprof.analysis.op_costs import OpCost
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 
 REPORT_SCHEMA = "memprof.report/1"
 COMPARISON_SCHEMA = "memprof.comparison/1"
+DIFF_SCHEMA = "memprof.diff/1"
 
 # Every module has all categories, and an enum's `value` is slow.
 _CATEGORY_NAMES = tuple((category, category.value) for category in Category)
@@ -60,7 +65,8 @@ def report_object(report: Report) -> dict[str, Json]:
         "modules": [_module(node) for node in _walk(report.modules)],
         "buffers": [buffer_object(buffer) for buffer in report.buffers],
         "unused_arguments": [_argument(leaf) for leaf in report.unused_arguments],
-        "measured": None,
+        "doubts": list(report.doubts),
+        "measured": None if report.measured is None else _measured(report, report.measured),
     }
 
 
@@ -73,6 +79,40 @@ def comparison_object(comparison: Comparison) -> dict[str, Json]:
         "effects": [_effect(effect) for effect in comparison.effects],
         "failures": [{"label": failure.label, "reason": failure.reason} for failure in comparison.failures],
         "differences": list(comparison.differences),
+    }
+
+
+def diff_object(diff: Diff) -> dict[str, Json]:
+    """The JSON object of a diff. Reports are named, not repeated: each has a document of its own."""
+    effect = diff.comparison.effects[1]
+    before, after = diff.before, diff.after
+    return {
+        "schema": DIFF_SCHEMA,
+        "before": _side(before),
+        "after": _side(after),
+        "footprint_delta_bytes": effect.footprint_delta_bytes,
+        "live_peak_delta_bytes": after.live_peak_bytes - before.live_peak_bytes,
+        "categories_delta": {category.value: effect.categories_delta[category] for category in Category},
+        "modules": _module_changes(before, after),
+        "buffers": [matched_buffers_object(each) for each in diff.buffers],
+        "differences": list(diff.comparison.differences),
+    }
+
+
+def matched_buffers_object(matched: MatchedBuffers) -> dict[str, Json]:
+    """The JSON object of the buffers of one operation and shape, before and after."""
+    return {
+        "delta_bytes": matched.delta_bytes,
+        "before_bytes": matched.before_bytes,
+        "after_bytes": matched.after_bytes,
+        "num_before": matched.num_before,
+        "num_after": matched.num_after,
+        "shape": list(matched.shape),
+        "dtypes": list(matched.dtypes),
+        "category": matched.category.value,
+        "module": matched.module,
+        "op": matched.op,
+        "source": matched.source,
     }
 
 
@@ -94,6 +134,73 @@ def buffer_object(buffer: LiveBuffer) -> dict[str, Json]:
         "end": buffer.end,
         "offset": buffer.offset,
     }
+
+
+def _measured(report: Report, measured: Measurement) -> Json:
+    pool, resident = measured.pool, measured.resident
+    timed = bool(measured.step_seconds)
+    return {
+        "device": measured.device,
+        "platform": measured.platform,
+        "num_steps": len(measured.step_seconds),
+        "num_warmup_steps": measured.num_warmup_steps,
+        "step_seconds_median": measured.median_seconds,
+        "step_seconds_p10": measured.percentile_seconds(10) if timed else None,
+        "step_seconds_p90": measured.percentile_seconds(90) if timed else None,
+        "step_seconds": list(measured.step_seconds),
+        "examples_per_second": measured.per_second(measured.num_examples),
+        "tokens_per_second": measured.per_second(measured.num_tokens),
+        "peak_flops_per_second": measured.peak_flops_per_second,
+        "mfu": measured.utilization(report.flops - report.recomputed_flops),
+        "losses": [_number(loss) for loss in measured.losses],
+        "peak_bytes": pool.peak_bytes if pool else None,
+        "resident_growth_bytes": resident.growth_bytes if resident else None,
+        "predicted_bytes": report.footprint_bytes,
+        "pool": _record(pool),
+        "driver": _record(measured.driver),
+        "resident": _record(resident),
+        "out_of_memory": _record(measured.out_of_memory),
+        "ops": [_operation(cost) for cost in report.op_costs],
+    }
+
+
+def _operation(cost: OpCost) -> Json:
+    return {
+        "name": cost.name,
+        "op": cost.op,
+        "seconds": cost.seconds,
+        "num_calls": cost.num_calls,
+        "contains_others": cost.contains_others,
+        "phase": cost.phase.value,
+        "module": cost.module,
+        "category": cost.category.value if cost.category else None,
+        "held_bytes": cost.held_bytes,
+    }
+
+
+def _record(record: PoolMemory | DriverMemory | ResidentMemory | OutOfMemory | None) -> Json:
+    """A record of plain numbers and texts, field by field."""
+    return None if record is None else asdict(record)
+
+
+def _side(report: Report) -> Json:
+    return {
+        "label": report.label,
+        **_origin(report),
+        "footprint_bytes": report.footprint_bytes,
+        "live_peak_bytes": report.live_peak_bytes,
+        "categories": {category.value: report.categories[category] for category in Category},
+    }
+
+
+def _module_changes(before: Report, after: Report) -> Json:
+    """Every module that either has, in the order of the models; bytes include those of the modules under it."""
+    sizes = [{node.path: node.size_bytes for node in _walk(report.modules)} for report in (before, after)]
+    paths = dict.fromkeys(path for side in sizes for path in side)
+    pairs = ((path, sizes[0].get(path, 0), sizes[1].get(path, 0)) for path in paths)
+    return [
+        {"path": path, "delta_bytes": new - old, "before_bytes": old, "after_bytes": new} for path, old, new in pairs
+    ]
 
 
 def _effect(effect: Effect) -> Json:

@@ -68,6 +68,35 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
 
 
+def format_short_seconds(seconds: float) -> str:
+    """A measured duration, three digits: `85.2 µs`, `1.42 ms`, `2.31 s`."""
+    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * factor < 999.5:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def format_rate(per_second: float) -> str:
+    """How many in a second: `12.4`, `950`, `1.5K`, `124.4M`."""
+    return _three_digits(per_second) if per_second < 99.95 else format_count(round(per_second))
+
+
+def format_fraction(fraction: float) -> str:
+    """A measured share in percent: `41.3%`. What is not nothing never reads `0.0%`."""
+    return "<0.1%" if 0 < fraction < 0.0005 else f"{100 * fraction:.1f}%"
+
+
+def format_signed_share(delta: int, whole: int) -> str:
+    """A difference in percent of what it differs from: `+1.2%`, `-0.3%`, `0%`."""
+    if not delta:
+        return "0%"
+    if not whole:
+        return "of nothing"
+    percent = abs(100 * delta / whole)
+    size = "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 999.5 else f"{percent:,.0f}"
+    return f"{'-' if delta < 0 else '+'}{size}%"
+
+
 def format_array_type(dtype: str, shape: tuple[int, ...]) -> str:
     """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
     return f"{dtype}[{','.join(map(str, shape))}]"

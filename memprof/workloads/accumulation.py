@@ -29,11 +29,11 @@ def accumulate(
 
     Args:
         evaluate: evaluates one part, given its number too (int32 `()`).
-        batch: its entries have the example as their first axis.
+        batch: a pytree whose arrays have the example as their first axis.
         num_parts: divides the number of examples.
         accumulation: by a loop of the program, or by a copy of the program for each part.
     """
-    parts = {name: entry.reshape(num_parts, -1, *entry.shape[1:]) for name, entry in batch.items()}
+    parts = jax.tree.map(lambda entry: entry.reshape(num_parts, -1, *entry.shape[1:]), batch)
 
     def evaluate_number(number: jax.Array, part: Mapping[str, jax.Array]) -> Evaluation:
         return _weighted(evaluate(part, number))
@@ -46,8 +46,7 @@ def accumulate(
 
 
 def _by_scan(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) -> Evaluation:
-    first_part = {name: entry[0] for name, entry in parts.items()}
-    shapes = jax.eval_shape(evaluate, jnp.int32(0), first_part)
+    shapes = jax.eval_shape(evaluate, jnp.int32(0), _part(parts, 0))
     nothing: Evaluation = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     if nothing.scaling is not None:  # of nothing, all is finite
         nothing = nothing._replace(scaling=nothing.scaling._replace(is_finite=jnp.array(True)))
@@ -64,10 +63,15 @@ def _unrolled(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int)
     total = None
     for number in range(num_parts):
         with jax.named_scope(f"{_SCOPE}_{number}"):
-            part = evaluate(jnp.int32(number), {name: entry[number] for name, entry in parts.items()})
+            part = evaluate(jnp.int32(number), _part(parts, number))
             total = part if total is None else _sum(total, part)
     assert total is not None
     return total
+
+
+def _part(parts: Batch, number: int) -> Batch:
+    part: Batch = jax.tree.map(lambda entry: entry[number], parts)
+    return part
 
 
 def _weighted(part: Evaluation) -> Evaluation:

@@ -9,16 +9,17 @@ from memprof.analysis.capture import TargetInfo
 from memprof.errors import MemprofError
 from memprof.workloads.technique import AppliedTechnique
 from memprof.workloads.train_config import TrainConfig, model_fields
-from memprof.workloads.workload import Workload
 
 
 def check_applicable(
-    techniques: Sequence[AppliedTechnique], workload: Workload[Any], config: Any, train_config: TrainConfig
+    techniques: Sequence[AppliedTechnique], *, name: str, heeds: frozenset[str], config: Any, train_config: TrainConfig
 ) -> None:
     """Raises `MemprofError`, one sentence, unless each technique can work.
 
     Args:
         techniques: those applied.
+        name: of the workload.
+        heeds: the technique-owned fields for a model that the workload heeds.
         config: the model's configuration.
         train_config: the training configuration with all techniques on.
     """
@@ -26,8 +27,8 @@ def check_applicable(
     for applied in techniques:
         alone = applied.apply(baseline)
         changed = {name for name in applied.technique.sets if getattr(alone, name) != getattr(baseline, name)}
-        if changed & model_fields() - workload.heeds:
-            raise MemprofError(f"Technique '{applied.label}' does not apply to {workload.name}: leave it out.")
+        if changed & model_fields() - heeds:
+            raise MemprofError(f"Technique '{applied.label}' does not apply to {name}: leave it out.")
         if applied.technique.check_config is not None:
             applied.technique.check_config(config, train_config)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memprof.capture.step import StepSpec
+from memprof.capture.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.applicability import check_applicable, check_target
 from memprof.workloads.composition import apply_techniques, parse_techniques
@@ -71,7 +71,7 @@ def plan(
     config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
     applied = parse_techniques("+".join(techniques))
     train_config = apply_techniques(train_config, applied)
-    check_applicable(applied, found, config, train_config)
+    check_applicable(applied, name=found.name, heeds=found.heeds, config=config, train_config=train_config)
     return Plan(
         workload=found,
         preset=found.default_preset if preset is None else preset,
@@ -99,17 +99,31 @@ def build_step(
     """Returns the training step of a built-in workload, with abstract arguments. See `plan` for the arguments."""
     choices = plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques)
     trainer = build_trainer(choices)
-    from memprof.workloads.train_step import ROLES, STATE_ARGNUM
+    from memprof.workloads.train_step import STATE_ARGNUM
 
     return StepSpec(
         fn=trainer.step,
         args=(trainer.abstract_state(), trainer.abstract_batch()),
-        roles=ROLES,
+        roles=trainer.roles(),
         donate_argnums=(STATE_ARGNUM,) if choices.train_config.donate else (),
         workload=workload,
         techniques=tuple(applied.label for applied in choices.techniques),
         config=choices.flat_config(),
         compiler_options=choices.train_config.compiler_option_values(),
         memory_kinds=trainer.memory_kinds(),
+        feed=_feed(choices, trainer),
         check_target=functools.partial(check_target, choices.techniques),
+    )
+
+
+def _feed(choices: Plan, trainer: Trainer) -> Feed:
+    """A new state, and a synthetic batch for each step."""
+    from memprof.workloads.train_step import STATE_ARGNUM, mean_loss
+
+    num_examples, seq_len = choices.config.batch_size, choices.flat_config().get("seq_len")
+    return Feed(
+        argument=lambda number, step: trainer.init_state() if number == STATE_ARGNUM else trainer.sample_batch(step),
+        loss=mean_loss,
+        num_examples=num_examples,
+        num_tokens=num_examples * seq_len if isinstance(seq_len, int) else None,
     )

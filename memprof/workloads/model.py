@@ -52,6 +52,11 @@ class Model:
     batch_shapes: Mapping[str, jax.ShapeDtypeStruct]
     sample: Callable[[np.random.Generator], dict[str, np.ndarray]]
 
+    @property
+    def apply_fn(self) -> Callable[..., Any]:
+        """What Flax's `TrainState` carries along."""
+        return self.module.apply
+
     def init_params(self, rng: jax.Array) -> Params:
         """Returns new parameters. Under `jax.eval_shape` or `jax.jit` the forward pass in here costs nothing."""
         params_rng, dropout_rng = jax.random.split(rng)

@@ -47,13 +47,13 @@ def apply_overrides(
     model_changes: dict[str, Any] = {}
     train_changes: dict[str, Any] = {}
     for text in overrides:
-        name, value_text = _split(text)
+        name, value_text = split_override(text)
         if name in model_changes or name in train_changes:
             raise MemprofError(f"Field '{name}' is set twice: give it one value.")
         if name in model_types:
-            model_changes[name] = _parse(name, value_text, model_types[name])
+            model_changes[name] = parse_value(name, value_text, model_types[name])
         elif name in train_types:
-            train_changes[name] = _parse(name, value_text, train_types[name])
+            train_changes[name] = parse_value(name, value_text, train_types[name])
         elif name in technique_fields():
             owners = [technique.usage for technique in registry.techniques() if name in technique.sets]
             raise MemprofError(f"Field '{name}' cannot be set, techniques decide it: choose from {', '.join(owners)}.")
@@ -62,7 +62,8 @@ def apply_overrides(
     return dataclasses.replace(config, **model_changes), dataclasses.replace(train_config, **train_changes)
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_override(text: str) -> tuple[str, str]:
+    """Returns field and value of a text `field=value`; raises `MemprofError` where it is none."""
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     if not (name and equals and value):
@@ -70,12 +71,15 @@ def _split(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _parse(name: str, text: str, annotation: Any) -> Any:
-    """Returns the value that `text` means for a field of that annotation."""
+def parse_value(name: str, text: str, annotation: Any) -> Any:
+    """Returns the value that `text` means for a field of that annotation; raises `MemprofError` where it means none."""
     alternatives = _alternatives(annotation)
     if types.NoneType in alternatives and text.lower() == "none":
         return None
-    (value_type,) = (alternative for alternative in alternatives if alternative is not types.NoneType)
+    value_types = [alternative for alternative in alternatives if alternative is not types.NoneType]
+    value_type = value_types[0]
+    if len(value_types) > 1 or not (value_type in _PARSERS or typing.get_origin(value_type) is typing.Literal):
+        raise MemprofError(f"{name} is a {annotation}, which cannot be written as a text: set it in the code.")
     if typing.get_origin(value_type) is typing.Literal:
         choices = typing.get_args(value_type)
         expected = f"one of {', '.join(choices)}"

@@ -11,53 +11,21 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.parallel import CompileTask, compile_all
 from memprof.errors import MemprofError, WorkloadError
-from memprof.workloads.build import plan
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.evidence import verdicts
-
-# Rows that teach: each technique against the one row that lacks it, then what they come to together.
-_TEACHING_ROWS = (
-    "baseline",
-    "donate",
-    "bf16",
-    "bf16+accum4",
-    "bf16+remat",
-    "bf16+scan",
-    "opt=adafactor",
-    "opt=adam8bit",
-    "bf16+donate+scan+remat+accum4",
-)
+from memprof.workloads.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is compared: a workload's configuration, and a row for each set of techniques joined with `+`."""
+    """What is compared: a workload or the user's step, and a row for each set of techniques joined with `+`."""
 
-    workload: str
-    preset: str | None
-    overrides: tuple[str, ...]
+    subject: Subject
     techniques: tuple[str, ...]
 
     def label(self, techniques: str) -> str:
         """The label of a row: `transformer bf16+scan`."""
-        return f"{self.workload} {techniques}"
-
-
-def teaching_rows(workload: str, *, preset: str | None, overrides: Sequence[str]) -> tuple[str, ...]:
-    """The rows for somebody who names none: those of the default ones that apply to the workload.
-
-    Raises:
-        MemprofError: the workload, the preset or an override is wrong.
-    """
-    plan(workload=workload, preset=preset, overrides=overrides)
-    rows = []
-    for row in _TEACHING_ROWS:
-        try:
-            plan(workload=workload, preset=preset, overrides=overrides, techniques=[row])
-        except MemprofError:
-            continue  # it says that the technique does not apply here
-        rows.append(row)
-    return tuple(rows)
+        return f"{self.subject.label} {techniques}"
 
 
 def check_rows(rows: Rows) -> None:
@@ -67,7 +35,7 @@ def check_rows(rows: Rows) -> None:
         MemprofError: a name or a value is wrong, or two rows are the same.
     """
     for techniques in rows.techniques:
-        plan(workload=rows.workload, preset=rows.preset, overrides=rows.overrides, techniques=[techniques])
+        rows.subject.check([techniques])
     repeated = sorted({row for row in rows.techniques if rows.techniques.count(row) > 1})
     if repeated:
         raise MemprofError(f"the row {repeated[0]} is there more than once; each row of a comparison must be another")
@@ -77,16 +45,20 @@ def compile_rows(
     rows: Rows,
     *,
     target: str | None,
+    num_steps: int = 0,
     num_jobs: int,
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
+    timeout_seconds: float | None = None,
 ) -> tuple[list[Report], list[FailedRow]]:
     """Compile and analyse all rows.
 
     Args:
-        num_jobs: how many compiles at most at a time.
+        num_steps: how many steps to run of each row; 0: none.
+        num_jobs: how many rows at most at a time.
         progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
+        timeout_seconds: each compile is given up after so long; None: never.
 
     Returns:
         The reports in the order of the rows, and the rows that failed.
@@ -94,14 +66,11 @@ def compile_rows(
     tasks = [
         CompileTask(
             label=rows.label(techniques),
-            builder="memprof.workloads.build:build_step",
-            arguments={
-                "workload": rows.workload,
-                "preset": rows.preset,
-                "overrides": list(rows.overrides),
-                "techniques": [techniques],
-            },
+            builder=rows.subject.builder,
+            arguments=rows.subject.builder_arguments([techniques]),
             target=target,
+            num_steps=num_steps,
+            timeout_seconds=timeout_seconds,
         )
         for techniques in rows.techniques
     ]

@@ -13,7 +13,7 @@ JAX names the arguments of `step` after its signature: `state.params['layers_0']
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,9 @@ from memprof.workloads.losses import Metrics
 from memprof.workloads.model import Batch, Model, Params
 from memprof.workloads.pruning_masks import apply_masks, magnitude_masks
 from memprof.workloads.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from memprof.workloads.user.train_spec import UserModel
 
 ROLES = {"state.params": Role.PARAMS, "state.opt_state": Role.OPTIMIZER_STATE, "batch": Role.BATCH}
 OPTIMIZER_STATE_PATH = "state.opt_state"
@@ -60,7 +63,7 @@ class Trainer:
         config: how it is trained; its seed is that of the parameters, of dropout and of the synthetic batches.
     """
 
-    model: Model
+    model: Model | UserModel
     optimizer: optax.GradientTransformation
     config: TrainConfig
 
@@ -89,9 +92,9 @@ class Trainer:
         state: TrainState = jax.eval_shape(self._init_state)
         return state
 
-    def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> Any:
         """Returns the batch as shapes and dtypes. Nothing is allocated."""
-        return dict(self.model.batch_shapes)
+        return self.model.batch_shapes
 
     def init_state(self) -> TrainState:
         """Returns a new state on the default device, or where the step wants it."""
@@ -108,9 +111,14 @@ class Trainer:
         host = jax.sharding.SingleDeviceSharding(device, memory_kind=HOST_MEMORY_KIND)
         return state.replace(opt_state=jax.device_put(state.opt_state, host))
 
-    def sample_batch(self, index: int) -> dict[str, np.ndarray]:
+    def sample_batch(self, index: int) -> Any:
         """Returns the synthetic batch number `index`, on the host; equal for equal seed and index."""
         return self.model.sample(np.random.default_rng((self.config.seed, index)))
+
+    def roles(self) -> dict[str, Role]:
+        """Returns what the step's arguments are for, by path. Plain SGD has no optimizer state."""
+        has_state = bool(jax.tree.leaves(self.abstract_state().opt_state))
+        return {path: role for path, role in ROLES.items() if has_state or path != OPTIMIZER_STATE_PATH}
 
     def memory_kinds(self) -> dict[str, str]:
         """Returns which of the step's arguments live in another memory than the device's own, by path."""
@@ -145,7 +153,7 @@ class Trainer:
         fields: dict[str, Any] = {
             # Flax starts at the Python number 0, a weak type, which would compile the second step anew.
             "step": jnp.zeros((), jnp.int32),
-            "apply_fn": self.model.module.apply,
+            "apply_fn": self.model.apply_fn,
             "params": params,
             "tx": self.optimizer,
             "opt_state": self.optimizer.init(params),
@@ -154,6 +162,12 @@ class Trainer:
             "masks": magnitude_masks(params, fraction) if fraction else None,
         }
         return TrainState(**fields)
+
+
+def mean_loss(result: tuple[TrainState, Metrics]) -> float:
+    """Returns the loss of a step that has ended. It is taken on the host, so that no device memory goes to it."""
+    total, count = jax.device_get(result[1]["loss"])
+    return float(total) / max(float(count), 1.0)
 
 
 def _move_optimizer_state(state: TrainState, space: jax.memory.Space) -> TrainState:

@@ -1,6 +1,7 @@
 """The laws of a report format. Every file in `memprof/reports/formats/` meets them without a line here.
 
-A format of a report shows its totals, or else a line for each buffer with the size that the totals are the sums of.
+A format of a report shows its totals, or else a line for each buffer with the size that the totals are the sums of. A
+picture shows the footprint; where its output is bytes, its text cannot be looked at.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import time
 
 import pytest
 from comparisons_data import COMPARISONS, many
+from diffs_data import DIFFS
 from reports_data import REPORTS, many_buffers
 
 from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format, RenderOptions
 from memprof.reports.registry import format_named, formats
@@ -20,10 +23,15 @@ from memprof.reports.units import format_bytes, format_exact_bytes, format_signe
 from memprof.reports.views.by import By
 
 every_format = pytest.mark.parametrize("format_", formats(), ids=lambda format_: format_.name)
+every_text_format = pytest.mark.parametrize(
+    "format_", [format_ for format_ in formats() if format_.name != "png"], ids=lambda format_: format_.name
+)
 every_report = pytest.mark.parametrize("report", [make() for make in REPORTS.values()], ids=list(REPORTS))
 every_comparison = pytest.mark.parametrize(
     "comparison", [make() for make in COMPARISONS.values()], ids=list(COMPARISONS)
 )
+
+every_diff = pytest.mark.parametrize("diff", [make() for make in DIFFS.values()], ids=list(DIFFS))
 
 
 @every_format
@@ -44,11 +52,23 @@ def test_names_and_suffixes_are_its_own(format_: Format) -> None:
 @every_report
 @pytest.mark.parametrize("by", [None, *By])
 def test_it_renders_everything(format_: Format, report: Report, by: By | None) -> None:
-    text = format_.render_report(report, RenderOptions(by=by))
-    text.encode()
-    assert text.endswith("\n")
-    assert not text.endswith("\n\n")
-    assert all(line == line.rstrip() for line in text.split("\n"))
+    _is_well_formed(format_.render_report(report, RenderOptions(by=by)))
+
+
+def _is_well_formed(rendered: str | bytes) -> None:
+    """A text is whole lines that do not end in blanks; bytes say what they are by their first ones."""
+    if isinstance(rendered, bytes):
+        assert rendered.startswith(b"\x89PNG\r\n")
+        return
+    rendered.encode()
+    assert rendered.endswith("\n")
+    assert not rendered.endswith("\n\n")
+    assert all(line == line.rstrip() for line in rendered.split("\n"))
+
+
+def _text(rendered: str | bytes) -> str:
+    assert isinstance(rendered, str)
+    return rendered
 
 
 @every_format
@@ -57,19 +77,19 @@ def test_it_renders_the_same_text_each_time(format_: Format, report: Report) -> 
     assert format_.render_report(report, RenderOptions()) == format_.render_report(report, RenderOptions())
 
 
-@every_format
+@every_text_format
 @every_report
 def test_plain_options_give_plain_ascii(format_: Format, report: Report) -> None:
-    text = format_.render_report(report, RenderOptions(unicode=False))
+    text = _text(format_.render_report(report, RenderOptions(unicode=False)))
     assert text.isascii()
     assert "\x1b" not in text
 
 
-@every_format
+@every_text_format
 @every_report
 def test_its_totals_are_those_of_the_json(format_: Format, report: Report) -> None:
     facts = json.loads(format_named("json").render_report(report, RenderOptions()))
-    text = format_.render_report(report, RenderOptions(width=140))
+    text = _text(format_.render_report(report, RenderOptions(width=140)))
     _, *lines = text.splitlines()
     if len(lines) == len(facts["buffers"]):
         assert all(str(buffer["size_bytes"]) in line for buffer, line in zip(facts["buffers"], lines, strict=True))
@@ -90,38 +110,65 @@ def _says_change(text: str, delta_bytes: int) -> bool:
 @every_comparison
 @pytest.mark.parametrize("by", [None, *(by for by in By if by is not By.BUFFER)])
 def test_it_renders_every_comparison(format_: Format, comparison: Comparison, by: By | None) -> None:
-    text = format_.render_comparison(comparison, RenderOptions(by=by))
-    text.encode()
-    assert text.endswith("\n")
-    assert not text.endswith("\n\n")
-    assert all(line == line.rstrip() for line in text.split("\n"))
-    assert text == format_.render_comparison(comparison, RenderOptions(by=by))
+    rendered = format_.render_comparison(comparison, RenderOptions(by=by))
+    _is_well_formed(rendered)
+    assert rendered == format_.render_comparison(comparison, RenderOptions(by=by))
 
 
-@every_format
+@every_text_format
 @every_comparison
 def test_plain_options_give_a_comparison_in_plain_ascii(format_: Format, comparison: Comparison) -> None:
-    text = format_.render_comparison(comparison, RenderOptions(unicode=False))
+    text = _text(format_.render_comparison(comparison, RenderOptions(unicode=False)))
     assert text.isascii()
     assert "\x1b" not in text
 
 
-@every_format
+@every_text_format
 @every_comparison
 def test_a_comparison_has_the_numbers_of_the_json(format_: Format, comparison: Comparison) -> None:
     facts = json.loads(format_named("json").render_comparison(comparison, RenderOptions()))
-    text = format_.render_comparison(comparison, RenderOptions(width=200))
-    by_category = format_.render_comparison(comparison, RenderOptions(width=200, by=By.CATEGORY))
+    text = _text(format_.render_comparison(comparison, RenderOptions(width=200)))
+    by_category = _text(format_.render_comparison(comparison, RenderOptions(width=200, by=By.CATEGORY)))
     for row, effect in zip(facts["rows"], facts["effects"], strict=True):
         assert _says(text, row["footprint_bytes"])
-        if row["label"] != facts["baseline"]:
+        if row["label"] != facts["baseline"] and not format_.is_picture:
             assert _says_change(text, effect["footprint_delta_bytes"])
             # Where a format shows all sizes, it need not show their differences.
             shows_sizes = all(_says(text, size_bytes) for size_bytes in row["categories"].values())
             for delta_bytes in effect["categories_delta"].values():
                 assert shows_sizes or not delta_bytes or _says_change(by_category, delta_bytes)
-    for failure in comparison.failures:
+    for failure in () if format_.is_picture else comparison.failures:
         assert failure.reason in text or not failure.reason.replace(" ", "").isalnum()
+
+
+@every_format
+@every_diff
+@pytest.mark.parametrize("by", [None, *By])
+def test_it_renders_every_diff(format_: Format, diff: Diff, by: By | None) -> None:
+    rendered = format_.render_diff(diff, RenderOptions(by=by))
+    _is_well_formed(rendered)
+    assert rendered == format_.render_diff(diff, RenderOptions(by=by))
+
+
+@every_text_format
+@every_diff
+def test_a_diff_has_the_numbers_of_the_json(format_: Format, diff: Diff) -> None:
+    facts = json.loads(_text(format_named("json").render_diff(diff, RenderOptions())))
+    text = _text(format_.render_diff(diff, RenderOptions(width=200)))
+    _, *lines = text.splitlines()
+    if len(lines) == len(facts["buffers"]):
+        assert all(str(each["delta_bytes"]) in line for each, line in zip(facts["buffers"], lines, strict=True))
+        return
+    assert all(_says(text, side["footprint_bytes"]) for side in (facts["before"], facts["after"]))
+    assert (
+        format_.is_picture or not facts["footprint_delta_bytes"] or _says_change(text, facts["footprint_delta_bytes"])
+    )
+
+
+@every_text_format
+@every_diff
+def test_plain_options_give_a_diff_in_plain_ascii(format_: Format, diff: Diff) -> None:
+    assert _text(format_.render_diff(diff, RenderOptions(unicode=False))).isascii()
 
 
 @every_format

@@ -28,7 +28,9 @@ SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
 
 def compiled(spec: StepSpec) -> Report:
     with tempfile.TemporaryDirectory() as folder:
-        return analyze(compile_step(spec, choose_target("cpu"), dump_folder=Path(folder), progress=lambda _: None))
+        return analyze(
+            compile_step(spec, choose_target("cpu"), dump_folder=Path(folder), progress=lambda _: None).capture
+        )
 
 
 def transformer_with(*techniques: str) -> Report:

@@ -49,7 +49,7 @@ def report(label: str) -> Report:
     spec = build_step(workload="transformer", preset="tiny", overrides=SIZES, techniques=[label] if label else [])
     target = choose_target("h100-80gb")
     with tempfile.TemporaryDirectory() as folder:
-        return analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None))
+        return analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture)
 
 
 @pytest.fixture(params=TECHNIQUES)

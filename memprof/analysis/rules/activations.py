@@ -9,7 +9,7 @@ from memprof.analysis.values import Value
 
 
 def _explain(value: Value) -> tuple[Category, str] | None:
-    if value.phase is not Phase.FORWARD or not value.use & (Use.BACKWARD | Use.RECOMPUTE):
+    if value.computed_in is not Phase.FORWARD or not value.use & (Use.BACKWARD | Use.RECOMPUTE):
         return None
     return Category.ACTIVATIONS, "made in the forward pass, used in the backward pass"
 

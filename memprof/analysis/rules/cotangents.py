@@ -8,7 +8,7 @@ from memprof.analysis.values import Value
 
 
 def _explain(value: Value) -> tuple[Category, str] | None:
-    if value.phase is not Phase.BACKWARD:
+    if value.computed_in is not Phase.BACKWARD:
         return None
     return Category.COTANGENTS, "made and used in the backward pass"
 

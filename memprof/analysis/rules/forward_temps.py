@@ -8,7 +8,7 @@ from memprof.analysis.values import Value
 
 
 def _explain(value: Value) -> tuple[Category, str] | None:
-    if value.phase is not Phase.FORWARD:
+    if value.computed_in is not Phase.FORWARD:
         return None
     return Category.FORWARD_TEMPS, "made and used in the forward pass"
 

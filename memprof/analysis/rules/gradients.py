@@ -13,7 +13,7 @@ from memprof.analysis.values import Value
 
 
 def _explain(value: Value) -> tuple[Category, str] | None:
-    if value.phase is not Phase.BACKWARD:
+    if value.computed_in is not Phase.BACKWARD:
         return None
     if value.use & Use.GRADIENT:
         return Category.GRADIENTS, "made in the backward pass, used by the update"

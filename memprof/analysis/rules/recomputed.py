@@ -16,7 +16,7 @@ _XLA_REMAT = re.compile(r"\.remat\d*(\.\d+)*$")
 
 
 def _explain(value: Value) -> tuple[Category, str] | None:
-    if value.phase is Phase.RECOMPUTE:
+    if value.computed_in is Phase.RECOMPUTE:
         return Category.RECOMPUTED, "made by jax.checkpoint in the backward pass"
     if _XLA_REMAT.search(value.name):
         return Category.RECOMPUTED, "rematerialised by XLA to save memory"

@@ -11,7 +11,14 @@ from memprof.analysis.capture import TargetInfo
 from memprof.capture import xla_adapter
 from memprof.capture.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
 from memprof.capture.devices import has_accelerator_device
-from memprof.capture.targets.resolve import CPU, DEFAULT_GPU, LOCAL, DevicelessTarget, deviceless_target
+from memprof.capture.targets.resolve import (
+    CPU,
+    DEFAULT_GPU,
+    LOCAL,
+    DevicelessTarget,
+    check_can_run,
+    deviceless_target,
+)
 from memprof.errors import MemprofError
 
 
@@ -22,6 +29,21 @@ class ChosenTarget:
     info: TargetInfo
     device: jax.Device
     sharding: Any
+
+
+def spare_devices(name: str | None) -> None:
+    """Tell JAX, before it starts its backends, to leave devices alone that a target does not need.
+
+    Starting a device's backend takes hold of it. This is for a process that does nothing else.
+    """
+    if name not in (None, LOCAL) or not has_accelerator_device():
+        jax.config.update("jax_platforms", "cpu")
+
+
+def spare_missing_devices() -> None:
+    """Tell JAX not to look for devices where there are none, unless it has looked already: it would complain."""
+    if not has_accelerator_device() and not xla_adapter.has_started_backends():
+        jax.config.update("jax_platforms", "cpu")
 
 
 def choose_target(name: str | None) -> ChosenTarget:
@@ -44,8 +66,25 @@ def choose_target(name: str | None) -> ChosenTarget:
     if not missing:
         default = deviceless_target(DEFAULT_GPU)
         assert default is not None
-        return _deviceless(default, "no accelerator here, so the default GPU, compiled for without the device")
-    return _cpu(f"no accelerator here, and no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})")
+        reason = "no accelerator here, so the default GPU, compiled for without the device"
+        return _deviceless(default, reason)
+    reason = f"no accelerator here, and no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})"
+    return _cpu(reason)
+
+
+def choose_running_target(name: str | None) -> ChosenTarget:
+    """The device to run a step on: the one asked for, or the best that is there.
+
+    Raises:
+        MemprofError: the device asked for need not be there, so nothing runs on it.
+    """
+    check_can_run(name)
+    if name == CPU:
+        return _cpu("asked for")
+    if not has_accelerator_device():
+        reason = "no accelerator here" if name is None else "asked for; the local device is the CPU"
+        return _cpu(reason)
+    return _local("the accelerator of this machine" if name is None else "asked for")
 
 
 def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:
@@ -55,8 +94,6 @@ def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:
             f"compiling for {target.name} without the device needs {' and '.join(missing)}; install it with"
             f" {INSTALL_DEVICELESS}, or use --target cpu"
         )
-    # The CPU backend is the only one needed; starting a real one would take hold of the device.
-    jax.config.update("jax_platforms", "cpu")
     try:
         sharding = xla_adapter.deviceless_sharding(target.config)
     except Exception as error:  # XLA's own errors have no common type
@@ -73,7 +110,6 @@ def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:
 
 
 def _cpu(reason: str) -> ChosenTarget:
-    jax.config.update("jax_platforms", "cpu")
     info = TargetInfo(
         name=CPU, description="host CPU", platform="cpu", memory_bytes=None, compute_capability=None, reason=reason
     )

@@ -14,7 +14,10 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Facts of one GPU. `source` says where they come from: `xla` or `datasheet` (see gpus.toml)."""
+    """Facts of one GPU. `source` says where they come from: `xla` or `datasheet` (see gpus.toml).
+
+    `peak_flops_per_second` is that of dense 16-bit matrix products, from the vendor's datasheet; None: not looked up.
+    """
 
     name: str
     description: str
@@ -29,6 +32,7 @@ class Gpu:
     shared_memory_per_block_optin_bytes: int
     threads_per_multiprocessor: int
     source: str
+    peak_flops_per_second: float | None = None
 
     def target_config(self) -> str:
         """The text of a `stream_executor.GpuTargetConfigProto`.
@@ -70,3 +74,14 @@ def gpus() -> dict[str, Gpu]:
     """All GPUs of the catalogue by name, in alphabetical order."""
     text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
     return {name: Gpu(name=name, **facts) for name, facts in sorted(tomllib.loads(text).items())}
+
+
+def gpu_of_kind(device_kind: str) -> Gpu | None:
+    """The catalogue's record of a device by the vendor's name of it; None where there is none, or more than one.
+
+    The driver may leave out what the catalogue adds (`NVIDIA H200` for `NVIDIA H200 141GB HBM3e`).
+    """
+    same = [gpu for gpu in gpus().values() if gpu.description == device_kind]
+    longer = [gpu for gpu in gpus().values() if gpu.description.startswith(f"{device_kind} ")]
+    found = same or longer
+    return found[0] if len(found) == 1 else None

@@ -42,12 +42,25 @@ def deviceless_target(name: str) -> DevicelessTarget | None:
     if path.is_file():
         return _of_file(path)
     known = [*gpus(), LOCAL, CPU]
-    close = difflib.get_close_matches(name, known, n=1)
+    close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     raise MemprofError(
         f"There is no target '{name}'{hint}: choose from {', '.join(known)}, or give the path of a"
         " gpu_target_config.pbtxt that XLA exported on the real machine."
     )
+
+
+def check_can_run(name: str | None) -> None:
+    """Find out whether a step can run on a target.
+
+    Raises:
+        MemprofError: it is one that steps are only compiled for, or there is none of that name.
+    """
+    if name is not None and deviceless_target(name) is not None:
+        raise MemprofError(
+            f"{name} is a target to compile for; a step runs on a device that is there: use --target {LOCAL} or {CPU},"
+            " or leave --steps out"
+        )
 
 
 def _of_gpu(gpu: Gpu) -> DevicelessTarget:

@@ -1,8 +1,8 @@
-"""CSV: a report as one row per live buffer, a comparison as one row per configuration, with a line of titles.
+"""CSV: one row per live buffer, per configuration of a comparison, or per operation and shape of a diff.
 
-Numbers are whole bytes. Texts come from the user's program: what is not printable is escaped, so that a record is one
-line, and a text that a spreadsheet would run as a formula (it begins with `=`, `+`, `-` or `@`) gets an apostrophe
-before it. The JSON has every text unchanged.
+The first line has the titles. Numbers are whole bytes. Texts come from the user's program: what is not printable is
+escaped, so that a record is one line, and a text that a spreadsheet would run as a formula (it begins with `=`, `+`,
+`-` or `@`) gets an apostrophe before it. The JSON has every text unchanged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
+from memprof.analysis.diff import Diff
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.reports.format import Format, RenderOptions
-from memprof.reports.json_objects import Json, buffer_object
+from memprof.reports.json_objects import Json, buffer_object, matched_buffers_object
 from memprof.reports.text import printable
 
 _STARTS_FORMULA = ("=", "+", "-", "@")
@@ -28,6 +29,10 @@ _BUFFER_TITLES = (
     "size_bytes", "shape", "dtype", "category", "module", "phase", "name", "op", "source", "rule", "evidence",
     "start", "end", "offset",
 )  # fmt: skip
+_MATCHED_TITLES = (
+    "delta_bytes", "before_bytes", "after_bytes", "num_before", "num_after", "shape", "dtypes", "category", "module",
+    "op", "source",
+)  # fmt: skip
 _CONFIGURATION_TITLES = (
     "label",
     "footprint_bytes",
@@ -38,6 +43,13 @@ _CONFIGURATION_TITLES = (
     "flops",
     "recomputed_flops",
     "fits",
+    "measured_peak_bytes",
+    "resident_growth_bytes",
+    "step_seconds_median",
+    "examples_per_second",
+    "tokens_per_second",
+    "mfu",
+    "out_of_memory",
     "took_effect",
     "evidence",
     "failure",
@@ -57,8 +69,18 @@ def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
     return _table(_CONFIGURATION_TITLES, records, ascii_only=not options.unicode)
 
 
+def render_diff(diff: Diff, options: RenderOptions) -> str:
+    """The buffers of either report, matched by operation and shape, the largest change first."""
+    records = (_flattened(matched_buffers_object(each)) for each in diff.buffers)
+    return _table(_MATCHED_TITLES, records, ascii_only=not options.unicode)
+
+
 def _buffer(buffer: LiveBuffer) -> Record:
-    return {title: _flat(value) for title, value in buffer_object(buffer).items()}
+    return _flattened(buffer_object(buffer))
+
+
+def _flattened(values: Mapping[str, Json]) -> Record:
+    return {title: _flat(value) for title, value in values.items()}
 
 
 def _flat(value: Json) -> Field:
@@ -76,8 +98,24 @@ def _configuration(report: Report, effect: Effect) -> Record:
         "flops": report.flops,
         "recomputed_flops": report.recomputed_flops,
         "fits": report.fits,
+        **_measured(report),
         "took_effect": effect.took_effect,
         "evidence": effect.evidence,
+    }
+
+
+def _measured(report: Report) -> Record:
+    measured = report.measured
+    if measured is None:
+        return {}
+    return {
+        "measured_peak_bytes": measured.pool.peak_bytes if measured.pool else None,
+        "resident_growth_bytes": measured.resident.growth_bytes if measured.resident else None,
+        "step_seconds_median": measured.median_seconds,
+        "examples_per_second": measured.per_second(measured.num_examples),
+        "tokens_per_second": measured.per_second(measured.num_tokens),
+        "mfu": measured.utilization(report.flops - report.recomputed_flops),
+        "out_of_memory": measured.out_of_memory is not None,
     }
 
 
@@ -108,4 +146,5 @@ FORMAT = Format(
     summary="one row per buffer, or per configuration of a comparison, for spreadsheets and data frames",
     render_report=render_report,
     render_comparison=render_comparison,
+    render_diff=render_diff,
 )

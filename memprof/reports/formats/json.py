@@ -1,13 +1,14 @@
-"""JSON: all facts for other programs, in the schemas `memprof.report/1` and `memprof.comparison/1` (`docs/schema/`)."""
+"""JSON: all facts for other programs, in schemas with a version (`docs/schema/`)."""
 
 from __future__ import annotations
 
 import json
 
 from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format, RenderOptions
-from memprof.reports.json_objects import Json, comparison_object, report_object
+from memprof.reports.json_objects import Json, comparison_object, diff_object, report_object
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
@@ -22,6 +23,17 @@ def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
     """The comparison as one JSON object, whatever the options."""
     del options
     return _text(comparison_object(comparison), levels=4)
+
+
+def render_diff(diff: Diff, options: RenderOptions) -> str:
+    """The diff as one JSON object, whatever the options."""
+    del options
+    return _text(diff_object(diff), levels=2)
+
+
+def render_object(value: Json) -> str:
+    """Any other JSON object, as the reports are written."""
+    return _text(value, levels=2)
 
 
 def _text(value: Json, *, levels: int) -> str:
@@ -50,4 +62,5 @@ FORMAT = Format(
     summary="the whole report for other programs, in a versioned schema",
     render_report=render_report,
     render_comparison=render_comparison,
+    render_diff=render_diff,
 )

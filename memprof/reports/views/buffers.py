@@ -88,7 +88,7 @@ def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
 def _group_alike(buffers: Sequence[LiveBuffer]) -> list[_Alike]:
     groups: dict[tuple[object, ...], list[LiveBuffer]] = {}
     for buffer in buffers:
-        names = (_any_layer(buffer.op), _any_layer(buffer.module), buffer.source)
+        names = (any_layer(buffer.op), any_layer(buffer.module), buffer.source)
         key = (*names, buffer.size_bytes, buffer.shape, buffer.dtype, buffer.category, buffer.phase)
         groups.setdefault(key, []).append(buffer)
     alike = [_alike(members) for members in groups.values()]
@@ -99,10 +99,10 @@ def _alike(members: list[LiveBuffer]) -> _Alike:
     first = members[0]
     if len(members) == 1:
         return _Alike(first=first, module=first.module, op=first.op, count=1)
-    return _Alike(first=first, module=_any_layer(first.module), op=_any_layer(first.op), count=len(members))
+    return _Alike(first=first, module=any_layer(first.module), op=any_layer(first.op), count=len(members))
 
 
-def _any_layer(path: str) -> str:
+def any_layer(path: str) -> str:
     """`layers_3/mlp` and `layers_11/mlp` both become `layers_*/mlp`."""
     return _LAYER_NUMBER.sub("*", path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memprof.analysis.capture import TargetInfo, Toolchain
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
-from memprof.reports.document import Fact, Facts, Gauge, Heading, Part, Tone
+from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Part, Tone
 from memprof.reports.units import (
     format_bytes,
     format_count,
@@ -26,7 +26,6 @@ def setup_facts(report: Report) -> Facts:
     facts = [
         Fact(label="workload", values=(report.workload,)),
         Fact(label="techniques", values=report.techniques),
-        Fact(label="config", values=tuple(f"{name}={value}" for name, value in report.config.items())),
         Fact(label="model", values=_model(report)),
         Fact(label="target", values=(*target_values(report.target), report.target.reason)),
         Fact(label="toolchain", values=toolchain_values(report.toolchain)),
@@ -34,6 +33,14 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="took", values=_took(report)),
     ]
     return Facts(facts=tuple(fact for fact in facts if fact.values))
+
+
+def configuration(report: Report) -> tuple[Block, ...]:
+    """All fields of the workload's configuration: too many for the head of the page."""
+    if not report.config:
+        return ()
+    values = tuple(f"{name}={value}" for name, value in report.config.items())
+    return (Heading(text="Configuration", level=2), Facts(facts=(Fact(label="config", values=values),)))
 
 
 def gauge(report: Report) -> Gauge:

@@ -9,17 +9,24 @@ from memprof.reports.units import format_bytes, format_share
 
 _NAMED_ARGUMENTS = 3
 
-PROVENANCE = Note(
-    tone=Tone.MUTED,
-    text="Sizes, lifetimes and totals are the compiler's (XLA's buffer assignment). Category, module and phase are "
-    "inferred by memprof's rules. Nothing here was measured on a device.",
-)
+_NOT_MEASURED = "Nothing here was measured on a device."
+_MEASURED = "Only what stands under Measured was measured."
 
 
 def notes(report: Report) -> tuple[Note, ...]:
     """The notes that apply, the most urgent first."""
     found = [_unattributed(report), _unused_arguments(report)]
-    return (*(note for note in found if note is not None), PROVENANCE)
+    doubts = (Note(tone=Tone.WARNING, text=doubt) for doubt in report.doubts)
+    return (*(note for note in found if note is not None), *doubts, provenance(report))
+
+
+def provenance(report: Report) -> Note:
+    """Which numbers are the compiler's, which are inferred, and which are measured."""
+    text = (
+        "Sizes, lifetimes and totals are the compiler's (XLA's buffer assignment). Category, module and phase are "
+        f"inferred by memprof's rules. {_NOT_MEASURED if report.measured is None else _MEASURED}"
+    )
+    return Note(tone=Tone.MUTED, text=text)
 
 
 def _unattributed(report: Report) -> Note | None:

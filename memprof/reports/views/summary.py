@@ -8,15 +8,17 @@ from memprof.reports.views import header
 from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.categories import category_table
 from memprof.reports.views.groups import group_legend
+from memprof.reports.views.measured import measured_blocks
 from memprof.reports.views.modules import module_table
 from memprof.reports.views.notes import notes
+from memprof.reports.views.operations import operation_blocks
 from memprof.reports.views.timeline import timeline_chart
 
 DEFAULT_TOP = 10
 
 
 def summary_document(report: Report, *, depth: int, top: int) -> Document:
-    """Header, categories, timeline, modules, buffers, notes.
+    """Header, measurements, categories, timeline, modules, buffers, configuration, notes.
 
     Args:
         report: the facts.
@@ -30,11 +32,14 @@ def summary_document(report: Report, *, depth: int, top: int) -> Document:
             Heading(text="Memory", level=2),
             header.gauge(report),
             header.memory_facts(report),
+            *measured_blocks(report),
+            *operation_blocks(report, top=top),
             Heading(text="What the footprint is made of", level=2),
             category_table(report.categories),
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),
+            *header.configuration(report),
             Heading(text="Notes", level=2),
             *notes(report),
         )

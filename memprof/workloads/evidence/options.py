@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
-from memprof.workloads.evidence.reading import no, yes
+from memprof.workloads.evidence.reading import no, untold, yes
 from memprof.workloads.technique import ArgumentValue
 
 
@@ -12,7 +12,7 @@ def option_evidence(report: Report, argument: ArgumentValue | None, reference: R
     """Looks for any difference from the reference."""
     recorded = f"{argument} was passed to XLA and recorded"
     if reference is None:
-        return no(f"{recorded}; only a row without it would tell what it changed")
+        return untold(f"{recorded}; only a row without it would tell what it changed")
     if _shape(report) == _shape(reference):
         return no(f"{recorded}, but the program is the reference's: the same buffers at the peak, loops and operations")
     return yes(f"{recorded}, and the program differs from the reference's")

@@ -22,6 +22,11 @@ def no(evidence: str) -> Verdict:
     return Verdict(took_effect=False, evidence=evidence)
 
 
+def untold(evidence: str) -> Verdict:
+    """Returns the verdict that only a row without the technique would tell."""
+    return Verdict(took_effect=None, evidence=evidence)
+
+
 def used_arguments(report: Report, role: Role) -> tuple[ArgumentLeaf, ...]:
     """Returns the argument leaves of a role that the compiled program takes."""
     return tuple(leaf for leaf in report.arguments if leaf.role is role and leaf.parameter_number is not None)

@@ -135,8 +135,8 @@ def test_what_a_scan_stacks_up_for_the_backward_scan_is_kept_and_what_it_carries
     back.tuple(residuals, back.op("dh", "multiply", V, [d, residual], name))
     step.result(step.element(step.nodes[-1], 1))
     assert step.made("stack", "pushed", "h", "next_h") == (ACTIVATIONS, ACTIVATIONS, FORWARD_TEMPS, FORWARD_TEMPS)
-    # What the backward scan takes off the stack is a value of its own.
-    assert step.made("residual", "d", "dh") == (Category.COTANGENTS,) * 3
+    # What the backward scan takes off the stack holds what the forward scan has computed.
+    assert step.made("residual", "d", "dh") == (ACTIVATIONS, Category.COTANGENTS, Category.COTANGENTS)
 
 
 def test_an_input_cast_before_differentiation_belongs_to_the_pass_that_uses_it() -> None:
@@ -177,3 +177,25 @@ def test_a_random_mask_is_kept_although_it_depends_on_a_key_alone() -> None:
     step.op("dropped", "multiply", V, [step.h, mask], FORWARD)
     step.backward(mask)
     assert step.made("bits", "mask", "dropped") == (FORWARD_TEMPS, ACTIVATIONS, FORWARD_TEMPS)
+
+
+@pytest.mark.parametrize("opcode", ["copy", "transpose", "reshape", "slice", "reverse"])
+def test_what_the_backward_pass_only_puts_elsewhere_is_what_the_forward_pass_has_computed(opcode: str) -> None:
+    step = _Forward()
+    moved = step.op("moved", opcode, V, [step.h], BACKWARD)
+    step.backward(moved)
+    assert step.made("h", "moved") == (ACTIVATIONS, ACTIVATIONS)
+
+
+def test_what_the_backward_pass_only_puts_elsewhere_is_what_it_has_computed_itself() -> None:
+    step = _Forward()
+    again = step.op("again", "negate", V, [step.h], RECOMPUTED)
+    dy = step.op("dy", "negate", V, [step.x], BACKWARD)
+    moved = [step.op(f"moved_{node.name}", "transpose", V, [node], BACKWARD) for node in (again, dy, step.w)]
+    product = step.op("product", "multiply", V, moved[:2], BACKWARD)
+    step.backward(step.op("sum", "multiply", V, [product, moved[2]], BACKWARD))
+    assert step.made("moved_again", "moved_dy", "moved_params['w']") == (
+        Category.RECOMPUTED,
+        Category.COTANGENTS,
+        Category.PARAM_COPIES,
+    )

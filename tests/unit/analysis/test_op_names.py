@@ -92,7 +92,8 @@ def test_the_first_plain_scope_of_an_op_name(op_name: str, scope: str) -> None:
         ("state.params['Dense_0']['kernel']", ["state", "params", "Dense_0", "kernel"]),
         ("opt_state[0].mu['b']", ["opt_state", "0", "mu", "b"]),
         ("""params["it's"]['a b'][12]""", ["params", "it's", "a b", "12"]),
-        ("params['a.b']['c/d']", ["params", "a.b", "c/d"]),
+        ("params['a.b']['c/d']", ["params", "a.b", "c", "d"]),
+        ("params['net/~/linear']['w']", ["params", "net", "linear", "w"]),
     ],
 )
 def test_the_keys_of_a_path(path: str, keys: list[str]) -> None:
@@ -137,6 +138,12 @@ def test_the_longest_end_of_a_path_names_the_parameter() -> None:
     modules = ModulePaths(("params['scale']", "params['a']['scale']", "params['b']['a']['scale']"))
     paths = ("opt.mu['scale']", "opt.mu['a']['scale']", "opt.mu['b']['a']['scale']")
     assert [modules.of_argument(path) for path in paths] == ["", "a", "b/a"]
+
+
+def test_state_of_a_part_of_the_parameters_is_told_by_the_end_of_their_paths() -> None:
+    modules = ModulePaths(("base['up']['kernel']", "adapters['up']['low']", "adapters['down']['low']"))
+    paths = ("opt.mu['up']['low']", "opt.mu['down']['low']", "opt.mu['low']", "opt.mu['kernel'][0]", "opt.count")
+    assert [modules.of_argument(path) for path in paths] == ["adapters/up", "adapters/down", "", "base/up", ""]
 
 
 def test_the_name_of_a_parameter_within_its_module() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hlo import BACKWARD, FORWARD, PLAIN, Step, array, f32, tuple_of
+from measurements import GPU_RUN
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.measurement import OpTime
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import LiveBuffer, ModuleNode
 from memprof.analysis.timeline import Change, PhaseSpan
@@ -100,6 +103,7 @@ def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
         start=4,  # after three arguments and the constant
         end=8,  # the last event of the trace stands at dx
         offset=0,
+        held=(0, 7),  # see test_the_timeline_tells_what_comes_and_goes
     )
     assert (buffers[0].start, buffers[0].end, buffers[0].offset) == (5, 7, 16)
     assert (buffers[1].start, buffers[1].end, buffers[1].offset) == (0, 11, None)
@@ -206,6 +210,22 @@ def test_memory_that_is_taken_again_is_held_twice() -> None:
     )
     held = [(buffer.name, buffer.start, buffer.end) for buffer in report.buffers if buffer.offset is not None]
     assert held == [("t", 2, 4), ("y", 3, 4), ("z", 4, 4)]
+
+
+def test_each_temp_buffer_knows_its_two_changes_of_the_timeline() -> None:
+    report = analyze(_step().capture())
+    assert {buffer.name: buffer.held for buffer in report.temp_buffers} == {
+        "h": (0, 7),
+        "t": (1, 3),
+        "dw": (2, 6),
+        "dx": (4, 5),
+    }
+    assert all(buffer in report.temp_buffers for buffer in report.buffers if buffer.held)
+    for buffer in report.temp_buffers:
+        assert buffer.held is not None
+        born, died = (report.timeline.changes[place] for place in buffer.held)
+        assert born == Change(buffer.start, buffer.category, buffer.size_bytes)
+        assert died == Change(buffer.end, buffer.category, -buffer.size_bytes)
 
 
 def test_a_temp_block_of_pointers_alone_holds_nothing_at_the_peak() -> None:
@@ -360,3 +380,33 @@ def test_a_trace_that_replays_to_another_peak_is_an_error() -> None:
     del events[freed]
     with pytest.raises(InternalError, match=r"the live peak .* \(132\) .* \(124\)"):
         analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+
+
+def test_the_operations_of_a_trace_are_joined_by_name() -> None:
+    times = (
+        OpTime(name="h", seconds=0.5, num_calls=2),
+        OpTime(name="new_w", seconds=0.25, num_calls=2),
+        OpTime(name="from elsewhere", seconds=0.125, num_calls=1),
+    )
+    capture = replace(_step().capture(), measured=replace(GPU_RUN, op_times=times))
+    costs = analyze(capture).op_costs
+    assert [(cost.name, cost.seconds, cost.num_calls) for cost in costs] == [
+        ("h", 0.5, 2),
+        ("new_w", 0.25, 2),
+        ("from elsewhere", 0.125, 1),
+    ]
+    h, new_w, elsewhere = costs
+    assert (h.op, h.phase, h.module) == ("jit(step)/jvp(Net)/a/mul", Phase.FORWARD, "a")
+    assert (h.category, h.held_bytes) == (Category.ACTIVATIONS, 16)
+    # It updates the parameter in place: that memory is the argument's.
+    assert (new_w.phase, new_w.category, new_w.held_bytes) == (Phase.UPDATE, None, 0)
+    assert (elsewhere.op, elsewhere.phase, elsewhere.module, elsewhere.category) == ("", Phase.NONE, "", None)
+    assert analyze(_step().capture()).op_costs == ()
+
+
+def test_the_timeline_says_which_module_is_at_work() -> None:
+    timeline = analyze(_step().capture()).timeline
+    spans = timeline.modules
+    assert {span.path for span in spans} == {"a"}
+    assert all(0 <= span.start <= span.end < timeline.num_positions for span in spans)
+    assert all(before.end < after.start for before, after in itertools.pairwise(spans))

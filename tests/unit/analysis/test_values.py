@@ -41,6 +41,7 @@ def test_a_value_carries_the_facts_of_its_instruction() -> None:
         operation=5,  # after the five arguments
         module="b",
         phase=Phase.FORWARD,
+        computed_in=Phase.FORWARD,
         origin=Origin.BATCH | Origin.FORWARD,
         use=Use.BACKWARD,
     )

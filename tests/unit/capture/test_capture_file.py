@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from hlo import FORWARD, Step, f32
+from measurements import CPU_RUN, GPU_RUN
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
@@ -88,6 +89,18 @@ def test_numbers_that_json_writes_without_a_point_are_still_floats(written: Path
 
 def test_what_a_later_version_adds_to_the_manifest_is_skipped(written: Path) -> None:
     _edit(written, lambda manifest: manifest.update(more=[1, 2, 3]))
+    assert read_capture(written) == _capture()
+
+
+def test_a_measurement_survives(path: Path) -> None:
+    for measured in (GPU_RUN, CPU_RUN):
+        path.unlink(missing_ok=True)
+        write_capture(_capture(measured=measured), path)
+        assert read_capture(path).measured == measured
+
+
+def test_a_capture_from_before_steps_were_run_is_still_read(written: Path) -> None:
+    _edit(written, lambda manifest: manifest.pop("measured"))
     assert read_capture(written) == _capture()
 
 

@@ -72,8 +72,8 @@ def test_a_comparison_field_by_field() -> None:
             "param_copies": 12 * 2 * 7_087_872,
         },
         "took_effect": False,
-        "evidence": "bf16: 100% of the bytes of activations but the logits are bf16; scan: expected a loop of 12 "
-        "iterations over the layers, but the program has no loop",
+        "evidence": "scan: expected a loop of 12 iterations over the layers, but the program has no loop; "
+        "bf16: 100% of the bytes of activations but the logits are bf16",
     }
     assert [effect["took_effect"] for effect in comparison["effects"]] == [None, False, True]
     assert comparison["failures"] == [

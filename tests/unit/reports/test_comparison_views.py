@@ -19,7 +19,6 @@ from memprof.reports.views.by import By
 from memprof.reports.views.compare.document import comparison_document
 from memprof.reports.views.compare.modules import module_shares
 from memprof.reports.views.compare.rows import Order, compared_rows
-from memprof.reports.views.compare.verdicts import PROVENANCE
 
 
 def _document(
@@ -202,8 +201,8 @@ def test_evidence_comes_flagged_rows_first() -> None:
     assert [(note.tone, note.text) for note in notes[1:5]] == [
         (
             Tone.BAD,
-            "bf16+scan: bf16: 100% of the bytes of activations but the logits are bf16; scan: expected a loop of 12 "
-            "iterations over the layers, but the program has no loop",
+            "bf16+scan: scan: expected a loop of 12 iterations over the layers, but the program has no loop; bf16: "
+            "100% of the bytes of activations but the logits are bf16",
         ),
         (Tone.GOOD, "bf16+remat: bf16: 100% of the bytes of activations but the logits are bf16"),
         (Tone.MUTED, "baseline: nothing to look for"),
@@ -216,7 +215,12 @@ def test_evidence_comes_flagged_rows_first() -> None:
             "a card of 8 GiB; jax: 0.10.2, 0.12.0; jaxlib: 0.10.2, 0.12.0; "
             "XLA_FLAGS: --xla_gpu_enable_triton_gemm=false, none.",
         ),
-        (PROVENANCE.tone, PROVENANCE.text),
+        (
+            Tone.MUTED,
+            "Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are "
+            "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
+            "program. Nothing here was measured on a device.",
+        ),
     ]
 
 
@@ -272,7 +276,7 @@ def test_what_belongs_to_nothing_is_named() -> None:
 
 
 def test_there_is_no_comparison_buffer_by_buffer() -> None:
-    with pytest.raises(MemprofError, match=r"^Buffers of different programs cannot be matched one by one\."):
+    with pytest.raises(MemprofError, match=r"^Buffers of several programs cannot be shown side by side\."):
         _document(comparisons_data.techniques(), By.BUFFER)
 
 

@@ -50,6 +50,33 @@ def test_the_schema_describes_every_field_and_nothing_else() -> None:
         assert list(schema["properties"]) == schema["required"] == list(value), part
 
 
+def test_the_schema_describes_every_field_of_a_measurement() -> None:
+    schema = _SCHEMA["properties"]["measured"]
+    parts = schema["properties"]
+    gpu, failed = _json("measured_on_gpu")["measured"], _json("out_of_memory")["measured"]
+    described = [
+        (schema, gpu),
+        (parts["pool"], gpu["pool"]),
+        (parts["pool"]["properties"]["before_steps"], gpu["pool"]["before_steps"]),
+        (parts["driver"], gpu["driver"]),
+        (parts["resident"], _json("measured_on_cpu")["measured"]["resident"]),
+        (parts["out_of_memory"], failed["out_of_memory"]),
+        (parts["ops"]["items"], gpu["ops"][0]),
+    ]
+    for part, value in described:
+        assert list(part["properties"]) == part["required"] == list(value)
+
+
+def test_a_measurement_stands_beside_the_prediction() -> None:
+    measured = _json("measured_on_gpu")["measured"]
+    # Four steps of 10, 20, 30 and 40 ms: the median is 25 ms, so 8 examples and 8,192 tokens make 320 and 327,680/s.
+    assert measured["step_seconds_median"] == 0.025
+    assert (measured["examples_per_second"], measured["tokens_per_second"]) == (320, 327_680)
+    # 6.53 TFLOP in 25 ms are 261.2 TFLOP/s, of 989.4.
+    assert measured["mfu"] == pytest.approx(261.2 / 989.4)
+    assert (measured["peak_bytes"], measured["predicted_bytes"]) == (1536, 1024)
+
+
 def test_the_schema_rejects_what_is_wrong() -> None:
     validator = Draft202012Validator(_SCHEMA)
     for change in ({"footprint_bytes": -1}, {"schema": "memprof.report/2"}, {"categories": {"params": 1}}):

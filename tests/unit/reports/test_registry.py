@@ -14,15 +14,21 @@ from memprof.reports.registry import format_named, formats
 def test_formats_are_found_by_their_files() -> None:
     assert [(found.name, found.suffix) for found in formats()] == [
         ("csv", ".csv"),
+        ("html", ".html"),
         ("json", ".json"),
         ("markdown", ".md"),
+        ("perfetto", ".perfetto.json"),
+        ("png", ".png"),
+        ("speedscope", ".speedscope.json"),
+        ("svg", ".svg"),
         ("terminal", ".txt"),
     ]
     assert all(format_named(found.name) is found for found in formats())
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
-    with pytest.raises(MemprofError, match=r"^There is no format 'pdf'\. Use one of: csv, json, markdown, terminal\.$"):
+    allowed = "csv, html, json, markdown, perfetto, png, speedscope, svg, terminal"
+    with pytest.raises(MemprofError, match=rf"^There is no format 'pdf'\. Use one of: {allowed}\.$"):
         format_named("pdf")
 
 

@@ -12,10 +12,14 @@ from memprof.reports.units import (
     format_count,
     format_exact_bytes,
     format_flops,
+    format_fraction,
+    format_rate,
     format_ratio,
     format_seconds,
     format_share,
+    format_short_seconds,
     format_signed_bytes,
+    format_signed_share,
 )
 
 _FACTORS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
@@ -132,3 +136,29 @@ def test_durations(seconds: float, text: str) -> None:
 def test_array_types_read_as_xla_prints_them() -> None:
     assert format_array_type("bf16", (8, 1024)) == "bf16[8,1024]"
     assert format_array_type("s32", ()) == "s32[]"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(8.52e-05, "85.2 µs"), (0.00142, "1.42 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (75, "75.0 s")],
+)
+def test_a_measured_duration_keeps_three_digits(seconds: float, text: str) -> None:
+    assert format_short_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.5, "0.50"), (12.44, "12.4"), (99.96, "100"), (42_190, "42.2K")])
+def test_a_rate(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+@pytest.mark.parametrize(("fraction", "text"), [(0, "0.0%"), (0.0001, "<0.1%"), (0.413, "41.3%")])
+def test_a_measured_share(fraction: float, text: str) -> None:
+    assert format_fraction(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("delta", "whole", "text"),
+    [(0, 7, "0%"), (-1, 1000, "-0.1%"), (1, 10_000, "+<0.1%"), (5, 0, "of nothing"), (50, 1, "+5,000%")],
+)
+def test_a_difference_in_percent(delta: int, whole: int, text: str) -> None:
+    assert format_signed_share(delta, whole) == text

@@ -18,7 +18,7 @@ from memprof.reports.views.by import By, by_document
 from memprof.reports.views.categories import category_table
 from memprof.reports.views.cells import share_table
 from memprof.reports.views.modules import module_table
-from memprof.reports.views.notes import PROVENANCE, notes
+from memprof.reports.views.notes import notes, provenance
 from memprof.reports.views.sources import short_names
 from memprof.reports.views.summary import summary_document
 from memprof.reports.views.timeline import timeline_chart
@@ -50,6 +50,7 @@ def test_the_summary_says_everything_once() -> None:
         "Live bytes over program order",
         "By module",
         "Largest buffers at the peak",
+        "Configuration",
         "Notes",
     ]
 
@@ -65,7 +66,6 @@ def test_the_header_names_the_setup() -> None:
     assert {fact.label: fact.values for fact in facts.facts} == {
         "workload": ("tiny",),
         "techniques": ("baseline",),
-        "config": ("batch_size=8", "seq_len=1024", "grad_clip=inf", "preset=None"),
         "model": ("0 parameters", "6.53 TFLOP a step (counted in the traced program)"),
         "target": (
             "cpu",
@@ -82,6 +82,14 @@ def test_the_header_names_the_setup() -> None:
             "memprof 0.1.0",
         ),
         "took": ("lowering 840 ms", "compiling 7.3 s", "analysis 312 ms"),
+    }
+
+
+def test_the_configuration_comes_after_the_numbers() -> None:
+    document = summary_document(reports_data.on_cpu(), depth=2, top=10)
+    *_, facts = (block for block in document.blocks if isinstance(block, Facts))
+    assert {fact.label: fact.values for fact in facts.facts} == {
+        "config": ("batch_size=8", "seq_len=1024", "grad_clip=inf", "preset=None")
     }
 
 
@@ -284,9 +292,9 @@ def test_notes_tell_of_unattributed_bytes_and_unused_arguments() -> None:
             text="The step never uses 1 of its arguments (4.00 KiB): batch['weights']. jit drops them, so they are not "
             "in the footprint, but whoever calls the step still holds them.",
         ),
-        PROVENANCE,
+        provenance(reports_data.on_cpu()),
     )
-    assert notes(reports_data.one_buffer()) == (PROVENANCE,)
+    assert notes(reports_data.one_buffer()) == (provenance(reports_data.one_buffer()),)
 
 
 def test_many_unused_arguments_are_not_all_named() -> None:

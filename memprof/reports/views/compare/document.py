@@ -22,7 +22,9 @@ from memprof.reports.views.groups import group_legend
 from memprof.reports.views.sources import short_names
 
 
-def comparison_document(comparison: Comparison, *, by: By | None, depth: int, top: int, order: Order) -> Document:
+def comparison_document(
+    comparison: Comparison, *, by: By | None, depth: int, top: int, order: Order, with_differences: bool = False
+) -> Document:
     """The whole comparison, or the differences by one key alone.
 
     Args:
@@ -31,6 +33,7 @@ def comparison_document(comparison: Comparison, *, by: By | None, depth: int, to
         depth: levels, where `by` is the module.
         top: rows of the table of differences; the rest is summed up in one.
         order: how the configurations follow one another.
+        with_differences: whether the whole has the differences by category and by module too, where there is room.
 
     Raises:
         MemprofError: there is no view of a comparison by `by`.
@@ -39,7 +42,10 @@ def comparison_document(comparison: Comparison, *, by: By | None, depth: int, to
     failures = tuple(replace(failure, label=row_name(comparison, failure.label)) for failure in comparison.failures)
     if not rows:
         return Document(blocks=(header.title(comparison), *failure_blocks(failures)))
-    body = _whole(rows, failures) if by is None else _differences(rows, by=by, depth=depth, top=top)
+    body = _whole(rows, failures) if by is None else difference_blocks(rows, by=by, depth=depth, top=top)
+    if with_differences and by is None and len(rows) > 1:
+        for key in (By.CATEGORY, By.MODULE):
+            body += difference_blocks(rows, by=key, depth=depth, top=top)
     return Document(
         blocks=(
             header.title(comparison),
@@ -64,7 +70,12 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
     )
 
 
-def _differences(rows: Sequence[ComparedRow], *, by: By, depth: int, top: int) -> tuple[Block, ...]:
+def difference_blocks(rows: Sequence[ComparedRow], *, by: By, depth: int, top: int) -> tuple[Block, ...]:
+    """The reference's sizes by one key, and what the other rows change.
+
+    Raises:
+        MemprofError: there is no view of a comparison by `by`.
+    """
     name = _reference(rows).name
     top = max(top, len(Category)) if by is By.CATEGORY else top  # there are never too many of them
     return (
@@ -89,8 +100,8 @@ def _shares(rows: Sequence[ComparedRow], *, by: By, depth: int) -> tuple[Share, 
             return shares_by([report.by_phase for report in reports], label=lambda phase: _name(phase_name(phase), by))
         case By.BUFFER:
             raise MemprofError(
-                "Buffers of different programs cannot be matched one by one. Compare by category, module, source, "
-                "dtype or phase."
+                "Buffers of several programs cannot be shown side by side. Compare by category, module, source, dtype "
+                "or phase; `memprof show A.memprof --diff B.memprof` matches the buffers of two captures."
             )
 
 

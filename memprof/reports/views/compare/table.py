@@ -10,7 +10,7 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import FailedRow
 from memprof.analysis.report import Report
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table, Tone
-from memprof.reports.units import format_bytes, format_flops, format_ratio
+from memprof.reports.units import format_bytes, format_flops, format_rate, format_ratio, format_short_seconds
 from memprof.reports.views.cells import aside_cell, change_cell, size_cell
 from memprof.reports.views.compare.rows import ComparedRow
 from memprof.reports.views.groups import CATEGORY_GROUPS, sum_of_group
@@ -38,6 +38,7 @@ def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRo
         ),
         *_sizes(rows),
         *_flops(rows),
+        *_measured(rows),
         _Field(column=Column(title="fits", priority=1), cell=_fits),
         _Field(column=Column(title="effect", priority=1), cell=_effect),
     ]
@@ -73,6 +74,47 @@ def _flops(rows: Sequence[ComparedRow]) -> list[_Field]:
         for title, count in counts.items()
         if any(count(row.report) for row in rows)
     ]
+
+
+def _measured(rows: Sequence[ComparedRow]) -> list[_Field]:
+    """Step time, throughput and peak, where any row was run. Tokens count rather than examples where there are any."""
+    runs = [row.report.measured for row in rows if row.report.measured is not None]
+    if not runs:
+        return []
+    has_tokens = any(run.num_tokens is not None for run in runs)
+    fields = [
+        _Field(column=_number("step", priority=1), cell=_step_time),
+        _Field(
+            column=_number("tokens/s" if has_tokens else "examples/s", priority=2),
+            cell=partial(_throughput, has_tokens=has_tokens),
+        ),
+    ]
+    if any(run.pool is not None for run in runs):
+        fields.append(_Field(column=_number("measured", priority=1), cell=_measured_peak))
+    return fields
+
+
+def _step_time(row: ComparedRow) -> Cell:
+    measured = row.report.measured
+    if measured is None:
+        return aside_cell("-")
+    if measured.out_of_memory is not None:
+        return Cell(text="out of memory", key=Tone.BAD, is_verdict=True)
+    seconds = measured.median_seconds
+    return aside_cell("-") if seconds is None else Cell(text=format_short_seconds(seconds))
+
+
+def _throughput(row: ComparedRow, *, has_tokens: bool) -> Cell:
+    measured = row.report.measured
+    if measured is None:
+        return aside_cell("-")
+    rate = measured.per_second(measured.num_tokens if has_tokens else measured.num_examples)
+    return aside_cell("-") if rate is None else Cell(text=format_rate(rate))
+
+
+def _measured_peak(row: ComparedRow) -> Cell:
+    pool = row.report.measured.pool if row.report.measured else None
+    return aside_cell("-") if pool is None or pool.peak_bytes is None else size_cell(pool.peak_bytes)
 
 
 def _number(title: str, *, priority: int = 0) -> Column:

@@ -10,12 +10,8 @@ from memprof.reports.document import Block, Heading, Note, Tone
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.compare.rows import ComparedRow
 
-PROVENANCE = Note(
-    tone=Tone.MUTED,
-    text="Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are inferred "
-    "by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced program. Nothing "
-    "here was measured on a device.",
-)
+_NOT_MEASURED = "Nothing here was measured on a device."
+_MEASURED = "Step time and throughput were measured, each row in a process of its own."
 
 
 def effect_blocks(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
@@ -41,7 +37,7 @@ def failure_blocks(failures: Sequence[FailedRow]) -> tuple[Block, ...]:
 def notes(comparison: Comparison, rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     """What makes the rows harder to compare, and where the numbers come from."""
     found = [_differences(comparison), _unattributed(rows)]
-    return (*(note for note in found if note is not None), PROVENANCE)
+    return (*(note for note in found if note is not None), _provenance(rows))
 
 
 def _evidence(row: ComparedRow, tone: Tone) -> Note:
@@ -55,6 +51,16 @@ def _differences(comparison: Comparison) -> Note | None:
         return None
     text = f"The rows differ in more than their techniques. {'; '.join(comparison.differences)}."
     return Note(tone=Tone.WARNING, text=text)
+
+
+def _provenance(rows: Sequence[ComparedRow]) -> Note:
+    was_measured = any(row.report.measured is not None for row in rows)
+    text = (
+        "Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are inferred "
+        "by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced program. "
+        f"{_MEASURED if was_measured else _NOT_MEASURED}"
+    )
+    return Note(tone=Tone.MUTED, text=text)
 
 
 def _unattributed(rows: Sequence[ComparedRow]) -> Note | None:

@@ -1,0 +1,41 @@
+"""Amounts of memory as people write them: `40GiB`, `2 GB`, and shares of a whole such as `6%`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from memprof.errors import MemprofError
+
+_UNITS = {
+    "B": 1,
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGTP", start=1)},
+    **{f"{letter}B": 1000**power for power, letter in enumerate("KMGTP", start=1)},
+}
+_UNITS_BY_LOWER_CASE = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
+_NUMBER = r"(\d+(?:\.\d+)?)"
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes that a text means, rounded down: `40GiB`, `1.5 TiB`, `80GB` (decimal), `1024B`.
+
+    Raises:
+        MemprofError: it is no amount above zero with a unit.
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([A-Za-z]+)", text.strip())
+    unit_bytes = _UNITS_BY_LOWER_CASE.get(match.group(2).lower()) if match else None
+    if match is None or unit_bytes is None:
+        raise MemprofError(
+            f"'{text}' is no amount of memory: write a number and a unit, for example 40GiB or 512MiB (binary),"
+            " 80GB (decimal) or 1024B"
+        )
+    size_bytes = int(Fraction(match.group(1)) * unit_bytes)
+    if not size_bytes:
+        raise MemprofError(f"'{text}' is no memory at all; write an amount above zero, for example 40GiB")
+    return size_bytes
+
+
+def parse_share(text: str) -> Fraction | None:
+    """The fraction that a percentage means (`6%`, `+2.5%`); None where the text is none."""
+    match = re.fullmatch(rf"\+?{_NUMBER}\s*%", text.strip())
+    return Fraction(match.group(1)) / 100 if match else None

@@ -1,0 +1,134 @@
+"""The largest value that fits, in few measurements: a search that knows how footprints grow.
+
+Each measurement is a compile, so it is the measurements that count. The footprint of a step is close to piecewise
+linear in the batch: each program point holds a fixed part and a part per example, and the highest of them decides. The
+search therefore goes where the line through the two nearest measured values meets the budget (the secant method), and
+ends when one value fits and the next one does not. A line that misleads, at a kink for example, is followed by a
+halving step, so that the search takes at most a few times the measurements of plain bisection.
+
+    find_largest({1: 10, 2: 20, ...}.__getitem__, start=4, step=1, budget_bytes=75)      # 7
+
+Nothing here knows what is measured: `measure` says how many bytes a value takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memprof.errors import MemprofError
+
+MAX_VALUE = 2**31 - 1  # sizes of arrays are 32-bit numbers in most programs
+_NUM_STEEP_LEAPS = 4  # after so many the steepest slope seen is no guide
+_LARGEST_LEAP = 16  # a line is not trusted further than this many times the largest value measured
+
+
+class NothingFitsError(MemprofError):
+    """Not even the smallest value fits."""
+
+
+def find_largest(measure: Callable[[int], int], *, start: int, step: int, budget_bytes: int, field: str = "it") -> int:
+    """The largest value whose footprint is within the budget, while that of the value after it is not.
+
+    Args:
+        measure: the footprint of a value, in bytes. Called once for each value.
+        start: where to begin; a multiple of `step`.
+        step: only multiples of it are tried.
+        budget_bytes: what a footprint must not exceed.
+        field: what the messages call the value.
+
+    Raises:
+        NothingFitsError: the smallest value is too much.
+        MemprofError: the footprint does not depend on the value, or stays within the budget whatever the value.
+    """
+    assert start > 0, start
+    assert start % step == 0, (start, step)
+    return _Search(measure, step=step, budget_bytes=budget_bytes, field=field).run(start // step)
+
+
+class _Search:
+    """The state of one search. Counts in steps: `number` times `step` is the value."""
+
+    def __init__(self, measure: Callable[[int], int], *, step: int, budget_bytes: int, field: str) -> None:
+        self._measure = measure
+        self._step = step
+        self._budget_bytes = budget_bytes
+        self._field = field
+        self._sizes: dict[int, int] = {}
+
+    def run(self, start: int) -> int:
+        fits, exceeds = self._bracket(start)
+        narrowed, confirmed = True, False
+        while exceeds - fits > 1:
+            width, crossing = exceeds - fits, self._crossing(fits, exceeds)
+            # Where the line says that `fits` is the answer, its neighbour ends the search; but not twice running, lest
+            # a line that misleads be followed one by one.
+            confirms = crossing == fits and not confirmed
+            number = max(crossing, fits + 1) if confirms or narrowed else (fits + exceeds) // 2
+            if self._fits(number):
+                fits = number
+            else:
+                exceeds = number
+            halved = not (confirms or narrowed)
+            narrowed, confirmed = halved or (exceeds - fits <= width // 2), confirms
+        return fits * self._step
+
+    def _bracket(self, start: int) -> tuple[int, int]:
+        """A number that fits and a larger one that does not."""
+        if not self._fits(start):
+            return self._smallest(start), start
+        fits, above, steepest = start, 2 * start, 0.0
+        num_leaps = 0
+        while self._fits(above):
+            self._check_growth(fits, above)
+            steepest = max(steepest, (self._size(above) - self._size(fits)) / (above - fits))
+            following = self._next_above(fits, above)
+            if num_leaps < _NUM_STEEP_LEAPS and steepest:
+                # Where XLA saves memory by itself the line is flat for a while and then as steep as before: to trust
+                # its flat part would lead far beyond the budget.
+                gap_bytes = self._budget_bytes - self._size(above)
+                following = min(following, above + max(1, int(gap_bytes / steepest)))
+            num_leaps += 1
+            fits, above = above, following
+        return fits, above
+
+    def _smallest(self, start: int) -> int:
+        if start == 1 or not self._fits(1):
+            raise NothingFitsError(f"not even {self._field}={self._step} fits")
+        return 1
+
+    def _check_growth(self, below: int, above: int) -> None:
+        """Two equal footprints may lie on a plateau; a third far off says that the value does not matter."""
+        if self._size(below) != self._size(above):
+            return
+        far = above * _LARGEST_LEAP
+        if far * self._step <= MAX_VALUE and self._size(far) == self._size(above):
+            raise MemprofError(
+                f"the footprint does not depend on {self._field}: it is the same {self._size(above):,} bytes at"
+                f" {below * self._step:,}, {above * self._step:,} and {far * self._step:,}"
+            )
+
+    def _next_above(self, below: int, above: int) -> int:
+        """Where the line through two numbers that fit meets the budget, but always further up."""
+        largest = MAX_VALUE // self._step
+        if above >= largest:
+            raise MemprofError(
+                f"every {self._field} up to {above * self._step:,} fits: the footprint is then"
+                f" {self._size(above):,} of {self._budget_bytes:,} bytes"
+            )
+        crossing = self._crossing(below, above)
+        return min(max(crossing, above + 1), above * _LARGEST_LEAP, largest)
+
+    def _crossing(self, below: int, above: int) -> int:
+        """The last number within the budget, if the footprint were a line through the two."""
+        size, rise = self._size(below), self._size(above) - self._size(below)
+        if rise <= 0:
+            return above * _LARGEST_LEAP
+        return below + (self._budget_bytes - size) * (above - below) // rise
+
+    def _fits(self, number: int) -> bool:
+        return self._size(number) <= self._budget_bytes
+
+    def _size(self, number: int) -> int:
+        if number not in self._sizes:
+            self._sizes[number] = self._measure(number * self._step)
+        return self._sizes[number]

@@ -1,0 +1,1 @@
+"""The gate for CI: a report against limits and against a baseline."""

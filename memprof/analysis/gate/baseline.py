@@ -1,0 +1,132 @@
+"""What a check remembers of a report: sums alone, no program and no source, so that it can lie in a repository.
+
+    write_baseline(baseline_of(report), Path("baseline.json"))
+
+The schema is `memprof.baseline/1`: fields may be added, never renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from memprof.analysis.categories import Category
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.errors import MemprofError
+
+SCHEMA = "memprof.baseline/1"
+_NUM_BUFFERS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Sums of one report.
+
+    Attributes:
+        origin: what must be alike for sums to be comparable, by name: workload, techniques, target.
+        toolchain: versions, by name; where they differ, sums may differ for that reason alone.
+        categories, modules: bytes by category, and by module without the modules in it; each adds up to the footprint.
+        buffers: bytes of the largest kinds of buffers (type, category, module, operation).
+    """
+
+    label: str
+    origin: Mapping[str, str]
+    toolchain: Mapping[str, str]
+    footprint_bytes: int
+    live_peak_bytes: int
+    categories: Mapping[str, int]
+    modules: Mapping[str, int]
+    buffers: Mapping[str, int]
+
+
+def baseline_of(report: Report) -> Baseline:
+    """The sums of a report."""
+    buffers: Counter[str] = Counter()
+    for buffer in report.buffers:
+        buffers[_kind(buffer)] += buffer.size_bytes
+    tools = report.toolchain
+    return Baseline(
+        label=report.label,
+        origin={
+            "workload": report.workload,
+            "techniques": "+".join(report.techniques) or "none",
+            "target": report.target.name,
+        },
+        toolchain={
+            "jax": tools.jax,
+            "jaxlib": tools.jaxlib,
+            "XLA_FLAGS": tools.xla_flags or "none",
+            "memprof": tools.memprof,
+        },
+        footprint_bytes=report.footprint_bytes,
+        live_peak_bytes=report.live_peak_bytes,
+        categories={category.value: report.categories[category] for category in Category},
+        modules=dict(_own_bytes(report.modules)),
+        buffers=dict(buffers.most_common(_NUM_BUFFERS)),
+    )
+
+
+def write_baseline(baseline: Baseline, path: Path) -> None:
+    """Write a baseline, in the place of one that is there.
+
+    Raises:
+        MemprofError: the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps({"schema": SCHEMA, **asdict(baseline)}, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise MemprofError(f"the baseline cannot be written to {path}: {error.strerror or error}") from error
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline.
+
+    Raises:
+        MemprofError: there is no such file, or it is none, or of another schema.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MemprofError(f"there is no baseline {path}; write it with --update") from error
+    except (OSError, ValueError) as error:
+        raise MemprofError(f"{path} is no baseline ({error}); write it again with --update") from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        raise MemprofError(f"{path} has schema {schema!r}, but '{SCHEMA}' was expected; write it again with --update")
+    return _from_json(found, path)
+
+
+def _from_json(found: dict[str, Any], path: Path) -> Baseline:
+    try:
+        return Baseline(
+            label=str(found["label"]),
+            origin={str(name): str(value) for name, value in found["origin"].items()},
+            toolchain={str(name): str(value) for name, value in found["toolchain"].items()},
+            footprint_bytes=int(found["footprint_bytes"]),
+            live_peak_bytes=int(found["live_peak_bytes"]),
+            categories={str(name): int(size) for name, size in found["categories"].items()},
+            modules={str(name): int(size) for name, size in found["modules"].items()},
+            buffers={str(name): int(size) for name, size in found["buffers"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MemprofError(f"{path} is a damaged baseline ({error!r}); write it again with --update") from error
+
+
+def _own_bytes(root: ModuleNode) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        sums[node.path] += node.size_bytes - sum(child.size_bytes for child in node.children)
+        pending.extend(node.children)
+    return +sums
+
+
+def _kind(buffer: LiveBuffer) -> str:
+    """What buffers of two programs can be matched by: names of instructions change with every compile."""
+    shape = ",".join(map(str, buffer.shape))
+    return f"{buffer.dtype}[{shape}] {buffer.category.value} {buffer.module or '(no module)'}"

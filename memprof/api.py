@@ -1,0 +1,265 @@
+"""The Python API: what `import memprof` offers.
+
+profile = memprof.profile(train_step, state, batch, donate_argnums=(0,), target="h100-80gb")
+profile.footprint_bytes, profile.by("category"), profile.buffers[:10]
+print(profile)                              # the report of `memprof run`
+profile.save("step.memprof")                # and memprof.load("step.memprof")
+memprof.compare({"baseline": before, "remat": after})
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from memprof.analysis import comparison as comparisons
+from memprof.analysis.amounts import parse_bytes
+from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.capture.capture_file import read_capture, write_capture
+from memprof.errors import MemprofError
+from memprof.reports.format import RenderOptions
+from memprof.reports.registry import format_named
+from memprof.reports.web.fragment import comparison_fragment, html_fragment
+from memprof.workloads.fit import DEFAULT_RESERVE
+
+if TYPE_CHECKING:
+    from memprof.capture.step import StepSpec
+
+Key = Literal["category", "module", "source", "dtype", "phase"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One compiled step, and where its bytes are.
+
+    Attributes:
+        capture: the compiled program with its buffer assignment; what `save` writes.
+        report: every fact about it, as records.
+    """
+
+    capture: Capture
+    report: Report
+
+    @property
+    def footprint_bytes(self) -> int:
+        """What the allocator must hold to run the step: arguments, results, temporaries, constants."""
+        return self.report.footprint_bytes
+
+    @property
+    def live_peak_bytes(self) -> int:
+        """The most bytes that are live at once."""
+        return self.report.live_peak_bytes
+
+    @property
+    def categories(self) -> Mapping[Category, int]:
+        """Bytes of every category; they add up to the footprint."""
+        return self.report.categories
+
+    @property
+    def buffers(self) -> Sequence[LiveBuffer]:
+        """What is live at the peak, largest first."""
+        return self.report.buffers
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the footprint is within the target's memory; None where the target has no fixed amount."""
+        return self.report.fits
+
+    def by(self, key: Key) -> dict[str, int]:
+        """The footprint in bytes by category, module, source line, dtype or phase, largest first.
+
+        A module's bytes are those of its own values, without those of the modules in it, so that the sums of all keys
+        are equal. The empty key holds what has none.
+
+        Raises:
+            MemprofError: there is no such key.
+        """
+        sums: Mapping[str, Mapping[Any, int]] = {
+            "category": self.report.categories,
+            "module": _by_module(self.report.modules),
+            "source": self.report.by_source,
+            "dtype": self.report.by_dtype,
+            "phase": self.report.by_phase,
+        }
+        if key not in sums:
+            raise MemprofError(f"There is no key '{key}': choose from {', '.join(sums)}.")
+        found = {str(name): size for name, size in sums[key].items() if size}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def render(self, format: str = "terminal", *, width: int = 100) -> str | bytes:  # noqa: A002 - as on the command line
+        """The report in a format of `memprof show`: terminal (as plain text), json, html, ...; `png` is bytes.
+
+        Raises:
+            MemprofError: there is no such format.
+        """
+        return format_named(format).render_report(self.report, RenderOptions(width=width))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the capture to a file, from which `load` and `memprof show` make the report again.
+
+        Raises:
+            MemprofError: the file exists, or cannot be written.
+        """
+        path = Path(path)
+        write_capture(self.capture, path, overwrite=overwrite)
+        return path
+
+    def __str__(self) -> str:
+        return str(self.render())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_fragment(self.report)
+
+    def __repr__(self) -> str:
+        return f"<memprof.Profile {self.report.label}: {self.footprint_bytes:,} bytes on {self.report.target.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several profiles set beside the first one.
+
+    Attributes:
+        result: rows and effects, as records.
+    """
+
+    result: comparisons.Comparison
+
+    def render(self, format: str = "terminal", *, width: int = 100) -> str | bytes:  # noqa: A002 - as on the command line
+        """The comparison in a format of `memprof compare`: terminal (as plain text), json, html, ...; `png` is bytes.
+
+        Raises:
+            MemprofError: there is no such format.
+        """
+        return format_named(format).render_comparison(self.result, RenderOptions(width=width))
+
+    def __str__(self) -> str:
+        return str(self.render())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return comparison_fragment(self.result)
+
+
+def profile(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    target: str | None = None,
+    donate_argnums: Sequence[int] | int = (),
+    static_argnums: Sequence[int] | int = (),
+    roles: Mapping[str, Role | str] | None = None,
+    label: str | None = None,
+    compiler_options: Mapping[str, str] | None = None,
+    **kwargs: Any,
+) -> Profile:
+    """Compile a step for a device, which need not be there, and say where every byte of its memory goes.
+
+    Nothing is run and nothing is allocated on the device: of arrays only shapes and dtypes are used.
+
+    Args:
+        step: the function; one that is jitted keeps its own options.
+        args: its arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+        target: a GPU of `memprof list targets`, an exported `gpu_target_config.pbtxt`, `local` or `cpu`; None: the
+            local accelerator, else an H100 if what it takes to compile for one is installed, else the CPU.
+        donate_argnums, static_argnums: as for `jax.jit`.
+        roles: what arguments are for, by path (`{"state.ema": "other_state"}`), where that cannot be told.
+        label: what reports call it; None: the function's name.
+        compiler_options: XLA options for this compile.
+        kwargs: its keyword arguments.
+
+    Raises:
+        MemprofError: a mistake in what was asked for, in one sentence.
+        Exception: whatever the step raises while it is traced.
+    """
+    from memprof.capture.step import StepSpec
+
+    spec = StepSpec(
+        step,
+        args,
+        donate_argnums=_numbers(donate_argnums),
+        static_argnums=_numbers(static_argnums),
+        roles=roles or {},
+        kwargs=kwargs,
+        workload=label or str(getattr(step, "__name__", "step")),
+        compiler_options=compiler_options or {},
+    )
+    return profile_spec(spec, target=target)
+
+
+def profile_spec(spec: StepSpec, *, target: str | None = None) -> Profile:
+    """Like `profile`, of a step with everything that is known about it."""
+    from memprof.capture.compile import compile_step
+    from memprof.capture.targets.choose import choose_target, spare_missing_devices
+
+    spare_missing_devices()
+    with tempfile.TemporaryDirectory(prefix="memprof-") as folder:
+        compiled = compile_step(spec, choose_target(target), dump_folder=Path(folder), progress=lambda stage: None)
+    return Profile(compiled.capture, analyze(compiled.capture))
+
+
+def load(path: str | Path) -> Profile:
+    """Read a capture that `Profile.save` or `memprof run` wrote. Needs no JAX.
+
+    Raises:
+        MemprofError: there is no such file, or it is no capture.
+    """
+    capture = read_capture(Path(path))
+    return Profile(capture, analyze(capture))
+
+
+def fits(profile: Profile, memory: int | str | None = None, *, reserve: float = float(DEFAULT_RESERVE)) -> bool:
+    """Whether a step fits with room to spare for what lies outside XLA's memory pool (the CUDA context, libraries).
+
+    Args:
+        memory: bytes, or a text such as `40GiB`; None: the memory of the device that the step was compiled for. The
+            footprint is that of this device: another one may need another program, and `profile` with it as a target.
+        reserve: the share of the memory that must stay free, an estimate that is not measured on the device.
+
+    Raises:
+        MemprofError: the memory cannot be read, or there is none given and the device has no fixed amount.
+    """
+    if not 0 <= reserve < 1:
+        raise MemprofError(f"reserve is {reserve}, but it is a share of the memory: at least 0 and below 1")
+    memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    if memory_bytes is None:
+        memory_bytes = profile.report.target.memory_bytes
+    if memory_bytes is None:
+        raise MemprofError(f"{profile.report.target.name} has no fixed amount of memory: say how much there is")
+    return profile.footprint_bytes <= memory_bytes * (1 - reserve)
+
+
+def compare(profiles: Mapping[str, Profile]) -> Comparison:
+    """Set profiles side by side.
+
+    Args:
+        profiles: by what their rows are to be called; the first is what the others are compared with.
+
+    Raises:
+        MemprofError: there are none.
+    """
+    if not profiles:
+        raise MemprofError("there is nothing to compare: give at least one profile")
+    reports = [replace(profile.report, label=label) for label, profile in profiles.items()]
+    return Comparison(comparisons.compare(reports, baseline=reports[0].label, verdicts={}, failures=()))
+
+
+def _by_module(node: ModuleNode) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    pending = [node]
+    while pending:
+        module = pending.pop()
+        own = module.size_bytes - sum(child.size_bytes for child in module.children)
+        sums[module.path] = sums.get(module.path, 0) + own
+        pending.extend(module.children)
+    return sums
+
+
+def _numbers(argnums: Sequence[int] | int) -> tuple[int, ...]:
+    return (argnums,) if isinstance(argnums, int) else tuple(argnums)

@@ -1,0 +1,38 @@
+"""What to do about errors that people meet again and again when their step is traced or compiled."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+
+def hint(error: BaseException) -> str:
+    """A sentence that says what to try; empty where there is nothing better than the error itself."""
+    message, kind = str(error), type(error).__name__
+    if isinstance(error, ModuleNotFoundError):
+        return f"install it where memprof runs: {sys.executable} -m pip install ..."
+    if kind == "InvalidRngError":
+        stream = re.search(r"\"([^\"]+)\"", message)
+        name = stream.group(1) if stream else "params"
+        return f"the model draws random numbers from '{name}': pass rngs={{'{name}': key}} to its apply"
+    if kind == "UnexpectedTracerError":
+        return "the function keeps a traced value beyond its own end; return it instead of storing it"
+    if "Unknown backend" in message and "callback" in _frames(error):
+        return (
+            "callbacks and jax.debug.print need the device itself: take them out of the step, or use --target cpu or"
+            " local"
+        )
+    if kind == "ConcretizationTypeError" or kind.startswith("Tracer"):
+        return "an argument that decides about shapes or branches must be static: name it in static_argnums"
+    if isinstance(error, TypeError) and "positional argument" in message:
+        return "the arguments in the StepSpec must be those that the function takes"
+    return ""
+
+
+def _frames(error: BaseException) -> str:
+    names = []
+    trace = error.__traceback__
+    while trace is not None:
+        names.append(f"{trace.tb_frame.f_code.co_filename} {trace.tb_frame.f_code.co_name}")
+        trace = trace.tb_next
+    return "\n".join(names)

@@ -1,0 +1,116 @@
+"""Readings of memory while a step runs: XLA's allocator, the driver, the resident memory of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from memprof.analysis.measurement import DriverMemory, PoolMemory, PoolReading
+
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def read_pool(device: Any) -> PoolReading | None:
+    """XLA's allocator now; None on a device that does not count, such as the CPU."""
+    stats = device.memory_stats()
+    if not stats or "peak_bytes_in_use" not in stats:
+        return None
+    return PoolReading(current_bytes=stats["bytes_in_use"], peak_bytes=stats["peak_bytes_in_use"])
+
+
+def pool_memory(
+    device: Any, before: PoolReading | None, first: PoolReading | None, last: PoolReading | None
+) -> PoolMemory | None:
+    """The readings of a run put together; None where there are none."""
+    if before is None or first is None or last is None:
+        return None
+    stats = device.memory_stats()
+    return PoolMemory(
+        before_steps=before,
+        after_first_step=first,
+        after_all_steps=last,
+        pool_bytes=stats.get("pool_bytes"),
+        limit_bytes=stats.get("bytes_limit"),
+    )
+
+
+class Driver:
+    """NVML's view of one device, from before JAX starts until after the run.
+
+    Args:
+        nvml: the module `pynvml`, initialised.
+        handle: of the device.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._before_bytes = self._used_bytes()
+
+    def read(self) -> DriverMemory:
+        """What is in use now, and was before."""
+        processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        own = [each.usedGpuMemory for each in processes if each.pid == os.getpid()]
+        return DriverMemory(
+            device_before_bytes=self._before_bytes,
+            device_after_bytes=self._used_bytes(),
+            process_bytes=own[0] if own else None,
+        )
+
+    def _used_bytes(self) -> int:
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+
+def open_driver() -> Driver | None:
+    """NVML's view of the device that JAX takes first; None where `nvidia-ml-py` or the driver is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return Driver(pynvml, _first_visible(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    except pynvml.NVMLError:
+        return None
+
+
+def _first_visible(nvml: Any, visible: str | None) -> Any:
+    """The device that CUDA numbers 0: the first in CUDA_VISIBLE_DEVICES, by number or UUID, or the first there is."""
+    first = (visible or "0").split(",")[0].strip()
+    return nvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(first)
+
+
+def start_resident_peak() -> int | None:
+    """Begin to watch the peak of this process's resident memory; returns what it holds now (None: not on Linux).
+
+    What the compiler has freed goes back to the system first: else the step would take it without a trace.
+    """
+    if not _STATUS.exists():
+        return None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+    try:
+        _CLEAR_REFS.write_text("5", encoding="ascii")  # sets the peak to what is resident now
+    except OSError:
+        return None
+    return _status_bytes("VmRSS")
+
+
+def read_resident() -> int:
+    """What is resident now."""
+    return _status_bytes("VmRSS")
+
+
+def resident_peak() -> int:
+    """The most that was resident since `start_resident_peak`."""
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(field: str) -> int:
+    match = re.search(rf"^{field}:\s*(\d+) kB$", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    assert match, field
+    return int(match.group(1)) * 1024

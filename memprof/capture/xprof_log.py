@@ -1,0 +1,143 @@
+"""Log directories for XProf and for TensorBoard's profile plugin.
+
+A session is the folder `LOGDIR/plugins/profile/SESSION`. The memory viewer reads the compiled program from
+`MODULE(ID).hlo_proto.pb` in it, and the list of sessions comes from its `*.xplane.pb`. So a program that never ran can
+be shown too: its xplane, written here, holds nothing but the program, in the metadata where a real trace has it. With
+a program already in place, XProf (2.24) takes none from the trace.
+
+A session appears as a whole: it is put together beside its place and then renamed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.pipeline import parse_proto
+from memprof.analysis.proto_messages import message_classes
+from memprof.errors import MemprofError
+
+SESSIONS = Path("plugins", "profile")
+_HOST = "memprof"
+
+# tsl/profiler/protobuf/xplane.proto, as far as it is written here. A map is a repeated message of key and value.
+_XSpace = message_classes(
+    "memprof.xplane",
+    {
+        "XStat": {"metadata_id": (1, "int64"), "bytes_value": (6, "bytes")},
+        "XEventMetadata": {"id": (1, "int64"), "name": (2, "string"), "stats": (5, "XStat[]")},
+        "XStatMetadata": {"id": (1, "int64"), "name": (2, "string")},
+        "EventEntry": {"key": (1, "int64"), "value": (2, "XEventMetadata")},
+        "StatEntry": {"key": (1, "int64"), "value": (2, "XStatMetadata")},
+        "XPlane": {
+            "id": (1, "int64"),
+            "name": (2, "string"),
+            "event_metadata": (4, "EventEntry[]"),
+            "stat_metadata": (5, "StatEntry[]"),
+        },
+        "XSpace": {"planes": (1, "XPlane[]")},
+    },
+)["XSpace"]
+
+
+def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> Path:
+    """Write a session of a program that was compiled and, as far as the session tells, never ran.
+
+    Args:
+        name: of the session; it gets a number where there is one of that name.
+
+    Returns:
+        The session's folder.
+
+    Raises:
+        MemprofError: it cannot be written, or the capture's program cannot be read.
+    """
+    module = module_name(capture)
+
+    def fill(folder: Path) -> None:
+        (folder / f"{_HOST}.xplane.pb").write_bytes(_xplane_of_program(f"{module}(1)", capture.hlo_proto))
+        (folder / program_file_name(module, 1)).write_bytes(capture.hlo_proto)
+
+    return _write_session(log_folder, name, fill)
+
+
+def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str) -> Path:
+    """Copy the one session in `trace_folder`, as `run.measure` leaves it: a trace with its program beside it.
+
+    Returns:
+        The session's folder.
+
+    Raises:
+        MemprofError: it cannot be written.
+    """
+    (traced,) = (trace_folder / SESSIONS).iterdir()
+    return _write_session(log_folder, name, lambda folder: shutil.copytree(traced, folder, dirs_exist_ok=True))
+
+
+def check_log_folder(folder: Path) -> None:
+    """Find out before the work starts whether sessions can be written.
+
+    Raises:
+        MemprofError: it is a file, or cannot be made or written to.
+    """
+    try:
+        (folder / SESSIONS).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder / SESSIONS):
+            pass
+    except OSError as error:
+        raise MemprofError(f"The log directory {folder} cannot be written to: {error.strerror or error}") from error
+
+
+def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
+    check_log_folder(log_folder)
+    sessions = log_folder / SESSIONS
+    try:
+        with tempfile.TemporaryDirectory(dir=sessions, prefix=".", ignore_cleanup_errors=True) as temporary:
+            half = Path(temporary) / "session"
+            half.mkdir()
+            fill(half)
+            return _take_free_name(half, sessions, name)
+    except OSError as error:
+        raise MemprofError(f"The session cannot be written to {sessions}: {error.strerror or error}") from error
+
+
+def _take_free_name(half: Path, sessions: Path, name: str) -> Path:
+    """Rename a folder to the first free name. One that another command takes at the same time is not free."""
+    for number in itertools.count(1):
+        place = sessions / (name if number == 1 else f"{name}-{number}")
+        if place.exists():
+            continue
+        try:
+            return half.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+    raise AssertionError("numbers do not end")
+
+
+def module_name(capture: Capture) -> str:
+    """The name of the compiled program, `jit_step` for example, as far as the name of a file can hold it."""
+    name = str(parse_proto(capture.hlo_proto).hlo_module.name)
+    return re.sub(r"[^\w.-]+", "_", name) or "program"
+
+
+def program_file_name(module: str, program_id: int) -> str:
+    """The name under which XProf looks for a program."""
+    return f"{module}({program_id}).hlo_proto.pb"
+
+
+def _xplane_of_program(module: str, hlo_proto: bytes) -> bytes:
+    space = _XSpace()
+    plane = space.planes.add(id=1, name="/host:metadata")
+    stat_name = plane.stat_metadata.add(key=1).value
+    stat_name.id, stat_name.name = 1, "Hlo Proto"  # what XProf looks for, to the letter
+    event = plane.event_metadata.add(key=1).value
+    event.id, event.name = 1, module
+    event.stats.add(metadata_id=1, bytes_value=hlo_proto)
+    data: bytes = space.SerializeToString()
+    return data

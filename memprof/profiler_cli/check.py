@@ -1,0 +1,112 @@
+"""`memprof check`: limits and a baseline as an exit code, for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memprof.analysis.capture import Capture
+from memprof.errors import MemprofError
+from memprof.profiler_cli import options
+from memprof.profiler_cli.console import say, stages
+from memprof.profiler_cli.exit_codes import ExitCode
+from memprof.profiler_cli.render import print_document, rendering
+
+
+def check(
+    what: Annotated[
+        str,
+        typer.Argument(help="A workload, a step of your own (FILE.py:NAME), or a capture.", metavar="WORKLOAD|CAPTURE"),
+    ],
+    arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
+    maximum: Annotated[
+        str | None, typer.Option("--max", help="The footprint must not exceed this: 30GiB.", metavar="AMOUNT")
+    ] = None,
+    fits: Annotated[
+        str | None, typer.Option("--fits", help="The step must fit this GPU, less 6% of its memory.", metavar="TARGET")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", help="A baseline that --update wrote, or a capture.", metavar="FILE"),
+    ] = None,
+    fail_on: Annotated[
+        list[str],
+        typer.Option(
+            "--fail-on",
+            help="How much may grow against the baseline: footprint:+2%, activations:+64MiB; repeatable. By default"
+            " the footprint must not grow at all.",
+            metavar="WHAT:+GROWTH",
+        ),
+    ] = [],  # noqa: B006
+    require_effect: Annotated[
+        bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
+    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Write the baseline anew instead of checking.")] = False,
+    preset: options.Preset = None,
+    overrides: options.Overrides = [],  # noqa: B006
+    technique: options.Techniques = [],  # noqa: B006
+    role: options.Roles = [],  # noqa: B006
+    target: options.Target = None,
+    timeout: options.Timeout = None,
+    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    top: options.Top = None,
+    width: options.Width = None,
+) -> None:
+    """Check a step's memory: exit code 0 where it is as it should be, 1 where not, with a table of what grew.
+
+    memprof check train.py:step_spec --max 30GiB --target a100-40gb
+    memprof check train.py:step_spec --against baseline.json --fail-on footprint:+2% --fail-on activations:+5%
+    memprof check train.py:step_spec --against baseline.json --update
+    """
+    from memprof.reports.check_json import check_object
+    from memprof.reports.views.check import check_document
+    from memprof.workloads.gate import check_capture, limits_of, update_baseline
+
+    show = rendering(format, width=width, top=top)
+    show.check_shows_documents("a check")
+    if update:
+        if against is None:
+            raise MemprofError("--update writes a baseline: say with --against where")
+        update_baseline(_capture(what, preset, overrides, technique, role, arguments, target, timeout), against)
+        say(f"baseline written to {against}")
+        return
+    limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
+    capture = _capture(what, preset, overrides, technique, role, arguments, target or fits, timeout)
+    result = check_capture(capture, limits)
+    print_document(check_document(result, top=show.options.top), check_object(result), show)
+    if not result.passed:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _capture(
+    what: str,
+    preset: str | None,
+    overrides: list[str],
+    technique: list[str],
+    role: list[str],
+    arguments: list[str],
+    target: str | None,
+    timeout: float | None,
+) -> Capture:
+    """The capture that was named, or that of a step compiled now."""
+    from memprof.capture.capture_file import read_capture
+    from memprof.capture.launch import compile_in_child
+    from memprof.capture.targets.resolve import deviceless_target
+    from memprof.workloads.subject import find_subject
+
+    if what.endswith(".memprof"):
+        return read_capture(Path(what))
+    if target is not None:
+        deviceless_target(target)
+    subject = find_subject(what, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject.check(technique)
+    with stages(f"check {subject.label}") as stage:
+        return compile_in_child(
+            subject.builder,
+            subject.builder_arguments(technique),
+            target=target,
+            progress=stage,
+            timeout_seconds=timeout,
+        )

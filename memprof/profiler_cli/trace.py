@@ -1,0 +1,91 @@
+"""`memprof trace`: a log directory for TensorBoard's profile plugin and XProf, of a step that runs or was compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memprof.profiler_cli import options
+from memprof.profiler_cli.capture_names import stem
+from memprof.profiler_cli.console import say, stages
+from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
+from memprof.profiler_cli.viewer import check_can_view, view
+
+_DEFAULT_STEPS = 10
+
+
+def trace(
+    workload: options.Workload,
+    arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
+    preset: options.Preset = None,
+    overrides: options.Overrides = [],  # noqa: B006
+    technique: options.Techniques = [],  # noqa: B006
+    role: options.Roles = [],  # noqa: B006
+    target: options.Target = None,
+    timeout: options.Timeout = None,
+    log_folder: Annotated[
+        Path, typer.Option("--logdir", help="The log directory; a session is added to it.", metavar="FOLDER")
+    ] = Path("logs"),
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help=f"Steps to trace, by default {_DEFAULT_STEPS}.")
+    ] = None,
+    view_it: Annotated[
+        bool, typer.Option("--view", help="Then open the log directory in TensorBoard, on this machine only.")
+    ] = False,
+    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    depth: options.Depth = None,
+    top: options.Top = None,
+    width: options.Width = None,
+) -> None:
+    """Record steps for TensorBoard's profile plugin and XProf, and say which operations take the time and the memory.
+
+    With a GPU's name for a target nothing runs: the log directory then holds the compiled program alone, for the
+    memory viewer and the graph viewer.
+
+        memprof trace transformer --preset tiny --logdir logs --view
+
+        memprof trace transformer --target h100-80gb --logdir logs
+    """
+    from memprof.analysis.pipeline import analyze
+    from memprof.capture.launch import compile_in_child, trace_in_child
+    from memprof.capture.targets.resolve import check_can_run, deviceless_target
+    from memprof.capture.xprof_log import check_log_folder, write_compiled_session
+    from memprof.workloads.subject import find_subject
+
+    show = rendering(format, depth=depth, top=top, width=width)
+    runs = target is None or deviceless_target(target) is None
+    if steps:
+        check_can_run(target)
+    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject.check(technique)  # mistakes come before the work
+    if view_it:
+        check_can_view()
+    check_log_folder(log_folder)
+    builder, builder_arguments = subject.builder, subject.builder_arguments(technique)
+    with stages(f"{subject.label} {'+'.join(technique)}".rstrip()) as stage:
+        if runs:
+            num_steps = steps or _DEFAULT_STEPS
+            capture, session = trace_in_child(
+                builder,
+                builder_arguments,
+                target=target,
+                timeout_seconds=timeout,
+                num_steps=num_steps,
+                log_folder=log_folder,
+                session_name=stem,
+                progress=stage,
+            )
+        else:
+            capture = compile_in_child(
+                builder, builder_arguments, target=target, timeout_seconds=timeout, progress=stage
+            )
+            session = write_compiled_session(capture, log_folder, name=stem(capture))
+        stage("analysing")
+        report = analyze(capture)
+    print_report(report, show)
+    end_if_out_of_memory(report)
+    say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {log_folder}")
+    if view_it:
+        view(log_folder)

@@ -1,0 +1,53 @@
+"""TensorBoard with its profile plugin, on the loopback interface only, until Ctrl-C."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from memprof.errors import MemprofError
+from memprof.profiler_cli.console import say
+
+_LOOPBACK = "127.0.0.1"
+_NEEDED = ("tensorboard", "tensorboard_plugin_profile")
+
+
+def check_can_view() -> None:
+    """Find out before the work starts whether there is a viewer.
+
+    Raises:
+        MemprofError: TensorBoard or its profile plugin is not installed.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MemprofError(
+            f'--view needs {" and ".join(missing)}; install it with pip install "jax-memprof[tensorboard]"'
+        )
+
+
+def view(log_folder: Path) -> None:
+    """Serve a log directory and say where, until TensorBoard ends or this command does.
+
+    Raises:
+        MemprofError: TensorBoard does not start.
+    """
+    # Its faster reader of event files is a second server, which a log directory of profiles has no use for.
+    command = ["--logdir", str(log_folder), "--host", _LOOPBACK, "--port", "0", "--load_fast=false"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", *command], stderr=subprocess.PIPE, stdout=sys.stderr, text=True
+    ) as server:
+        try:
+            assert server.stderr is not None
+            printed = []
+            for line in server.stderr:
+                printed.append(line)
+                address = re.search(rf"http://{re.escape(_LOOPBACK)}:\d+/", line)
+                if address:
+                    say(f"TensorBoard shows it at {address.group()}#profile (this machine only); Ctrl-C ends it")
+            if server.wait():
+                raise MemprofError(f"TensorBoard ended: {''.join(printed[-5:]).strip()}")
+        finally:
+            server.kill()

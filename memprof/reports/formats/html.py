@@ -1,0 +1,88 @@
+"""HTML: one file that opens offline in any browser: charts to hover, click and zoom, tables to search and sort.
+
+It holds the same document as the terminal, and what its scripts draw from. Without JavaScript, and on paper, the
+document is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
+from memprof.analysis.report import Report
+from memprof.reports.document import Document
+from memprof.reports.format import Format, RenderOptions, report_document
+from memprof.reports.views.compare.diff import diff_document
+from memprof.reports.views.compare.document import comparison_document
+from memprof.reports.web.blocks import section_htmls
+from memprof.reports.web.page import asset, page
+from memprof.reports.web.report_data import report_data
+from memprof.reports.web.source_text import source_texts
+
+_TABLE_SCRIPTS = ("dom.js", "legend.js", "tables.js", "static.js")
+_CHART_SCRIPTS = (
+    "units.js",
+    "data.js",
+    "theme.js",
+    "timeline.js",
+    "icicle.js",
+    "address_map.js",
+    "buffers.js",
+    "explore.js",
+)
+
+
+def render_report(report: Report, options: RenderOptions) -> str:
+    """The summary with everything to explore, or one breakdown as a page of tables."""
+    document = report_document(report, options)
+    if options.by is not None or not report.buffers:
+        return _page_of_tables(f"{report.label} - memprof", document)
+    *sections, notes = section_htmls(document)
+    buffers = (*report.buffers, *report.temp_buffers)
+    sources = source_texts(buffer.source for buffer in buffers) if options.source else {}
+    return page(
+        title=f"{report.label} - memprof",
+        body=_join([*sections, asset("explore.html"), notes]),
+        scripts=(*_TABLE_SCRIPTS, *_CHART_SCRIPTS),
+        data=report_data(report, sources),
+        with_plotly=True,
+    )
+
+
+def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+    """The comparison with the differences by category and module, or the differences by one key."""
+    document = comparison_document(
+        comparison,
+        by=options.by,
+        depth=options.depth,
+        top=options.top,
+        order=options.order,
+        with_differences=True,
+    )
+    return _page_of_tables("comparison - memprof", document)
+
+
+def render_diff(diff: Diff, options: RenderOptions) -> str:
+    """What grew and what shrank, as tables to sort."""
+    document = diff_document(diff, by=options.by, depth=options.depth, top=options.top)
+    return _page_of_tables("diff - memprof", document)
+
+
+def _page_of_tables(title: str, document: Document) -> str:
+    return page(title=title, body=_join(section_htmls(document)), scripts=_TABLE_SCRIPTS)
+
+
+def _join(sections: Sequence[str]) -> str:
+    return "\n".join(sections)
+
+
+FORMAT = Format(
+    name="html",
+    suffix=".html",
+    summary="one page to explore in a browser, offline: charts to hover and zoom, tables to search and sort",
+    render_report=render_report,
+    render_comparison=render_comparison,
+    render_diff=render_diff,
+    is_file=True,
+)

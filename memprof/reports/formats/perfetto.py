@@ -1,0 +1,173 @@
+"""Perfetto: live bytes over program order as a trace, for ui.perfetto.dev and chrome://tracing.
+
+The trace is JSON in the Trace Event Format (Chrome's). Time is program order: one microsecond a position of the
+schedule, whatever the clock of the viewer says. One process for each configuration has a counter for each category and
+one for all live bytes, a track of the phases, and a track of the modules at work, nested as their paths are. What is
+beside the timeline (totals, categories, effects) stands in `otherData`, in whole bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
+from memprof.analysis.report import Report
+from memprof.analysis.timeline import ModuleSpan, Timeline
+from memprof.reports.format import Format, RenderOptions
+from memprof.reports.json_objects import Json
+
+_PHASES, _MODULES = 1, 2  # threads of a process
+
+
+def render_report(report: Report, options: RenderOptions) -> str:
+    """The trace of one report. The options do not matter: a viewer zooms."""
+    del options
+    return _text([report], {"memprof": _totals(report)})
+
+
+def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+    """One process for each configuration, the first position of each at the same time."""
+    del options
+    effects = zip(comparison.rows, comparison.effects, strict=True)
+    other: dict[str, Json] = {
+        "baseline": comparison.baseline,
+        "rows": [
+            {
+                **_totals(row),
+                "footprint_delta_bytes": effect.footprint_delta_bytes,
+                "categories_delta": {name.value: effect.categories_delta[name] for name in Category},
+            }
+            for row, effect in effects
+        ],
+        "failures": [{"label": failure.label, "reason": failure.reason} for failure in comparison.failures],
+    }
+    return _text(comparison.rows, other)
+
+
+def render_diff(diff: Diff, options: RenderOptions) -> str:
+    """One process for each side, the first position of each at the same time."""
+    del options
+    delta = diff.after.footprint_bytes - diff.before.footprint_bytes
+    other: dict[str, Json] = {
+        "before": _totals(diff.before),
+        "after": _totals(diff.after),
+        "footprint_delta_bytes": delta,
+    }
+    return _text([diff.before, diff.after], other)
+
+
+def _text(reports: Sequence[Report], other: Mapping[str, Json]) -> str:
+    """A line for each event, so that a trace can be read and searched as text too."""
+    events = [event for number, report in enumerate(reports, start=1) for event in _events(report, number)]
+    lines = ",\n".join(json.dumps(event) for event in events)
+    return f'{{"displayTimeUnit": "ns",\n"otherData": {json.dumps(other)},\n"traceEvents": [\n{lines}\n]}}\n'
+
+
+def _totals(report: Report) -> dict[str, Json]:
+    return {
+        "label": report.label,
+        "target": report.target.name,
+        "footprint_bytes": report.footprint_bytes,
+        "live_peak_bytes": report.live_peak_bytes,
+        "peak_position": report.timeline.peak_position,
+        "categories": {category.value: report.categories[category] for category in Category},
+    }
+
+
+def _events(report: Report, process: int) -> Iterator[dict[str, Json]]:
+    yield _name("process_name", f"{report.label} on {report.target.name}", process, 0)
+    yield _name("thread_name", "phases", process, _PHASES)
+    yield _name("thread_name", "modules", process, _MODULES)
+    yield from _counters(report.timeline, process)
+    for span in report.timeline.phases:
+        yield _slice(span.phase.value, span.start, span.end, process, _PHASES)
+    for path, start, end in _nested(report.timeline.modules):
+        yield _slice(path, start, end, process, _MODULES)
+
+
+def _name(kind: str, name: str, process: int, thread: int) -> dict[str, Json]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _slice(name: str, start: int, end: int, process: int, thread: int) -> dict[str, Json]:
+    """A stretch of positions; the last one ends where the next begins."""
+    return {"ph": "X", "name": name, "pid": process, "tid": thread, "ts": start, "dur": end - start + 1}
+
+
+def _counters(timeline: Timeline, process: int) -> Iterator[dict[str, Json]]:
+    """One value for each category at each position where it changes, the highest of that position.
+
+    Several buffers may come and go at one position. The highest moment of all live bytes is kept, as in every picture
+    of memprof, so that the peak of the track is the peak of the report; what is live after it shows at the next one.
+    """
+    live = dict(timeline.base)
+    told: dict[Category, int] = {}
+    told_total = -1
+    for position, best in _highest(timeline, live):
+        total = sum(best.values())
+        if total != told_total:
+            yield _counter("live bytes", position, total, process)
+            told_total = total
+        for category, size_bytes in best.items():
+            if told.get(category, 0) != size_bytes or (position == 0 and size_bytes):
+                yield _counter(category.value, position, size_bytes, process)
+                told[category] = size_bytes
+
+
+def _highest(timeline: Timeline, live: dict[Category, int]) -> Iterator[tuple[int, dict[Category, int]]]:
+    """For the first position and each at which anything changes: what is live at its highest moment."""
+    index = 0
+    position = 0
+    while True:
+        best, best_total = dict(live), sum(live.values())
+        total = best_total
+        highest_is_old = True
+        while index < len(timeline.changes) and timeline.changes[index].position == position:
+            change = timeline.changes[index]
+            live[change.category] = live.get(change.category, 0) + change.delta_bytes
+            total += change.delta_bytes
+            index += 1
+            if highest_is_old or total > best_total:
+                best, best_total, highest_is_old = dict(live), total, False
+        yield position, best
+        if index >= len(timeline.changes):
+            if best != live:
+                yield min(position + 1, max(timeline.num_positions, 1)), dict(live)
+            return
+        following = timeline.changes[index].position
+        if best != live and following > position + 1:
+            yield position + 1, dict(live)
+        position = following
+
+
+def _counter(name: str, position: int, size_bytes: int, process: int) -> dict[str, Json]:
+    return {"ph": "C", "name": name, "pid": process, "ts": position, "args": {"bytes": size_bytes}}
+
+
+def _nested(spans: Iterable[ModuleSpan]) -> Iterator[tuple[str, int, int]]:
+    """Slices for modules and the modules around them: neighbours under one parent share the parent's slice."""
+    open_slices: list[tuple[str, int, int]] = []
+    for span in spans:
+        parts = span.path.split("/")
+        paths = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+        adjoins = bool(open_slices) and open_slices[0][2] + 1 == span.start
+        shared = 0
+        while adjoins and shared < min(len(paths), len(open_slices)) and open_slices[shared][0] == paths[shared]:
+            shared += 1
+        yield from open_slices[shared:]
+        extended = [(path, start, span.end) for path, start, _ in open_slices[:shared]]
+        open_slices = [*extended, *((path, span.start, span.end) for path in paths[shared:])]
+    yield from open_slices
+
+
+FORMAT = Format(
+    name="perfetto",
+    suffix=".perfetto.json",
+    summary="live bytes by category, phases and modules over program order, for ui.perfetto.dev and chrome://tracing",
+    render_report=render_report,
+    render_comparison=render_comparison,
+    render_diff=render_diff,
+)

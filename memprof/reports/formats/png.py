@@ -1,0 +1,23 @@
+"""PNG: the main charts as a picture for whatever shows no SVG."""
+
+from __future__ import annotations
+
+from memprof.reports.charts.figure import draw
+from memprof.reports.document import Document
+from memprof.reports.format import RenderOptions, document_format
+
+
+def lower(document: Document, options: RenderOptions) -> bytes:
+    """The document's pictures. The options do not matter."""
+    del options
+    return draw(document, "png")
+
+
+FORMAT = document_format(
+    name="png",
+    suffix=".png",
+    summary="the main charts as a picture, for slides and chats (extra `charts`)",
+    lower=lower,
+    is_file=True,
+    is_picture=True,
+)

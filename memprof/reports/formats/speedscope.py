@@ -1,0 +1,138 @@
+"""Speedscope: the peak as flame graphs of bytes, for a viewer that many have (https://www.speedscope.app).
+
+A report gives several profiles to switch between: the footprint by category and module, and what is live at the peak by
+module, operation and array. A comparison gives one of each configuration. The file format is that of speedscope's
+`file-format-schema.json`: a sample is a stack of frames, and its weight is in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Comparison
+from memprof.analysis.diff import Diff
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.reports.format import Format, RenderOptions
+from memprof.reports.json_objects import Json
+from memprof.reports.palette import CATEGORY_LETTERS
+from memprof.reports.text import printable
+from memprof.reports.units import format_array_type, format_bytes, format_signed_bytes
+from memprof.version import __version__
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+Stack = tuple[str, ...]
+
+
+def render_report(report: Report, options: RenderOptions) -> str:
+    """The footprint and the live peak of one report, as two profiles."""
+    del options
+    frames = _Frames()
+    profiles = [
+        frames.profile(f"footprint, {format_bytes(report.footprint_bytes)}", _by_category(report)),
+        frames.profile(f"live peak, {format_bytes(report.live_peak_bytes)}", map(_by_module, report.buffers)),
+    ]
+    return _file(report.label, frames, profiles)
+
+
+def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+    """The footprint of each configuration."""
+    del options
+    frames = _Frames()
+    profiles: list[Json] = []
+    for report, effect in zip(comparison.rows, comparison.effects, strict=True):
+        change = format_signed_bytes(effect.footprint_delta_bytes)
+        name = f"{report.label}, {format_bytes(report.footprint_bytes)} ({change})"
+        profiles.append(frames.profile(name, _by_category(report)))
+    failed = [f"{failure.label} failed: {failure.reason}" for failure in comparison.failures]
+    return _file("; ".join([f"compared with {comparison.baseline}", *failed]), frames, profiles)
+
+
+def render_diff(diff: Diff, options: RenderOptions) -> str:
+    """Both footprints."""
+    return render_comparison(diff.comparison, options)
+
+
+class _Frames:
+    """The names in the stacks, each of them once, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+    def profile(self, name: str, weighted: Iterable[tuple[Stack, int]]) -> Json:
+        samples: list[Json] = []
+        weights: list[Json] = []
+        total = 0
+        for stack, size_bytes in weighted:
+            samples.append([self._numbers.setdefault(frame, len(self._numbers)) for frame in stack])
+            weights.append(size_bytes)
+            total += size_bytes
+        return {
+            "type": "sampled",
+            "name": _clean(name),
+            "unit": "bytes",
+            "startValue": 0,
+            "endValue": total,
+            "samples": samples,
+            "weights": weights,
+        }
+
+
+def _by_category(report: Report) -> list[tuple[Stack, int]]:
+    """The bytes of each module, not those of the modules under it, category by category."""
+    weighted: list[tuple[Stack, int]] = []
+    for category in sorted(Category, key=lambda category: -report.categories[category]):
+        size = report.categories[category]
+        frame = f"{CATEGORY_LETTERS[category]} {category.value}, {format_bytes(size)}"
+        if size:
+            weighted += [((frame, *stack), own) for stack, own in _own_bytes(report.modules, category) if own]
+    return weighted
+
+
+def _own_bytes(node: ModuleNode, category: Category) -> Iterable[tuple[Stack, int]]:
+    under = sum(child.categories.get(category, 0) for child in node.children)
+    yield _module_frames(node.path), node.categories.get(category, 0) - under
+    for child in node.children:
+        yield from _own_bytes(child, category)
+
+
+def _by_module(buffer: LiveBuffer) -> tuple[Stack, int]:
+    operation = buffer.op.rpartition("/")[2] or buffer.name or "(no name)"
+    array = format_array_type(buffer.dtype, buffer.shape)
+    return (*_module_frames(buffer.module), operation, f"{array}, {buffer.category.value}"), buffer.size_bytes
+
+
+def _module_frames(path: str) -> Stack:
+    return tuple(path.split("/")) if path else ("(no module)",)
+
+
+def _file(name: str, frames: _Frames, profiles: Sequence[Json]) -> str:
+    value: Json = {
+        "$schema": _SCHEMA,
+        "exporter": f"memprof@{__version__}",
+        "name": _clean(name),
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": _clean(frame)} for frame in frames.names]},
+        "profiles": list(profiles),
+    }
+    return json.dumps(value, allow_nan=False) + "\n"
+
+
+def _clean(text: str) -> str:
+    return printable(text, ascii_only=False)
+
+
+FORMAT = Format(
+    name="speedscope",
+    suffix=".speedscope.json",
+    summary="flame graphs of the peak by module, for https://www.speedscope.app",
+    render_report=render_report,
+    render_comparison=render_comparison,
+    render_diff=render_diff,
+)

@@ -1,0 +1,67 @@
+"""The document of a check: what failed, what passed, and what changed against the baseline."""
+
+from __future__ import annotations
+
+from memprof.analysis.gate.check import Change, CheckResult
+from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
+from memprof.reports.units import format_bytes, format_signed_share
+from memprof.reports.views.cells import change_cell, more_label, size_cell
+
+
+def check_document(result: CheckResult, *, top: int) -> Document:
+    """The verdict, each thing that was checked with those that failed first, and the changes.
+
+    Args:
+        top: rows of each table of changes; the rest is counted in one.
+    """
+    num_failed = sum(not item.passed for item in result.items)
+    verdict = f"{num_failed} of {len(result.items)} checks failed" if num_failed else "Every check passed"
+    items = sorted(result.items, key=lambda item: item.passed)
+    aside = f"{result.label}: {format_bytes(result.footprint_bytes)}"
+    return Document(
+        blocks=(
+            Heading(text=verdict, level=1, aside=aside),
+            *(Note(text=f"{item.sentence}.", tone=Tone.GOOD if item.passed else Tone.BAD) for item in items),
+            *_differences(result),
+            *(block for what in ("category", "module", "buffer") for block in _changes(result, what, top)),
+        )
+    )
+
+
+def _differences(result: CheckResult) -> tuple[Block, ...]:
+    if not result.differences:
+        return ()
+    text = f"Not only the step has changed since the baseline: {'; '.join(result.differences)}."
+    return (Note(text=text, tone=Tone.WARNING),)
+
+
+def _changes(result: CheckResult, what: str, top: int) -> tuple[Block, ...]:
+    changes = [change for change in result.changes if change.what == what]
+    if not changes:
+        return ()
+    number = Align.RIGHT
+    columns = (
+        Column(title=what, shorten=Shorten.MIDDLE, min_width=20),
+        Column(title="baseline", align=number),
+        Column(title="now", align=number),
+        Column(title="change", align=number),
+        Column(title="share", align=number, priority=1),
+    )
+    rows = [_row(change) for change in changes[:top]]
+    if changes[top:]:
+        rest = sum(change.delta_bytes for change in changes[top:])
+        empty = Cell(text="")
+        rows.append(Row(cells=(Cell(text=more_label(len(changes[top:]))), empty, empty, change_cell(rest), empty)))
+    return (Heading(text=f"Changes by {what}", level=2), Table(columns=columns, rows=tuple(rows)))
+
+
+def _row(change: Change) -> Row:
+    return Row(
+        cells=(
+            Cell(text=change.name or f"(no {change.what})"),
+            size_cell(change.before_bytes),
+            size_cell(change.after_bytes),
+            change_cell(change.delta_bytes),
+            Cell(text=format_signed_share(change.delta_bytes, change.before_bytes)),
+        )
+    )

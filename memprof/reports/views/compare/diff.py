@@ -1,0 +1,144 @@
+"""The document of a diff: what grew and what shrank, by category, by module and buffer by buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from memprof.analysis.diff import Diff, MatchedBuffers
+from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
+from memprof.reports.units import format_array_type, format_bytes, format_ratio, format_signed_bytes
+from memprof.reports.views.buffers import any_layer
+from memprof.reports.views.by import By
+from memprof.reports.views.cells import aside_cell, change_cell, more_label, size_cell
+from memprof.reports.views.compare import header
+from memprof.reports.views.compare.bars import footprint_bars
+from memprof.reports.views.compare.document import difference_blocks
+from memprof.reports.views.compare.rows import Order, compared_rows
+from memprof.reports.views.compare.verdicts import notes
+from memprof.reports.views.sources import short_names
+
+
+def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Document:
+    """The whole diff, or that by one key alone.
+
+    Args:
+        diff: the facts.
+        by: what the changes are added up by; None for the whole.
+        depth: levels of the module tree.
+        top: rows of the longest lists; the rest is summed up in one.
+    """
+    rows = compared_rows(diff.comparison, Order.GIVEN)
+    keys = (By.CATEGORY, By.MODULE, By.BUFFER) if by is None else (by,)
+    body = [
+        block
+        for key in keys
+        for block in (
+            _buffer_blocks(diff.buffers, top=top)
+            if key is By.BUFFER
+            else difference_blocks(rows, by=key, depth=depth, top=top)
+        )
+    ]
+    return Document(
+        blocks=(
+            Heading(text=f"{diff.before.label} -> {diff.after.label}", level=1, aside="memprof diff"),
+            *((header.setup_facts(rows),) if by is None else ()),
+            _verdict(diff),
+            *((Heading(text="Footprint", level=2), footprint_bars(rows)) if by is None else ()),
+            *body,
+            Heading(text="Notes", level=2),
+            *notes(diff.comparison, rows),
+        )
+    )
+
+
+def _verdict(diff: Diff) -> Note:
+    effect = diff.comparison.effects[1]
+    delta = effect.footprint_delta_bytes
+    sizes = f"{format_bytes(diff.before.footprint_bytes)} before, {format_bytes(diff.after.footprint_bytes)} after"
+    if not delta:
+        return Note(tone=Tone.MUTED, text=f"The footprint is the same, to the byte: {sizes}.")
+    word, tone = ("shrank", Tone.GOOD) if delta < 0 else ("grew", Tone.WARNING)
+    text = f"The footprint {word}: {sizes} ({format_signed_bytes(delta)}, {format_ratio(effect.footprint_ratio)})."
+    return Note(tone=tone, text=text)
+
+
+def _buffer_blocks(buffers: Sequence[MatchedBuffers], *, top: int) -> tuple[Block, ...]:
+    groups = _alike_layers(buffers)
+    names = short_names(group.source for group in groups)
+    blocks: list[Block] = []
+    for title, sign in (("Buffers that grew", 1), ("Buffers that shrank", -1)):
+        changed = [group for group in groups if group.delta_bytes * sign > 0]
+        aside = "live at the peak, matched by operation and shape, alike ones of all layers together"
+        blocks.append(Heading(text=title, level=2, aside=aside))
+        blocks.append(_table(changed, names, top=top) if changed else Note(tone=Tone.MUTED, text="none"))
+    return tuple(blocks)
+
+
+def _alike_layers(buffers: Sequence[MatchedBuffers]) -> list[MatchedBuffers]:
+    """One entry for the buffers that differ in the number of their layer alone, the largest change first."""
+    groups: dict[tuple[object, ...], list[MatchedBuffers]] = {}
+    for each in buffers:
+        groups.setdefault((any_layer(each.op), each.shape, each.dtypes, each.category), []).append(each)
+    summed = [_sum(members) if len(members) > 1 else members[0] for members in groups.values()]
+    return sorted(summed, key=lambda group: -abs(group.delta_bytes))
+
+
+def _sum(members: Sequence[MatchedBuffers]) -> MatchedBuffers:
+    first = members[0]
+    return replace(
+        first,
+        op=any_layer(first.op),
+        module=any_layer(first.module),
+        num_before=sum(each.num_before for each in members),
+        num_after=sum(each.num_after for each in members),
+        before_bytes=sum(each.before_bytes for each in members),
+        after_bytes=sum(each.after_bytes for each in members),
+    )
+
+
+def _table(groups: Sequence[MatchedBuffers], names: Mapping[str, str], *, top: int) -> Table:
+    rest = groups[top:]
+    rows = [_row(group, names) for group in groups[:top]]
+    if rest:
+        rows.append(_sum_row(aside_cell(more_label(len(rest))), rest))
+    return Table(
+        columns=(
+            Column(title="array", shorten=Shorten.MIDDLE, min_width=26),
+            Column(title="count", align=Align.RIGHT, priority=3),
+            Column(title="before", align=Align.RIGHT, priority=2),
+            Column(title="after", align=Align.RIGHT, priority=2),
+            Column(title="change", align=Align.RIGHT),
+            Column(title="category", priority=1),
+            Column(title="module", priority=1, shorten=Shorten.MIDDLE, min_width=16),
+            Column(title="source", shorten=Shorten.MIDDLE, min_width=16, below=True),
+            Column(title="op", shorten=Shorten.MIDDLE, min_width=24, below=True),
+        ),
+        rows=tuple(rows),
+        total=_sum_row(Cell(text="together"), groups),
+    )
+
+
+def _row(group: MatchedBuffers, names: Mapping[str, str]) -> Row:
+    same = group.num_before == group.num_after
+    return Row(
+        cells=(
+            Cell(text=format_array_type("->".join(group.dtypes), group.shape)),
+            Cell(text=f"{group.num_after:,}" if same else f"{group.num_before:,} to {group.num_after:,}"),
+            *_sizes([group]),
+            Cell(text=group.category.value, key=group.category),
+            Cell(text=group.module),
+            Cell(text=names[group.source]),
+            aside_cell(group.op),
+        )
+    )
+
+
+def _sum_row(label: Cell, groups: Sequence[MatchedBuffers]) -> Row:
+    return Row(cells=(label, Cell(text=""), *_sizes(groups), *(Cell(text=""),) * 4))
+
+
+def _sizes(groups: Sequence[MatchedBuffers]) -> tuple[Cell, Cell, Cell]:
+    before = sum(group.before_bytes for group in groups)
+    after = sum(group.after_bytes for group in groups)
+    return size_cell(before), size_cell(after), change_cell(after - before)

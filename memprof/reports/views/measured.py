@@ -1,0 +1,160 @@
+"""What was measured when the step ran, beside what was predicted of it."""
+
+from __future__ import annotations
+
+from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
+from memprof.analysis.report import Report
+from memprof.reports.document import Block, Fact, Facts, Heading, Note, Tone
+from memprof.reports.units import (
+    format_bytes,
+    format_exact_bytes,
+    format_flops,
+    format_fraction,
+    format_rate,
+    format_short_seconds,
+    format_signed_bytes,
+    format_signed_share,
+)
+
+_SHOWN_LOSSES = 5
+
+
+def measured_blocks(report: Report) -> tuple[Block, ...]:
+    """Nothing where the step did not run."""
+    measured = report.measured
+    if measured is None:
+        return ()
+    heading = Heading(text="Measured", level=2, aside=_ran(measured))
+    facts = (
+        Fact(label="step time", values=_step_time(measured)),
+        Fact(label="throughput", values=_throughput(measured)),
+        Fact(label="utilization", values=_utilization(report, measured)),
+        Fact(label="loss", values=_losses(measured)),
+        Fact(label="peak", values=_peak(report, measured.pool)),
+        Fact(label="allocator", values=_pool(measured.pool)),
+        Fact(label="outside it", values=_outside(measured.driver, measured.pool)),
+        Fact(label="resident", values=_resident(report, measured.resident)),
+    )
+    return (
+        heading,
+        Facts(facts=tuple(fact for fact in facts if fact.values)),
+        *_out_of_memory(report, measured.out_of_memory),
+        *_explanations(measured),
+    )
+
+
+def _ran(measured: Measurement) -> str:
+    count = len(measured.step_seconds)
+    return f"on {measured.device}, {count} steps after {measured.num_warmup_steps} to warm up"
+
+
+def _step_time(measured: Measurement) -> tuple[str, ...]:
+    if measured.median_seconds is None:
+        return ()
+    low, high = (format_short_seconds(measured.percentile_seconds(percent)) for percent in (10, 90))
+    return (f"median {format_short_seconds(measured.median_seconds)}", f"{low} to {high} for 80% of the steps")
+
+
+def _throughput(measured: Measurement) -> tuple[str, ...]:
+    rates = {
+        "examples": measured.per_second(measured.num_examples),
+        "tokens": measured.per_second(measured.num_tokens),
+    }
+    return tuple(f"{format_rate(rate)} {what}/s" for what, rate in rates.items() if rate is not None)
+
+
+def _utilization(report: Report, measured: Measurement) -> tuple[str, ...]:
+    share = measured.utilization(report.flops - report.recomputed_flops)
+    if share is None or measured.peak_flops_per_second is None:
+        return ()
+    peak = format_flops(round(measured.peak_flops_per_second))
+    return (f"MFU {format_fraction(share)}", f"of {peak}/s, dense 16-bit matrix products")
+
+
+def _losses(measured: Measurement) -> tuple[str, ...]:
+    """Some losses of the run, the first and the last among them."""
+    last = len(measured.losses) - 1
+    if last < 0:
+        return ()
+    steps = sorted({round(last * number / (_SHOWN_LOSSES - 1)) for number in range(_SHOWN_LOSSES)})
+    return tuple(f"{measured.losses[step]:.4g} at step {step + 1}" for step in steps)
+
+
+def _peak(report: Report, pool: PoolMemory | None) -> tuple[str, ...]:
+    if pool is None:
+        return ()
+    if pool.peak_bytes is None:
+        return ("hidden: compiling the step or making its arguments took more than running it",)
+    return (
+        f"{format_bytes(pool.peak_bytes)}, {format_exact_bytes(pool.peak_bytes)} bytes (XLA's allocator)",
+        *_against(report, pool.peak_bytes),
+    )
+
+
+def _pool(pool: PoolMemory | None) -> tuple[str, ...]:
+    if pool is None:
+        return ()
+    readings = {
+        "before the steps": pool.before_steps,
+        "after the first": pool.after_first_step,
+        "after the last": pool.after_all_steps,
+    }
+    return (
+        *(f"{format_bytes(reading.current_bytes)} in use {when}" for when, reading in readings.items()),
+        *((f"{format_bytes(pool.pool_bytes)} held of the device",) if pool.pool_bytes is not None else ()),
+    )
+
+
+def _outside(driver: DriverMemory | None, pool: PoolMemory | None) -> tuple[str, ...]:
+    """What the driver counts, and the part of it that is not XLA's pool: CUDA's context and the libraries' handles."""
+    if driver is None:
+        return ()
+    taken = driver.device_after_bytes - driver.device_before_bytes
+    held = taken if driver.process_bytes is None else driver.process_bytes
+    counted = "the device's use grew by" if driver.process_bytes is None else "the process holds"
+    said = (f"NVML: {counted} {format_signed_bytes(held)}",)
+    if pool is None or pool.pool_bytes is None:
+        return said
+    return (*said, f"{format_signed_bytes(held - pool.pool_bytes)} outside XLA's pool (CUDA context, library handles)")
+
+
+def _resident(report: Report, resident: ResidentMemory | None) -> tuple[str, ...]:
+    if resident is None:
+        return ()
+    return (
+        f"{format_bytes(resident.growth_bytes)} for arguments and steps (growth of the process)",
+        *_against(report, resident.growth_bytes),
+    )
+
+
+def _against(report: Report, measured_bytes: int) -> tuple[str, ...]:
+    predicted = report.footprint_bytes
+    difference = measured_bytes - predicted
+    return (
+        f"predicted {format_bytes(predicted)}",
+        f"difference {format_signed_bytes(difference)} ({format_signed_share(difference, predicted)})",
+    )
+
+
+def _out_of_memory(report: Report, end: OutOfMemory | None) -> tuple[Note, ...]:
+    if end is None:
+        return ()
+    asked = f"asked for {format_bytes(end.asked_bytes)}" if end.asked_bytes is not None else "asked for more"
+    there = ""
+    if end.limit_bytes is not None and end.in_use_bytes is not None:
+        there = f", with {format_bytes(end.in_use_bytes)} of {format_bytes(end.limit_bytes)} in use"
+    text = (
+        f"Out of memory while {end.doing}: {asked}{there}. The compiled program takes "
+        f"{format_bytes(report.footprint_bytes)}; below is what it is made of."
+    )
+    return (Note(tone=Tone.BAD, text=text),)
+
+
+def _explanations(measured: Measurement) -> tuple[Note, ...]:
+    if measured.resident is None or measured.out_of_memory is not None:
+        return ()
+    text = (
+        "A CPU has no allocator that counts: resident is by how much the whole process grew during the steps, threads "
+        "and libraries included, and the size of the arguments."
+    )
+    return (Note(tone=Tone.MUTED, text=text),)

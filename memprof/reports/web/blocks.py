@@ -1,0 +1,210 @@
+"""Lowers a document to HTML that needs no script: the page without JavaScript, on paper, and in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import (
+    Align,
+    Bar,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Gauge,
+    Heading,
+    Note,
+    Part,
+    Row,
+    Shorten,
+    StackedBars,
+    StackedChart,
+    Table,
+)
+from memprof.reports.layout.glyphs import UNICODE
+from memprof.reports.palette import CATEGORY_LETTERS
+from memprof.reports.units import format_bytes, format_share
+from memprof.reports.web.chart import chart_svg
+from memprof.reports.web.text import escaped
+
+_NARROWEST_LETTER = 0.02  # of a bar's width: a smaller part has no room for its letter
+_MOST_VALUES = 12  # of a fact; more are folded away
+
+
+def section_htmls(document: Document) -> list[str]:
+    """The blocks in sections, one for each heading of level 2 and one for what comes before the first."""
+    return list(_sections(document.blocks))
+
+
+def block_html(block: Block) -> str:
+    """One block as an element."""
+    match block:
+        case Heading():
+            aside = f" <small>{escaped(block.aside)}</small>" if block.aside else ""
+            return f"<h{block.level}>{escaped(block.text)}{aside}</h{block.level}>"
+        case Facts():
+            return _facts(block)
+        case Note():
+            return f'<p class="note tone-{block.tone.value}">{_bullet(block)}{escaped(block.text)}</p>'
+        case Gauge():
+            return _gauge(block)
+        case StackedBars():
+            return _bars(block)
+        case Table():
+            return _table(block)
+        case StackedChart():
+            return (
+                f'<figure class="chart" data-chart="timeline">{chart_svg(block)}'
+                f"<figcaption>{escaped(block.mark)}</figcaption>{_legend(_categories(m.parts for m in block.moments))}"
+                "</figure>"
+            )
+
+
+def _sections(blocks: Iterable[Block]) -> Iterator[str]:
+    number = 0
+
+    def section(block: Block) -> int:
+        nonlocal number
+        number += isinstance(block, Heading) and block.level == 2
+        return number
+
+    for _, members in groupby(blocks, key=section):
+        yield "\n".join(["<section>", *map(block_html, members), "</section>"])
+
+
+def _facts(facts: Facts) -> str:
+    return f'<dl class="facts">{"".join(map(_fact, facts.facts))}</dl>'
+
+
+def _fact(fact: Fact) -> str:
+    values = "".join(f"<span>{escaped(value)}</span> " for value in fact.values)
+    if len(fact.values) > _MOST_VALUES:
+        values = f"<details><summary>{len(fact.values)} values</summary>{values}</details>"
+    return f"<dt>{escaped(fact.label)}</dt><dd>{values}</dd>"
+
+
+def _gauge(gauge: Gauge) -> str:
+    used = sum(part.size_bytes for part in gauge.parts)
+    scale = max(used, gauge.capacity_bytes or 0)
+    verdict = (
+        f'<p class="verdict tone-{gauge.tone.value}">{escaped(UNICODE.bullets[gauge.tone])}{escaped(gauge.verdict)}</p>'
+    )
+    if not scale:
+        return verdict
+    return (
+        f'<div class="gauge">{_stack(gauge.parts, scale, gauge.capacity_bytes)}</div>{verdict}'
+        f"{_legend(_categories([gauge.parts]))}"
+    )
+
+
+def _bars(bars: StackedBars) -> str:
+    longest = max((bar.total_bytes for bar in bars.bars), default=0)
+    # A capacity far beyond the longest bar would leave the page empty.
+    capacity = bars.capacity_bytes if bars.capacity_bytes and 3 * bars.capacity_bytes <= 4 * longest else None
+    scale = max(longest, capacity or 0, 1)
+    rows = (
+        f'<div class="bar-label">{escaped(bar.label)}</div>{_stack(bar.parts, scale, capacity)}'
+        f'<div class="bar-size">{escaped(bar.size)}</div>'
+        for bar in bars.bars
+    )
+    mark = (
+        f'<p class="note">capacity: {escaped(format_bytes(capacity))}, the line across the bars</p>' if capacity else ""
+    )
+    return f'<div class="bars">{"".join(rows)}</div>{mark}{_legend(_categories(bar.parts for bar in bars.bars))}'
+
+
+def _stack(parts: Sequence[Part], scale: int, capacity_bytes: int | None) -> str:
+    total = sum(part.size_bytes for part in parts)
+    cells = "".join(_part(part, scale, total) for part in parts if part.size_bytes)
+    mark = f'<i class="capacity" style="left:{capacity_bytes / scale:.3%}"></i>' if capacity_bytes else ""
+    return f'<div class="stack">{cells}{mark}</div>'
+
+
+def _part(part: Part, scale: int, total: int) -> str:
+    share = part.size_bytes / scale
+    tip = f"{part.category.value}: {format_bytes(part.size_bytes)}, {format_share(part.size_bytes, total)}"
+    letter = CATEGORY_LETTERS[part.category] if share >= _NARROWEST_LETTER else ""
+    return (
+        f'<span class="part" data-category="{part.category.value}" style="width:{share:.3%}" title="{escaped(tip)}">'
+        f"{escaped(letter)}</span>"
+    )
+
+
+def _categories(stacks: Iterable[Sequence[Part]]) -> list[Category]:
+    found = {part.category for parts in stacks for part in parts if part.size_bytes}
+    return [category for category in Category if category in found]
+
+
+def _legend(categories: Sequence[Category]) -> str:
+    items = (f"<li>{_key(category)}{escaped(category.value)}</li>" for category in categories)
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _key(category: Category) -> str:
+    return f'<b class="key" data-category="{category.value}">{escaped(CATEGORY_LETTERS[category])}</b>'
+
+
+def _table(table: Table) -> str:
+    rows = list(_flatten(table.rows, depth=0))
+    longest = [_longest_bar(index, table) for index in range(len(table.columns))]
+    head = "".join(f'<th scope="col"{_class(column)}>{escaped(column.title)}</th>' for column in table.columns)
+    body = "".join(_row(row, depth, table.columns, longest) for row, depth in rows)
+    foot = f"<tfoot>{_row(table.total, 0, table.columns, longest)}</tfoot>" if table.total else ""
+    sortable = "" if any(row.children for row in table.rows) else " data-sortable"
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="table"><table{sortable}>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>{foot}</table></div>"
+    )
+
+
+def _flatten(rows: Sequence[Row], *, depth: int) -> Iterator[tuple[Row, int]]:
+    for row in rows:
+        yield row, depth
+        yield from _flatten(row.children, depth=depth + 1)
+
+
+def _longest_bar(index: int, table: Table) -> int:
+    return max((cell.value for row in table.rows if isinstance(cell := row.cells[index], Bar)), default=0)
+
+
+def _row(row: Row, depth: int, columns: Sequence[Column], longest: Sequence[int]) -> str:
+    cells = []
+    for index, (cell, column) in enumerate(zip(row.cells, columns, strict=True)):
+        indent = f' style="--depth:{depth}"' if depth and index == 0 else ""
+        content = _bar(cell, longest[index]) if isinstance(cell, Bar) else _cell(cell)
+        if column.shorten is not Shorten.NEVER:
+            content = content.replace("/", "/<wbr>").replace("</<wbr>", "</")
+        tag = 'th scope="row"' if index == 0 else "td"
+        cells.append(f"<{tag}{_class(column)}{indent}>{content}</{tag.split()[0]}>")
+    return f"<tr>{''.join(cells)}</tr>\n"
+
+
+def _bar(bar: Bar, longest: int) -> str:
+    width = bar.value / longest if longest else 0
+    category = f' data-category="{bar.category.value}"' if bar.category else ""
+    return f'<span class="cell-bar"{category} style="width:{width:.3%}"></span>'
+
+
+def _cell(cell: Cell) -> str:
+    if isinstance(cell.key, Category):
+        return f"{_key(cell.key)}{escaped(cell.text)}"
+    if cell.key is None or not cell.text:
+        return escaped(cell.text)
+    sign = escaped(UNICODE.bullets[cell.key]) if cell.is_verdict else ""
+    return f'<span class="tone-{cell.key.value}">{sign}{escaped(cell.text)}</span>'
+
+
+def _class(column: Column) -> str:
+    names = [
+        *(["number"] if column.align is Align.RIGHT else []),
+        *(["long"] if column.shorten is not Shorten.NEVER else []),
+    ]
+    return f' class="{" ".join(names)}"' if names else ""
+
+
+def _bullet(note: Note) -> str:
+    return escaped(UNICODE.bullets[note.tone])

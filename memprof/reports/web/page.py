@@ -1,0 +1,67 @@
+"""The page: body, style, scripts and data in one file that opens anywhere and asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+
+from memprof.analysis.categories import Category
+from memprof.reports.document import Tone
+from memprof.reports.json_objects import Json
+from memprof.reports.palette import CATEGORY_COLORS, INK, TONE_COLORS
+from memprof.reports.web.text import escaped, script_json
+
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
+
+
+def page(*, title: str, body: str, scripts: Sequence[str], data: Json = None, with_plotly: bool = False) -> str:
+    """A whole page.
+
+    Args:
+        title: of the window.
+        body: HTML.
+        scripts: names of the files in `assets/` that it runs, in order.
+        data: what the scripts draw from.
+        with_plotly: whether they draw with plotly.js.
+    """
+    parts = {
+        "title": escaped(title),
+        "style": f"{palette_css()}\n{asset('page.css')}",
+        "body": body,
+        "data": script_json(data),
+        "plotly": plotly_text() if with_plotly else "",
+        "scripts": "\n".join(asset(name) for name in scripts),
+    }
+    return _fill(asset("page.html"), parts)
+
+
+def palette_css(*, scope: str = ":root") -> str:
+    """The colours of categories and tones, the same as on the terminal, for what stands in `scope`."""
+    categories = (
+        f'{scope} [data-category="{category.value}"]{{--c:{CATEGORY_COLORS[category]}}}' for category in Category
+    )
+    tones = (f"--{tone.value}:{TONE_COLORS[tone]};" for tone in Tone)
+    return f"{scope}{{--ink:{INK};{''.join(tones)}}}\n{''.join(categories)}"
+
+
+@cache
+def plotly_text() -> str:
+    """plotly.js, compressed, in base64: a third of its size, and only ASCII. The page unpacks it."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=6, mtime=0)).decode("ascii")
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file in `assets/`."""
+    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8").rstrip("\n")
+
+
+def _fill(template: str, parts: Mapping[str, str]) -> str:
+    """Fill all slots at once: what stands in one part is never taken for a slot."""
+    return _SLOT.sub(lambda slot: parts[slot[1]], template) + "\n"

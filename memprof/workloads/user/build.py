@@ -1,0 +1,138 @@
+"""From a reference to the user's code to the step that is profiled. Runs in the child process."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from memprof.capture.step import Feed, StepSpec
+from memprof.errors import MemprofError
+from memprof.workloads import registry
+from memprof.workloads.applicability import check_applicable, check_target
+from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.names import unknown_name
+from memprof.workloads.overrides import parse_value, split_override
+from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.user.reference import load, parse
+
+# Of the technique-owned fields that are for a model, those that can be applied around a loss.
+_HEEDS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
+
+
+def build_user_step(
+    *,
+    reference: str,
+    overrides: Sequence[str] = (),
+    techniques: Sequence[str] = (),
+    roles: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> StepSpec:
+    """The step that a reference names.
+
+    Args:
+        reference: `PATH.py:NAME` or `package.module:NAME`; NAME is a `StepSpec`, a `TrainSpec` or a function that
+            returns one.
+        overrides: texts `parameter=value` for the parameters of that function.
+        techniques: labels of techniques; they need a `TrainSpec`.
+        roles: roles by path prefix, over those that the spec gives.
+        arguments: for the code's `sys.argv`.
+
+    Raises:
+        MemprofError: for whatever of these is wrong, in one sentence.
+    """
+    from memprof.workloads.user.train_spec import TrainSpec
+
+    where = parse(reference)
+    spec, config = _make_spec(load(where, arguments), overrides, where.label)
+    if isinstance(spec, TrainSpec):
+        step = _train_step(spec, techniques, where.label)
+    elif isinstance(spec, StepSpec):
+        if any(techniques):
+            raise MemprofError(
+                f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss,"
+                " parameters, optimizer, batch), and memprof builds the step around it"
+            )
+        step = spec
+    else:
+        raise MemprofError(
+            f"{where} gives {_described(spec)}, no step to profile: it must be a memprof.StepSpec, a memprof.TrainSpec,"
+            " or a function that returns one"
+        )
+    name = where.label if step.workload == "step" else step.workload
+    return dataclasses.replace(
+        step, workload=name, roles={**step.roles, **(roles or {})}, config={**config, **step.config}
+    )
+
+
+def _make_spec(found: Any, overrides: Sequence[str], label: str) -> tuple[Any, dict[str, Any]]:
+    """The spec, made by calling what was found if it is a function, and the values of the function's parameters."""
+    if not callable(found):  # a spec, or something that is none
+        if overrides:
+            raise MemprofError(f"{label} is no function, so it has no parameters that --set could change")
+        return found, {}
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(found).parameters.items()
+        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    }
+    values: dict[str, Any] = {}
+    for text in overrides:
+        name, value = split_override(text)
+        if name not in parameters:
+            raise unknown_name(f"parameter of {label}", name, parameters)
+        values[name] = parse_value(name, value, _type_of(parameters[name], found))
+    missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in values]
+    if missing:
+        raise MemprofError(
+            f"{label} takes {', '.join(missing)}, without a default: name a function that returns"
+            f" memprof.StepSpec(step, arguments), or give numbers and texts with --set {missing[0]}=VALUE"
+        )
+    settings = {name: parameter.default for name, parameter in parameters.items()} | values
+    return found(**values), {n: v for n, v in settings.items() if isinstance(v, (str, int, float, bool, type(None)))}
+
+
+def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """The type of a parameter: its annotation, else that of its default; a text where neither says."""
+    annotation = inspect.get_annotations(function, eval_str=True).get(parameter.name)
+    if annotation is not None:
+        return annotation
+    return str if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default)
+
+
+def _train_step(spec: Any, techniques: Sequence[str], label: str) -> StepSpec:
+    from memprof.workloads.train_step import STATE_ARGNUM, Trainer, mean_loss
+    from memprof.workloads.user.train_spec import UserConfig, UserModel
+
+    applied = parse_techniques("+".join(techniques))
+    config = apply_techniques(TrainConfig(), applied)
+    model = UserModel(spec, config)
+    if config.remat_modules not in ("none", "block") or config.remat_policy == "names":
+        wanted = next(each.label for each in applied if "remat_modules" in each.technique.sets)
+        raise MemprofError(f"Technique '{wanted}' changes modules of the model itself, which {label} does not name.")
+    check_applicable(applied, name=label, heeds=_HEEDS, config=UserConfig(model.num_examples), train_config=config)
+    chosen = any("optimizer" in each.technique.sets for each in applied)
+    optimizer = registry.optimizer(config.optimizer).create(config) if chosen else spec.optimizer
+    trainer = Trainer(model=model, optimizer=optimizer, config=config)
+    feed = Feed(
+        argument=lambda number, step: trainer.init_state() if number == STATE_ARGNUM else trainer.sample_batch(step),
+        loss=mean_loss,
+        num_examples=model.num_examples,
+    )
+    return StepSpec(
+        fn=trainer.step,
+        args=(trainer.abstract_state(), trainer.abstract_batch()),
+        roles=trainer.roles(),
+        donate_argnums=(STATE_ARGNUM,) if config.donate else (),
+        techniques=tuple(each.label for each in applied),
+        compiler_options=config.compiler_option_values(),
+        memory_kinds=trainer.memory_kinds(),
+        feed=feed,
+        check_target=functools.partial(check_target, applied),
+    )
+
+
+def _described(value: Any) -> str:
+    return f"something of type {type(value).__name__}" if value is not None else "nothing"

@@ -1,0 +1,108 @@
+"""`PATH.py:NAME` and `package.module:NAME`: the object in the user's code that such a reference names.
+
+Importing runs the user's code, so `load` is for the child process; `parse` is quick and finds mistakes before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memprof.errors import MemprofError
+from memprof.workloads.names import unknown_name
+
+_DEFAULT_NAME = "step_spec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A file or a module, and the name of an object in it."""
+
+    module: str
+    path: Path | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.path or self.module}:{self.name}"
+
+    @property
+    def label(self) -> str:
+        """What the reports call it: `train:step_spec`."""
+        return f"{self.path.stem if self.path else self.module}:{self.name}"
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text names something in the user's code, and no workload of memprof."""
+    return ":" in text or text.endswith(".py")
+
+
+def parse(text: str) -> Reference:
+    """Read a reference.
+
+    Raises:
+        MemprofError: there is no such file, or the text is no reference.
+    """
+    place, _, name = text.rpartition(":") if ":" in text else (text, "", _DEFAULT_NAME)
+    if not name.isidentifier():
+        raise MemprofError(f"'{text}' names nothing in your code: write path/to/file.py:NAME or package.module:NAME")
+    if not place.endswith(".py"):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise MemprofError(f"'{text}' is neither path/to/file.py:NAME nor package.module:NAME")
+        return Reference(module=place, path=None, name=name)
+    path = Path(place)
+    if not path.is_file():
+        raise MemprofError(f"there is no file {place}; give the path of the Python file that defines {name}")
+    return Reference(module=path.stem, path=path.resolve(), name=name)
+
+
+def load(reference: Reference, arguments: Sequence[str]) -> Any:
+    """Import the user's code, as `python PATH.py ARGUMENTS` would find it, and return the object.
+
+    Args:
+        arguments: what the code finds in `sys.argv` after its own name.
+
+    Raises:
+        MemprofError: the module has no such object.
+        Exception: whatever importing it raises.
+    """
+    sys.argv = [str(reference.path or reference.module), *arguments]
+    sys.path.insert(0, str(reference.path.parent if reference.path else Path.cwd()))
+    module = _import_file(reference) if reference.path else importlib.import_module(reference.module)
+    if not hasattr(module, reference.name) and reference.name == _DEFAULT_NAME:
+        raise MemprofError(
+            f"{reference} is not there: write a function {_DEFAULT_NAME} that returns memprof.StepSpec(step, args),"
+            " or name another after a colon"
+        )
+    if not hasattr(module, reference.name):
+        place = reference.path.name if reference.path else reference.module
+        raise unknown_name(f"object of {place} called", reference.name, _candidates(module))
+    return getattr(module, reference.name)
+
+
+def _import_file(reference: Reference) -> ModuleType:
+    assert reference.path is not None
+    specification = importlib.util.spec_from_file_location(reference.module, reference.path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[reference.module] = module  # dataclasses and pickle look a class's module up there
+    specification.loader.exec_module(module)
+    return module
+
+
+def _candidates(module: ModuleType) -> list[str]:
+    """What the module itself defines and a reference can name: functions and specs."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (type(value).__name__ in ("StepSpec", "TrainSpec") or getattr(value, "__module__", None) == module.__name__)
+        and (callable(value) or type(value).__name__.endswith("Spec"))
+        and not isinstance(value, type)
+    ]

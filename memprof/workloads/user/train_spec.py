@@ -1,0 +1,147 @@
+"""What a user gives to have techniques tried on his own loss: a `TrainSpec`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memprof.errors import MemprofError
+from memprof.workloads.losses import Metrics
+from memprof.workloads.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    import optax
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpec:
+    """A loss to train with: memprof builds the step around it, and so can change the step.
+
+    Attributes:
+        loss_fn: `loss_fn(params, batch)` or `loss_fn(params, batch, rng)`; returns the mean loss over the batch, a
+            scalar, or a pair of it and anything else.
+        params: a pytree of arrays or of `jax.ShapeDtypeStruct`; what is floating-point in it is trained.
+        optimizer: any optax optimizer.
+        batch: a pytree of arrays or of `jax.ShapeDtypeStruct`, whose first axis counts the examples.
+    """
+
+    loss_fn: Callable[..., Any]
+    params: Any
+    optimizer: optax.GradientTransformation
+    batch: Any
+
+
+@dataclass(frozen=True, slots=True)
+class UserConfig:
+    """What techniques ask of a model's configuration, as far as a loss tells it."""
+
+    batch_size: int
+
+
+class UserModel:
+    """A user's loss as a model that the trainer can train (see `memprof.workloads.model.Model`)."""
+
+    def __init__(self, spec: TrainSpec, config: TrainConfig) -> None:
+        self._spec = spec
+        self._config = config
+        self._takes_rng = _num_positional(spec.loss_fn) >= 3
+        self.batch_shapes = jax.tree.map(_shape_of, spec.batch)
+        self.apply_fn = spec.loss_fn
+
+    @property
+    def num_examples(self) -> int:
+        return num_examples(self.batch_shapes)
+
+    def init_params(self, rng: jax.Array) -> Any:
+        """The parameters as they were given, or of their shapes, in the dtype that the configuration asks for."""
+        del rng
+        dtype = None if self._config.param_dtype == "float32" else self._config.param_dtype
+        return jax.tree.map(lambda leaf: _concrete(leaf, dtype), self._spec.params)
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """The batch as it was given; where only its shapes are known, normal floats and zeros for everything else."""
+        return jax.tree.map(lambda leaf: _sampled(leaf, rng), self._spec.batch)
+
+    def metrics(self, params: Any, batch: Any, rng: jax.Array) -> Metrics:
+        """The loss of a batch, or of a part of one, as a (sum, count) pair of float32."""
+        if self._config.compute_dtype != "float32":
+            dtype = jnp.dtype(self._config.compute_dtype)
+            params, batch = _cast(params, dtype), _cast(batch, dtype)
+        loss_fn = self._checkpointed(self._spec.loss_fn)
+        result = loss_fn(params, batch, rng) if self._takes_rng else loss_fn(params, batch)
+        loss = result[0] if isinstance(result, tuple) else result
+        if jnp.shape(loss) != ():
+            raise MemprofError(
+                f"loss_fn returned an array of shape {jnp.shape(loss)}; it must return the mean loss, a scalar, or a"
+                " pair that begins with it"
+            )
+        count = jnp.float32(num_examples(batch))
+        return {"loss": (loss.astype(jnp.float32) * count, count)}
+
+    def _checkpointed(self, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+        policies = jax.checkpoint_policies
+        if self._config.remat_modules == "none":
+            return loss_fn
+        policy = {
+            "nothing": None,
+            "products": policies.dots_with_no_batch_dims_saveable,
+            "offload": policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+        }[self._config.remat_policy]
+        checkpointed: Callable[..., Any] = jax.checkpoint(loss_fn, policy=policy)
+        return checkpointed
+
+
+def num_examples(batch: Any) -> int:
+    """The length of the first axis of a batch.
+
+    Raises:
+        MemprofError: its arrays have no common first axis.
+    """
+    lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+    if len(lengths) != 1 or lengths == {()}:
+        raise MemprofError(
+            "the arrays of the batch have no common first axis, which is to count the examples: their shapes are"
+            f" {', '.join(str(tuple(jnp.shape(leaf))) for leaf in jax.tree.leaves(batch)) or 'none'}"
+        )
+    return int(lengths.pop()[0])
+
+
+def _num_positional(fn: Callable[..., Any]) -> int:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        parameter
+        for parameter in inspect.signature(fn).parameters.values()
+        if parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+    ]
+    return len(required)
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf)))
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def _concrete(leaf: Any, dtype: str | None) -> jax.Array:
+    array = jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.asarray(leaf)
+    return array.astype(dtype) if dtype is not None and _is_float(array) else array
+
+
+def _sampled(leaf: Any, rng: np.random.Generator) -> np.ndarray:
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return np.asarray(leaf)
+    if _is_float(leaf):
+        return rng.standard_normal(leaf.shape).astype(leaf.dtype)
+    return np.zeros(leaf.shape, leaf.dtype)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if _is_float(leaf) else leaf, tree)

@@ -1,0 +1,165 @@
+"""The Python API, in a process of its own as a notebook is: JAX has started its backends before memprof is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import memprof
+
+_NOTEBOOK = """
+import logging
+import jax, jax.numpy as jnp, optax
+logging.disable(logging.CRITICAL)
+weights = {"up": jnp.ones((64, 256)), "down": jnp.ones((256, 64))}
+print(float(weights["up"].sum()))  # starts JAX's backends: on a machine without CUDA's libraries it gives CUDA up
+optimizer = optax.adam(1e-3)
+state = optimizer.init(weights)
+x = jnp.ones((32, 64))
+cache = jax.config.jax_enable_compilation_cache
+
+def step(weights, state, x):
+    def loss(weights):
+        return jnp.mean((jax.nn.relu(x @ weights["up"]) @ weights["down"] - x) ** 2)
+    grads = jax.grad(loss)(weights)
+    updates, state = optimizer.update(grads, state)
+    return optax.apply_updates(weights, updates), state
+
+import memprof
+before = memprof.profile(step, weights, state, x, target="h100-80gb")
+after = memprof.profile(step, weights, state, x, target="h100-80gb", donate_argnums=(0, 1))
+assert sum(before.by("category").values()) == before.footprint_bytes
+for key in ("module", "source", "dtype", "phase"):
+    assert sum(before.by(key).values()) == before.footprint_bytes, key
+print(before)
+print(repr(after))
+compared = memprof.compare({"plain": before, "donated": after})
+print(compared)
+import json, sys
+print(json.loads(compared.render("json"))["effects"][1]["categories_delta"]["outputs"])
+path = after.save(sys.argv[1])
+assert memprof.load(path).footprint_bytes == after.footprint_bytes
+# Nothing of the user's process has changed.
+assert jax.config.jax_enable_compilation_cache == cache
+print(jax.devices()[0].platform, float(jax.jit(lambda x: x.sum())(x)))
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("notebook") / "step.memprof"
+    done = subprocess.run(
+        [sys.executable, "-c", _NOTEBOOK, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**_environment(), "PYTHONPATH": str(Path(memprof.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+
+
+def test_a_step_is_profiled_for_a_gpu_that_is_not_there(notebook: str) -> None:
+    assert "step  memprof" in notebook
+    assert "NVIDIA H100" in notebook
+    assert "<memprof.Profile step: " in notebook
+
+
+def test_donation_takes_the_new_state_away(notebook: str) -> None:
+    # The new weights and both moments, 3 * 2 arrays of 64 * 256 float32, and the count; the table of results stays.
+    assert int(notebook.splitlines()[-2]) == -(3 * 2 * 64 * 256 * 4 + 4)
+
+
+def test_the_users_process_is_left_as_it_was(notebook: str) -> None:
+    assert notebook.splitlines()[-1] == "cpu 2048.0"
+
+
+def test_importing_memprof_imports_no_jax() -> None:
+    code = "import memprof, sys; print('jax' in sys.modules, sorted(memprof.__all__) == sorted(dir(memprof)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+
+
+def test_every_name_that_is_offered_is_there() -> None:
+    assert all(getattr(memprof, name) is not None for name in memprof.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'profil'"):
+        memprof.profil  # noqa: B018
+
+
+def test_bad_requests_get_a_sentence() -> None:
+    profile = memprof.profile(lambda x: x + 1, 1.0, target="cpu")
+    with pytest.raises(memprof.MemprofError, match="There is no key 'size'"):
+        profile.by("size")  # type: ignore[arg-type]
+    with pytest.raises(memprof.MemprofError, match="There is no target"):
+        memprof.profile(lambda x: x, 1.0, target="h200-xl")
+    with pytest.raises(memprof.MemprofError, match="nothing to compare"):
+        memprof.compare({})
+    assert json.loads(profile.render("json"))["footprint_bytes"] == profile.footprint_bytes
+
+
+def test_a_step_fits_where_its_footprint_leaves_the_reserve() -> None:
+    profile = memprof.profile(lambda x: x + x, 1.0, target="cpu")
+    assert profile.footprint_bytes == 8  # a float32 in and one out
+    assert memprof.fits(profile, 10)
+    assert not memprof.fits(profile, 8)  # 6% must stay free
+    assert memprof.fits(profile, 8, reserve=0)
+    assert memprof.fits(profile, "1 KiB")
+    with pytest.raises(memprof.MemprofError, match="cpu has no fixed amount of memory"):
+        memprof.fits(profile)
+    with pytest.raises(memprof.MemprofError, match="at least 0 and below 1"):
+        memprof.fits(profile, 8, reserve=1.5)
+
+
+def test_a_notebook_shows_a_table_without_scripts() -> None:
+    shown = memprof.profile(lambda x: x + 1, 1.0, target="cpu")._repr_html_()
+    assert "<table" in shown
+    assert "<script" not in shown
+
+
+def test_running_out_of_memory_is_explained_and_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def step(x: jax.Array) -> jax.Array:
+        return (x @ x.T).sum()
+
+    def failing(x: jax.Array) -> jax.Array:
+        if isinstance(x, jax.core.Tracer):
+            return step(x)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4096 bytes.")
+
+    x = jnp.ones((32, 8))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        memprof.explain_oom(target="cpu")(failing)(x)
+    explained = capsys.readouterr().err
+    assert "a device is out of memory" in explained
+    assert "What the footprint is made of" in explained
+    with pytest.raises(jax.errors.JaxRuntimeError), memprof.explain_oom(step, x, target="cpu"):
+        failing(x)
+    assert "What the footprint is made of" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="mine"), memprof.explain_oom(step, x, target="cpu"):
+        raise ValueError("mine")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_cannot_be_explained_does_not_hide_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    import jax
+
+    @memprof.explain_oom(target="cpu")
+    def failing(x: float) -> float:
+        if isinstance(x, jax.core.Tracer):
+            raise ValueError("not traceable")
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        failing(1.0)
+    assert "memprof cannot explain it: ValueError: not traceable" in capsys.readouterr().err

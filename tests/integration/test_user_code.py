@@ -1,0 +1,231 @@
+"""The user's own code on the command line: what is right, and one sentence with his own traceback for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from integration.command import Command
+
+_CODE = """
+import sys
+import jax, jax.numpy as jnp, optax
+from flax import linen as nn
+import memprof
+
+S = jax.ShapeDtypeStruct
+X = S((3, 4), jnp.float32)
+
+def loss(w, x):
+    return helper(w, x)
+
+def helper(w, x):
+    return jnp.mean(w @ x)
+
+mismatch = memprof.StepSpec(lambda w, x: jax.grad(loss)(w, x), (X, X))
+missing_argument = memprof.StepSpec(loss, (X,))
+not_a_step = 3
+
+def raising():
+    raise ValueError("mine")
+
+def printing(x):
+    jax.debug.print("{}", x.sum())
+    return x
+
+callback = memprof.StepSpec(printing, (X,))
+kept = []
+
+def leaking(x):
+    jax.jit(lambda y: kept.append(y) or y)(x)
+    return kept[0] + 1
+
+leak = memprof.StepSpec(leaking, (X,))
+
+class Dropping(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
+
+def without_rng():
+    params = jax.eval_shape(Dropping().init, {"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)["params"]
+    return memprof.StepSpec(lambda p, x: jax.grad(lambda p: Dropping().apply({"params": p}, x).sum())(p), (params, X))
+
+def sized(width: int, depth=2, name: str | None = None):
+    return memprof.StepSpec(lambda x: x * depth, (S((width,), jnp.float32),))
+
+def sharded():
+    jax.config.update("jax_num_cpu_devices", 2)
+    sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("d",)), jax.sharding.PartitionSpec("d"))
+    return memprof.StepSpec(lambda x: x + 1, (S((4,), jnp.float32, sharding=sharding),))
+
+def of_arguments():
+    return memprof.StepSpec(lambda x: x + 1, (S((len(sys.argv), len(sys.argv[1])), jnp.float32),))
+
+def endless():
+    import time
+    time.sleep(600)
+
+def trained():
+    def mean_square(params, batch):
+        return jnp.mean((batch["x"] @ params["w"]) ** 2)
+    params, batch = {"w": S((64, 32), jnp.float32)}, {"x": S((16, 64), jnp.float32)}
+    return memprof.TrainSpec(mean_square, params, optax.adam(1e-3), batch)
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    command = Command.in_folder(tmp_path)
+    (command.folder / "code.py").write_text(_CODE, encoding="utf-8")
+    return command
+
+
+# As the installed `memprof` starts: without the working folder on Python's path.
+_PROGRAM = (sys.executable, "-P", "-m", "memprof.profiler_cli.main")
+
+
+def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
+    done = command("run", *arguments, "--no-save", "--target", "cpu", program=_PROGRAM)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "sentence", "line"),
+    [
+        ("mismatch", 3, "dot_general requires contracting dimensions to have the same shape", "jnp.mean(w @ x)"),
+        ("missing_argument", 3, "the arguments in the StepSpec must be those that the function takes", None),
+        ("not_a_step", 2, "gives something of type int, no step to profile", None),
+        ("raising", 3, "ValueError: mine", 'raise ValueError("mine")'),
+        ("leak", 3, "tracer leak", None),
+        ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
+        ("sized", 2, "takes width, without a default: name a function that returns", None),
+        ("sharded", 2, "x is sharded over 2 devices", None),
+        (
+            "sise",
+            2,
+            "There is no object of code.py called 'sise' (did you mean 'sized'?): choose from loss, helper",
+            None,
+        ),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_the_users_own_frames(
+    command: Command, name: str, code: int, sentence: str, line: str | None
+) -> None:
+    returncode, stdout, stderr = _run(command, f"code.py:{name}")
+    assert (returncode, stdout) == (code, "")
+    last = stderr.splitlines()[-1]
+    assert last.startswith("memprof: ")
+    assert sentence in last
+    assert "memprof/capture" not in stderr
+    assert "site-packages" not in stderr
+    if line is not None:
+        assert line in stderr
+
+
+def test_a_callback_needs_the_device(command: Command) -> None:
+    done = command("run", "code.py:callback", "--no-save", "--target", "h100-80gb")
+    assert done.returncode == 3
+    assert "take them out of the step, or use --target cpu or local" in done.stderr
+    assert 'jax.debug.print("{}", x.sum())' in done.stderr
+
+
+def test_an_import_that_fails_is_the_users(command: Command) -> None:
+    (command.folder / "broken.py").write_text("import nothing_of_that_name\n", encoding="utf-8")
+    returncode, _, stderr = _run(command, "broken.py:spec")
+    assert returncode == 3
+    assert 'broken.py", line 1' in stderr
+    assert "install it where memprof runs" in stderr
+
+
+def test_parameters_are_set_with_their_types(command: Command) -> None:
+    returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none")
+    assert returncode == 0
+    assert "8,192 bytes" in stdout  # 1024 float32 in and out
+    assert "width=1024" in stdout
+    returncode, _, stderr = _run(command, "code.py:sized", "--set", "width=big")
+    assert (returncode, "width expects a whole number" in stderr) == (2, True)
+    returncode, _, stderr = _run(command, "code.py:sized", "--set", "height=3")
+    assert (returncode, "There is no parameter of code:sized 'height'" in stderr) == (2, True)
+
+
+def test_arguments_after_two_dashes_reach_the_code(command: Command) -> None:
+    done = command("run", "code.py:of_arguments", "--no-save", "--target", "cpu", "--", "--flag", "-x", "3")
+    assert done.returncode == 0, done.stderr
+    assert "192 bytes" in done.stdout  # (4, 6) float32 in and out: the file and three arguments; "--flag"
+
+
+def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command) -> None:
+    for name in ("analysis", "reports", "workloads", "capture"):
+        (command.folder / f"{name}.py").write_text("WIDTH = 5\n", encoding="utf-8")
+    (command.folder / "types.py").write_text("raise RuntimeError('not for memprof')\n", encoding="utf-8")
+    (command.folder / "train.py").write_text(
+        "import analysis, capture, jax, memprof, reports, workloads\n"
+        "spec = memprof.StepSpec(lambda x: x * 2.0, (jax.ShapeDtypeStruct((analysis.WIDTH,), 'float32'),))\n",
+        encoding="utf-8",
+    )
+    for reference in ("train.py:spec", "train:spec"):
+        returncode, stdout, stderr = _run(command, reference)
+        assert returncode == 0, stderr
+        assert "40 bytes" in stdout
+
+
+def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command: Command) -> None:
+    (command.folder / "tables.py").write_text(
+        "import jax, memprof\n"
+        "S = jax.ShapeDtypeStruct\n"
+        "tables = {'one': S((2, 3), 'float32'), 'two': S((7,), 'int32')}\n"
+        "spec = memprof.StepSpec(lambda tables, x: x.sum() * tables['one'].sum() + tables['two'].sum(),"
+        " (tables, S((4, 3), 'float32')))\n",
+        encoding="utf-8",
+    )
+    _, stdout, _ = _run(command, "tables.py:spec")
+    assert "tables['one'], tables['two'] (52 bytes)" in " ".join(stdout.split())  # 2*3*4 + 7*4
+    _, stdout, _ = _run(command, "tables.py:spec", "--format", "json")
+    (doubt,) = json.loads(stdout)["doubts"]
+    assert "could not be told" in doubt
+    _, stdout, _ = _run(command, "tables.py:spec", "--role", "tables=batch", "--format", "json")
+    assert json.loads(stdout)["doubts"] == []
+
+
+def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
+    returncode, _, stderr = _run(command, "code.py:endless", "--timeout", "4")
+    assert returncode == 3
+    assert "not done after 4 s" in stderr
+    assert not command.processes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nowhere.py:spec",), "there is no file nowhere.py"),
+        (("code.py:trained", "--preset", "tiny"), "--preset is for built-in workloads"),
+        (("code.py:trained", "--role", "state"), "'state' gives no role"),
+        (("code.py:trained", "-t", "scan"), "Technique 'scan' does not apply to code:trained"),
+        (("code.py:trained", "-t", "remat-mlp"), "changes modules of the model itself"),
+        (("code.py:mismatch", "-t", "bf16"), "is a StepSpec, a step as it is"),
+        (("mlp", "--role", "state=params"), "--role is for a step of your own"),
+        (("mlp", "extra"), "mlp takes no arguments, but got extra"),
+    ],
+)
+def test_what_does_not_apply_is_said(command: Command, arguments: tuple[str, ...], sentence: str) -> None:
+    returncode, _, stderr = _run(command, *arguments)
+    assert returncode == 2
+    assert sentence in stderr
+
+
+def test_techniques_apply_to_a_users_loss(command: Command) -> None:
+    rows = ["baseline", "donate", "bf16", "accum4", "remat", "remat-dots", "opt=sgd", "opt=adam8bit"]
+    options = [option for row in rows for option in ("-t", row)]
+    done = command("compare", "code.py:trained", *options, "--target", "cpu", "--no-save", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    comparison = json.loads(done.stdout)
+    by_row = {row["techniques"][0]: row for row in comparison["rows"]}
+    assert set(by_row) == set(rows)
+    # 64 * 32 float32 parameters; Adam's two moments of them and a count.
+    assert by_row["baseline"]["categories"]["params"] == 8192
+    assert by_row["baseline"]["categories"]["optimizer_state"] == 2 * 8192 + 4
+    assert by_row["opt=sgd"]["categories"]["optimizer_state"] == 0
+    assert by_row["donate"]["categories"]["outputs"] < by_row["baseline"]["categories"]["outputs"] - 3 * 8192 + 1024

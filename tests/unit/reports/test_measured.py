@@ -1,0 +1,107 @@
+"""The section on what was measured, beside what was predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from measurements import GPU_RUN
+from reports_data import REPORTS
+
+from memprof.analysis.comparison import compare
+from memprof.analysis.measurement import PoolReading
+from memprof.reports.document import Facts, Heading, Note, Tone
+from memprof.reports.format import RenderOptions
+from memprof.reports.registry import format_named
+from memprof.reports.views.measured import measured_blocks
+
+
+def _facts(name: str) -> dict[str, tuple[str, ...]]:
+    _, facts, *_ = measured_blocks(REPORTS[name]())
+    assert isinstance(facts, Facts)
+    return {fact.label: fact.values for fact in facts.facts}
+
+
+def test_a_step_that_did_not_run_has_no_section() -> None:
+    assert measured_blocks(REPORTS["one_buffer"]()) == ()
+
+
+def test_a_run_on_a_gpu_says_what_each_source_counts() -> None:
+    heading, *_ = measured_blocks(REPORTS["measured_on_gpu"]())
+    assert heading == Heading(text="Measured", level=2, aside="on NVIDIA H100 80GB HBM3, 4 steps after 2 to warm up")
+    assert _facts("measured_on_gpu") == {
+        "step time": ("median 25.0 ms", "10.0 ms to 40.0 ms for 80% of the steps"),
+        "throughput": ("320 examples/s", "327.7K tokens/s"),
+        "utilization": ("MFU 26.4%", "of 989 TFLOP/s, dense 16-bit matrix products"),
+        "loss": ("4.5 at step 1", "4.25 at step 2", "4 at step 3", "3.25 at step 5", "3 at step 6"),
+        "peak": (
+            "1.50 KiB, 1,536 bytes (XLA's allocator)",
+            "predicted 1.00 KiB",
+            "difference +512 B (+50.0%)",
+        ),
+        "allocator": (
+            "1.00 KiB in use before the steps",
+            "1.00 KiB in use after the first",
+            "1.00 KiB in use after the last",
+            "2.00 MiB held of the device",
+        ),
+        # 498 MiB of the process less the 2 MiB of the pool.
+        "outside it": (
+            "NVML: the process holds +498 MiB",
+            "+496 MiB outside XLA's pool (CUDA context, library handles)",
+        ),
+    }
+
+
+def test_where_nvml_does_not_know_the_process_the_device_counts() -> None:
+    assert GPU_RUN.driver is not None
+    report = REPORTS["measured_on_gpu"]()
+    measured = replace(GPU_RUN, driver=replace(GPU_RUN.driver, process_bytes=None))
+    text = format_named("terminal").render_report(replace(report, measured=measured), RenderOptions(width=200))
+    assert "NVML: the device's use grew by +499 MiB · +497 MiB outside XLA's pool" in text
+
+
+def test_a_hidden_peak_is_not_told_as_one() -> None:
+    assert GPU_RUN.pool is not None
+    hidden = replace(GPU_RUN.pool, before_steps=PoolReading(current_bytes=0, peak_bytes=1536))
+    report = replace(REPORTS["measured_on_gpu"](), measured=replace(GPU_RUN, pool=hidden))
+    text = format_named("terminal").render_report(report, RenderOptions(width=200))
+    assert "hidden: compiling the step or making its arguments took more than running it" in text
+    assert "difference" not in text
+
+
+def test_a_run_on_a_cpu_says_what_its_number_is() -> None:
+    facts = _facts("measured_on_cpu")
+    assert facts["resident"][0] == "1.00 MiB for arguments and steps (growth of the process)"
+    assert not facts.keys() & {"peak", "allocator", "outside it", "utilization", "loss"}
+
+
+def test_a_step_that_ran_out_of_memory_says_what_it_asked_for() -> None:
+    *_, note = measured_blocks(REPORTS["out_of_memory"]())
+    assert note == Note(
+        tone=Tone.BAD,
+        text="Out of memory while running step 2 of 12: asked for 128 GiB, with 1.00 GiB of 60.0 GiB in use. The "
+        "compiled program takes 128 GiB; below is what it is made of.",
+    )
+
+
+def test_a_comparison_has_columns_for_what_was_measured() -> None:
+    rows = [
+        replace(REPORTS["one_buffer"](), label="tiny baseline"),
+        replace(REPORTS["measured_on_gpu"](), label="tiny measured"),
+        replace(REPORTS["out_of_memory"](), label="tiny failed"),
+    ]
+    text = format_named("terminal").render_comparison(compare(rows, baseline="tiny baseline"), RenderOptions(width=200))
+    title = next(line for line in text.splitlines() if line.startswith("configuration"))
+    assert title.split()[-5:] == ["step", "tokens/s", "measured", "fits", "effect"]
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith(("baseline ", "measured ", "fai"))}
+    assert "25.0 ms 327.7K 1.50 KiB" in " ".join(lines["measured"].split())
+    assert "out of memory" in lines["failed"]
+    assert "was measured" not in text
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown"])
+def test_the_notes_say_what_was_measured(name: str) -> None:
+    text = format_named(name).render_report(REPORTS["measured_on_cpu"](), RenderOptions(width=300))
+    assert "Only what stands under Measured was measured" in text
+    assert "Nothing here was measured" not in text

@@ -1,0 +1,48 @@
+"""SVG and PNG."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree
+
+import pytest
+from comparisons_data import hostile, techniques
+from reports_data import hostile_names
+from transformer_report import transformer
+
+from memprof.errors import MemprofError
+from memprof.reports.format import RenderOptions
+from memprof.reports.formats import png, svg
+
+
+def _texts(rendered: str | bytes) -> list[str]:
+    root = xml.etree.ElementTree.fromstring(rendered)
+    return ["".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_the_texts_of_an_svg_are_texts() -> None:
+    texts = _texts(svg.FORMAT.render_report(transformer(), RenderOptions()))
+    assert "A  activations  8.00 GiB" in texts
+    assert "fits: 11.1 GiB of 79.1 GiB (14.0%), 68.0 GiB to spare" in texts
+
+
+def test_names_are_neither_markup_nor_formulas() -> None:
+    assert "[bold]label[/bold] <script>alert('x')</script>" in _texts(
+        svg.FORMAT.render_report(hostile_names(), RenderOptions())
+    )
+    assert "a|b `c` *d* __e__ @everyone #1 https://example.org" in _texts(
+        svg.FORMAT.render_comparison(hostile(), RenderOptions())
+    )
+
+
+def test_a_comparison_has_a_bar_for_each_configuration() -> None:
+    texts = _texts(svg.FORMAT.render_comparison(techniques(), RenderOptions()))
+    assert "bf16+accum4" in texts
+    assert "5.02 GiB  0.40x" in texts
+
+
+@pytest.mark.parametrize("format_", [png.FORMAT, svg.FORMAT], ids=["png", "svg"])
+def test_without_matplotlib_it_says_what_is_missing(format_: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MemprofError, match="needs matplotlib, which is not installed"):
+        format_.render_report(transformer(), RenderOptions())  # type: ignore[attr-defined]
