@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from memprof.analysis.report import Report
 from memprof.capture.parallel import default_num_jobs
 from memprof.workloads.side_by_side import Rows, compile_rows
+from memprof.workloads.subject import find_subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +112,7 @@ def main() -> int:
     arguments = parser.parse_args()
     table = TABLES[arguments.table]
     rows = Rows(
-        workload=table.workload,
-        preset=table.preset,
-        overrides=(),
+        subject=find_subject(table.workload, preset=table.preset),
         techniques=tuple(row.techniques for row in table.rows),
     )
     reports, failures = compile_rows(

@@ -1,0 +1,92 @@
+"""How long eight rows of a comparison take one after another, and how long in parallel child processes.
+
+    python -m benchmarks.parallel_rows [-o RESULT.json]
+
+The rows are the last eight of those that `memprof compare transformer` chooses itself: GPT-2 small on an H100. They are
+compiled and analysed as `memprof compare` does it, first one at a time and then as many at a time as it chooses; the
+ratio is of the two wall times. Memory is the resident set of the largest child process, jax and the compiler included.
+Needs the `deviceless` extra; takes a few minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from memprof.analysis.report import Report
+from memprof.capture.parallel import default_num_jobs
+from memprof.workloads.side_by_side import Rows, compile_rows
+from memprof.workloads.subject import TEACHING_ROWS, find_subject
+
+TARGET = "h100-80gb"
+ROWS = Rows(
+    subject=find_subject("transformer", preset="gpt2"),
+    techniques=TEACHING_ROWS[-8:],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """All rows with a number of jobs: the wall time, and the sum of what the rows' own compiles took."""
+
+    num_jobs: int
+    wall_seconds: float
+    compile_seconds: float
+
+
+def measure(num_jobs: int) -> tuple[Measurement, Sequence[Report]]:
+    started = time.perf_counter()
+    reports, failures = compile_rows(
+        ROWS, target=TARGET, num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
+    )
+    wall_seconds = time.perf_counter() - started
+    if failures:
+        sys.exit("\n".join(f"{failure.label}: {failure.reason}" for failure in failures))
+    compile_seconds = sum(report.timings.compile_seconds for report in reports)
+    print(f"{num_jobs:>4} {wall_seconds:>9.1f} {compile_seconds:>12.1f}", flush=True)
+    return Measurement(num_jobs=num_jobs, wall_seconds=wall_seconds, compile_seconds=compile_seconds), reports
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the result as JSON")
+    output = parser.parse_args().output
+
+    print(f"{'jobs':>4} {'wall':>9} {'of compiles':>12}\n{'':>4} {'s':>9} {'s':>12}")
+    one_by_one, reports = measure(1)
+    parallel, _ = measure(default_num_jobs())
+    ratio = parallel.wall_seconds / one_by_one.wall_seconds
+    largest_child_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # KiB on Linux
+    toolchain = asdict(reports[0].toolchain)
+    print(
+        f"\nratio {ratio:.2f}; largest child {largest_child_bytes / 1024**3:.2f} GiB; {len(ROWS.techniques)} rows,"
+        f" {TARGET}, {os.cpu_count()} processors; jax {toolchain['jax']}, python {toolchain['python']}"
+    )
+    if output is not None:
+        result = {
+            "command": "python -m benchmarks.parallel_rows",
+            "target": TARGET,
+            "rows": ROWS.techniques,
+            "toolchain": toolchain,
+            "machine": {
+                "architecture": platform.machine(),
+                "system": sys.platform,
+                "num_processors": os.cpu_count(),
+            },
+            "measurements": [asdict(one_by_one), asdict(parallel)],
+            "ratio": ratio,
+            "largest_child_bytes": largest_child_bytes,
+        }
+        output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

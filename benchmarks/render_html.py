@@ -1,0 +1,131 @@
+"""How long an HTML page takes to make and to open, how much memory, and how large it is.
+
+    python -m benchmarks.render_html CAPTURE.memprof [-o RESULT.json]
+
+Makes the page of a capture (`memprof run transformer --preset gpt2 --target h100-80gb`), and once more with its buffers
+repeated until there are 20,000. Each is rendered several times in a process of its own; the fastest counts. Where there
+are Chromium and playwright, the page is also opened: `seconds_to_text` is when the document is there to read,
+`seconds_to_charts` when the last chart is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.capture_file import read_capture
+from memprof.reports.format import RenderOptions
+from memprof.reports.formats.html import FORMAT
+
+NUM_REPEATS = 5
+MANY = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One page. What could not be measured here is None."""
+
+    label: str
+    num_temp_buffers: int
+    size_bytes: int
+    render_seconds: float
+    peak_memory_bytes: int
+    seconds_to_text: float | None
+    seconds_to_charts: float | None
+
+
+def with_many_buffers(report: Report) -> Report:
+    """A page as large as that of a program with many buffers. The sums of this report do not hold."""
+    times = -(-MANY // len(report.temp_buffers))
+    copies = [replace(each, op=f"{each.op}_{copy}") for copy in range(times) for each in report.temp_buffers][:MANY]
+    return replace(report, label=f"{report.label}, {MANY:,} buffers", buffers=tuple(copies), temp_buffers=tuple(copies))
+
+
+def measure(path: Path, many: bool) -> Measurement:
+    report = analyze(read_capture(path))
+    if many:
+        report = with_many_buffers(report)
+    seconds = []
+    for _ in range(NUM_REPEATS):
+        started = time.perf_counter()
+        html = FORMAT.render_report(report, RenderOptions())
+        seconds.append(time.perf_counter() - started)
+    assert isinstance(html, str)
+    peak_memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    to_text, to_charts = open_page(html)
+    return Measurement(
+        label=report.label,
+        num_temp_buffers=len(report.temp_buffers),
+        size_bytes=len(html),
+        render_seconds=min(seconds),
+        peak_memory_bytes=peak_memory_bytes,
+        seconds_to_text=to_text,
+        seconds_to_charts=to_charts,
+    )
+
+
+def open_page(html: str) -> tuple[float | None, float | None]:
+    """Seconds until the document can be read and until all is drawn, from the start of loading it."""
+    chromium = shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None, None
+    if chromium is None:
+        return None, None
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        path = Path(folder, "page.html")
+        path.write_text(html, encoding="utf-8")
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        timings = []
+        for _ in range(NUM_REPEATS):
+            page = browser.new_page()
+            page.add_init_script(
+                "new MutationObserver(() => { window.drawn ??= performance.now(); })"
+                ".observe(document, { attributes: true, attributeFilter: ['data-ready'], subtree: true })"
+            )
+            page.goto(path.as_uri())
+            page.wait_for_selector("html[data-ready]", state="attached", timeout=120_000)
+            text = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventStart")
+            timings.append((page.evaluate("window.drawn") / 1000, text / 1000))
+            page.close()
+        browser.close()
+    to_charts, to_text = min(timings)
+    return to_text, to_charts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("capture", type=Path)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the result as JSON")
+    arguments = parser.parse_args()
+
+    measurements = []
+    for many in (False, True):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            measurements.append(pool.apply(measure, (arguments.capture, many)))
+        print(json.dumps(asdict(measurements[-1]), indent=1), flush=True)
+    if arguments.output is not None:
+        result = {
+            "command": "python -m benchmarks.render_html",
+            "machine": {"architecture": platform.machine(), "system": sys.platform},
+            "python": platform.python_version(),
+            "num_repeats": NUM_REPEATS,
+            "measurements": [asdict(each) for each in measurements],
+        }
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

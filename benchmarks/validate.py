@@ -1,0 +1,291 @@
+"""Predictions beside what a device measures: one command, for a machine with one GPU.
+
+    python -m benchmarks.validate [-o RESULT.json] [--markdown RESULT.md] [--minutes 8.5]
+
+Each configuration is compiled on the device and run there for a few steps, in a process of its own, one after another.
+Then each is compiled once more for the catalogue's GPU of the same kind, without the device, as one would on a laptop;
+these compiles run in parallel. A row sets side by side:
+
+    deviceless    footprint predicted without the device (none where what that takes is not installed)
+    compiled      footprint of the program compiled on the device
+    measured      peak of XLA's allocator over the steps, preallocation off
+
+Errors are (predicted - measured) / measured, of the rows that have both. A step that runs out of memory, or fails, is a
+row too. What does not fit into the time is listed as skipped, never dropped.
+
+Without a GPU this is a rehearsal on tiny configurations: then nothing counts the bytes of the steps, `measured` is the
+growth of the whole process, and the result says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.pipeline import analyze
+from memprof.capture.devices import has_accelerator_device
+from memprof.capture.launch import compile_in_child
+from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
+from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.errors import MemprofError
+from memprof.reports.units import format_bytes, format_short_seconds
+
+BUILDER = "memprof.workloads.build:build_step"
+NUM_STEPS = 5
+SECONDS_PER_ROW = 120.0
+SECONDS_PER_DEVICELESS_ROW = 25.0  # on one core; what is kept free for these compiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What is compiled and run."""
+
+    workload: str
+    preset: str
+    techniques: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return " ".join((self.workload, self.preset, self.techniques, *self.overrides))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of the builder."""
+        return {
+            "workload": self.workload,
+            "preset": self.preset,
+            "overrides": list(self.overrides),
+            "techniques": [self.techniques],
+        }
+
+
+_TRANSFORMER_ROWS = (
+    *("baseline", "donate", "bf16", "bf16+donate", "fp16+donate", "bf16+donate+remat", "bf16+donate+remat-dots"),
+    *("bf16+donate+scan", "bf16+donate+scan+remat", "bf16+donate+accum4", "bf16+donate+scan+remat+accum4"),
+    *("donate+opt=adafactor", "donate+opt=lion", "donate+opt=adam8bit", "bf16+donate+chunked-loss=8"),
+)
+_MLP_ROWS = ("baseline", "donate", "bf16+donate", "donate+opt=sgd", "bf16-params+donate")
+
+# Up to about 30 GiB each, in float32 without any technique. The cheapest to compile come first.
+ON_A_GPU = (
+    *(
+        Configuration(workload="mlp", preset="base", techniques=row, overrides=("hidden_size=16384",))
+        for row in _MLP_ROWS
+    ),
+    *(Configuration(workload="transformer", preset="gpt2", techniques=row) for row in _TRANSFORMER_ROWS),
+    Configuration(workload="transformer", preset="uva", techniques="bf16+donate+scan+remat"),
+    Configuration(workload="transformer", preset="uva", techniques="bf16+donate"),
+    Configuration(workload="transformer", preset="bert-large", techniques="bf16+donate+remat"),
+    Configuration(workload="transformer", preset="bert-large", techniques="donate"),
+)
+REHEARSAL = (
+    *(Configuration(workload="mlp", preset="tiny", techniques=row) for row in _MLP_ROWS),
+    *(Configuration(workload="transformer", preset="tiny", techniques=row) for row in _TRANSFORMER_ROWS),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One configuration, with None for what there is no number for and the reason in `note`."""
+
+    label: str
+    deviceless_bytes: int | None = None
+    compiled_bytes: int | None = None
+    measured_bytes: int | None = None
+    deviceless_error_percent: float | None = None
+    compiled_error_percent: float | None = None
+    step_seconds_median: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    device: Mapping[str, Any] | None = None
+    note: str = ""
+
+
+def run_on_device(configuration: Configuration, target: str) -> Capture | str:
+    """The capture of a run, or the reason why there is none."""
+    try:
+        return compile_in_child(
+            BUILDER,
+            configuration.arguments,
+            target=target,
+            num_steps=NUM_STEPS,
+            timeout_seconds=SECONDS_PER_ROW,
+            progress=lambda stage: None,
+        )
+    except MemprofError as error:
+        return str(error)
+
+
+def predict(configurations: Sequence[Configuration], target: str, num_jobs: int) -> dict[str, int | str]:
+    """Footprints by label, compiled without the device, or the reasons why there are none."""
+    tasks = [
+        CompileTask(
+            label=each.label,
+            builder=BUILDER,
+            arguments=each.arguments,
+            target=target,
+            timeout_seconds=SECONDS_PER_ROW,
+        )
+        for each in configurations
+    ]
+    return {
+        result.task.label: str(result.error) if result.capture is None else analyze(result.capture).footprint_bytes
+        for result in compile_all(tasks, num_jobs=num_jobs, progress=lambda label, stage: None)
+    }
+
+
+def row_of(configuration: Configuration, ran: Capture | str, deviceless: int | str | None) -> Row:
+    """Put together what there is of a configuration."""
+    notes = [f"deviceless: {deviceless}"] if isinstance(deviceless, str) else []
+    predicted = deviceless if isinstance(deviceless, int) else None
+    if isinstance(ran, str):
+        return Row(label=configuration.label, deviceless_bytes=predicted, note="; ".join([ran, *notes]))
+    report, measured = analyze(ran), ran.measured
+    assert measured is not None
+    measured_bytes = None
+    if measured.out_of_memory is not None:
+        notes.append(f"out of memory while {measured.out_of_memory.doing}: {measured.out_of_memory.message}")
+    elif measured.pool is not None:
+        measured_bytes = measured.pool.peak_bytes
+        if measured_bytes is None:
+            notes.append("the peak is hidden: something before the steps took more")
+    elif measured.resident is not None:
+        measured_bytes = measured.resident.growth_bytes
+    return Row(
+        label=configuration.label,
+        deviceless_bytes=predicted,
+        compiled_bytes=report.footprint_bytes,
+        measured_bytes=measured_bytes,
+        deviceless_error_percent=error_percent(predicted, measured_bytes),
+        compiled_error_percent=error_percent(report.footprint_bytes, measured_bytes),
+        step_seconds_median=measured.median_seconds,
+        first_loss=measured.losses[0] if measured.losses else None,
+        last_loss=measured.losses[-1] if measured.losses else None,
+        device={"pool": measured.pool and asdict(measured.pool), "driver": measured.driver and asdict(measured.driver)},
+        note="; ".join(notes),
+    )
+
+
+def error_percent(predicted: int | None, measured: int | None) -> float | None:
+    """By how much a prediction is too high (positive) or too low; None where a number is missing."""
+    return None if predicted is None or not measured else 100 * (predicted - measured) / measured
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Median and maximum of the absolute errors."""
+    found: dict[str, Any] = {"num_rows": len(rows)}
+    for name in ("deviceless_error_percent", "compiled_error_percent"):
+        errors = [abs(getattr(row, name)) for row in rows if getattr(row, name) is not None]
+        found[name] = {
+            "num_rows": len(errors),
+            "median": median(errors) if errors else None,
+            "max": max(errors) if errors else None,
+        }
+    return found
+
+
+def markdown(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The result as a table."""
+    lines = [f"# {result['title']}", "", result["explanation"], ""]
+    lines.append(
+        "| configuration | deviceless | compiled | measured | deviceless error | compiled error | step | note |"
+    )
+    lines.append("|---|---:|---:|---:|---:|---:|---:|---|")
+    for row in rows:
+        sizes = (row.deviceless_bytes, row.compiled_bytes, row.measured_bytes)
+        errors = (row.deviceless_error_percent, row.compiled_error_percent)
+        cells = [
+            row.label,
+            *("-" if size is None else format_bytes(size) for size in sizes),
+            *("-" if error is None else f"{error:+.2f}%" for error in errors),
+            "-" if row.step_seconds_median is None else format_short_seconds(row.step_seconds_median),
+            row.note.replace("|", "\\|"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for name, found in result["summary"].items():
+        if isinstance(found, dict) and found["num_rows"]:
+            what = name.removesuffix("_error_percent")
+            lines.append(
+                f"Absolute error of {what}, over {found['num_rows']} rows: median {found['median']:.2f}%,"
+                f" maximum {found['max']:.2f}%."
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the result as a table")
+    parser.add_argument("--minutes", type=float, default=8.5, help="how long it may take")
+    arguments = parser.parse_args()
+    deadline = time.monotonic() + 60 * arguments.minutes
+    is_rehearsal = not has_accelerator_device()
+    configurations = REHEARSAL if is_rehearsal else ON_A_GPU
+    num_jobs = default_num_jobs()
+    kept_free = 0.0 if is_rehearsal else SECONDS_PER_DEVICELESS_ROW * -(-len(configurations) // num_jobs)
+
+    ran = run_all(configurations, "cpu" if is_rehearsal else "local", lambda: time.monotonic() < deadline - kept_free)
+    captures = [each for each in ran.values() if isinstance(each, Capture)]
+    if not captures:
+        sys.exit("\n".join(f"{label}: {reason}" for label, reason in ran.items()))
+    first = captures[0]
+    gpu = gpu_of_kind(first.target.description)
+    predicted = predict([each for each in configurations if each.label in ran], gpu.name, num_jobs) if gpu else {}
+    rows = [
+        row_of(each, ran[each.label], predicted.get(each.label))
+        if each.label in ran
+        else Row(label=each.label, note=f"skipped: {arguments.minutes:g} minutes were over")
+        for each in configurations
+    ]
+    result = {
+        "title": "Rehearsal on a CPU: no device was measured" if is_rehearsal else f"On {first.target.description}",
+        "explanation": (
+            "Measured is the growth of the whole process, Python and threads included; on steps this small that is"
+            " nearly all of it, so the errors say nothing about predictions for a device."
+            if is_rehearsal
+            else "Measured is the peak of XLA's allocator over the steps, preallocation off."
+        ),
+        "command": "python -m benchmarks.validate",
+        "is_rehearsal": is_rehearsal,
+        "device": asdict(first.target),
+        "deviceless_target": gpu.name if gpu else None,
+        "toolchain": asdict(first.toolchain),
+        "machine": {"architecture": platform.machine(), "system": sys.platform},
+        "num_steps": NUM_STEPS,
+        "summary": summary(rows),
+        "rows": [asdict(row) for row in rows],
+    }
+    print(markdown(result, rows), end="")
+    if arguments.output:
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(result, rows), encoding="utf-8")
+
+
+def run_all(
+    configurations: Sequence[Configuration], target: str, has_time: Callable[[], bool]
+) -> dict[str, Capture | str]:
+    """Run one after another while there is time."""
+    ran: dict[str, Capture | str] = {}
+    for configuration in configurations:
+        if not has_time():
+            break
+        started = time.monotonic()
+        ran[configuration.label] = run_on_device(configuration, target)
+        print(f"{configuration.label}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+    return ran
+
+
+if __name__ == "__main__":
+    main()
