@@ -5,7 +5,8 @@
 Both loops run the same executable on the same synthetic batches, wait for each step, and read its loss; the bare one
 knows nothing of memprof. They take turns, a round each, so that whatever else the machine does hits both alike, and
 which goes first alternates. Compared are the wall time of a round, per step, and the time that each loop reports for a
-step; the ratio is that of the medians over all rounds. Runs on the CPU, in a few minutes.
+step; the ratio is the median of the ratios of all rounds, each to its neighbour, since a machine's speed changes from
+minute to minute by more than the loops differ. Runs on the CPU, in a few minutes.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from memprof.capture.targets.choose import ChosenTarget, choose_running_target
 from memprof.capture.toolchain import toolchain
 from memprof.workloads.build import build_step
 
-CONFIGURATIONS = (
-    ("tiny", ()),
-    ("tiny", ("batch_size=8", "seq_len=128", "max_seq_len=128", "hidden_size=128", "num_heads=4")),
+# A preset, what of it is changed, and the number of rounds: about as many seconds for each.
+CONFIGURATIONS: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("tiny", (), 1000),
+    ("tiny", ("batch_size=8", "seq_len=128", "max_seq_len=128", "hidden_size=128", "num_heads=4"), 40),
 )
-NUM_ROUNDS = 30
 STEPS_PER_ROUND = 20
 
 
@@ -50,9 +51,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Both loops on one configuration: medians over the rounds, and their ratios, measured to bare."""
+    """Both loops on one configuration: medians over the rounds of times, and of ratios, measured to bare."""
 
     overrides: tuple[str, ...]
+    num_rounds: int
     bare_wall_milliseconds: float
     measured_wall_milliseconds: float
     wall_ratio: float
@@ -100,31 +102,31 @@ def measured_loop(spec: StepSpec, compiled: CompiledStep, target: ChosenTarget) 
     return run
 
 
-def compare(preset: str, overrides: tuple[str, ...]) -> Result:
+def compare(preset: str, overrides: tuple[str, ...], num_rounds: int) -> Result:
     """Both loops on one configuration, taking turns."""
     target = choose_running_target("cpu")
     spec = build_step(workload="transformer", preset=preset, overrides=overrides)
     with tempfile.TemporaryDirectory() as folder:
         compiled = compile_step(spec, target, dump_folder=Path(folder), progress=lambda stage: None)
-    bare = bare_loop(spec.fn.__self__, compiled.executable)  # the trainer whose step this is
-    measured = measured_loop(spec, compiled, target)
+    bare_rounds = bare_loop(spec.fn.__self__, compiled.executable)  # the trainer whose step this is
+    measured_rounds = measured_loop(spec, compiled, target)
     rounds: dict[str, list[Round]] = {"bare": [], "measured": []}
-    for number in range(NUM_ROUNDS + 1):
-        loops = [("bare", bare), ("measured", measured)]
+    for number in range(num_rounds + 1):
+        loops = [("bare", bare_rounds), ("measured", measured_rounds)]
         for name, loop in loops if number % 2 else reversed(loops):
             result = loop(number * STEPS_PER_ROUND)
             if number:  # the first one warms up
                 rounds[name].append(result)
-    wall = {name: 1000 * median(each.wall_seconds for each in found) for name, found in rounds.items()}
-    step = {name: 1000 * median(each.step_seconds for each in found) for name, found in rounds.items()}
+    pairs = list(zip(rounds["bare"], rounds["measured"], strict=True))
     return Result(
         overrides=overrides,
-        bare_wall_milliseconds=wall["bare"],
-        measured_wall_milliseconds=wall["measured"],
-        wall_ratio=wall["measured"] / wall["bare"],
-        bare_step_milliseconds=step["bare"],
-        measured_step_milliseconds=step["measured"],
-        step_ratio=step["measured"] / step["bare"],
+        num_rounds=num_rounds,
+        bare_wall_milliseconds=1000 * median(bare.wall_seconds for bare, _ in pairs),
+        measured_wall_milliseconds=1000 * median(measured.wall_seconds for _, measured in pairs),
+        wall_ratio=median(measured.wall_seconds / bare.wall_seconds for bare, measured in pairs),
+        bare_step_milliseconds=1000 * median(bare.step_seconds for bare, _ in pairs),
+        measured_step_milliseconds=1000 * median(measured.step_seconds for _, measured in pairs),
+        step_ratio=median(measured.step_seconds / bare.step_seconds for bare, measured in pairs),
     )
 
 
@@ -134,8 +136,8 @@ def main() -> None:
     output = parser.parse_args().output
 
     results = []
-    for preset, overrides in CONFIGURATIONS:
-        result = compare(preset, overrides)
+    for preset, overrides, num_rounds in CONFIGURATIONS:
+        result = compare(preset, overrides, num_rounds)
         results.append(result)
         print(f"transformer {preset} {' '.join(overrides)}".rstrip())
         for what in ("wall", "step"):
@@ -147,7 +149,6 @@ def main() -> None:
     if output is not None:
         record = {
             "command": "python -m benchmarks.measured_loop",
-            "num_rounds": NUM_ROUNDS,
             "steps_per_round": STEPS_PER_ROUND,
             "toolchain": asdict(toolchain(None)),
             "machine": {
