@@ -7,7 +7,7 @@ assignment, the compiler's own totals, and what the arguments are for. Every rep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from memprof.analysis.categories import Role
@@ -103,6 +103,7 @@ class Capture:
         label: what the reports call it: `transformer bf16+scan`.
         flops, recomputed_flops: floating-point operations of the matrix products and convolutions of one step, counted
             in the traced program; `recomputed_flops` is the part that rematerialisation repeats.
+        flops_by_scope: the same by the scopes of JAX around each operation: `transpose(jvp(Transformer))/layers_0/mlp`.
         doubts: sentences about arguments whose role had to be guessed.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         measured: what was measured when the step ran; None where it did not.
@@ -122,6 +123,7 @@ class Capture:
     hlo_proto: bytes
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
+    flops_by_scope: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_params(self) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,7 @@ from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.holdings import Holding, Holdings, hold
 from memprof.analysis.op_costs import op_costs
-from memprof.analysis.op_names import ModulePaths
+from memprof.analysis.op_names import ModulePaths, Named, named_phase
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.program_facts import program_facts
 from memprof.analysis.program_order import ProgramOrder
@@ -114,6 +115,7 @@ def _analyze(capture: Capture) -> Report:
             values,
             (*holdings.lasting, *holdings.passing),
         ),
+        forward_flops=_forward_flops(capture.flops_by_scope, modules),
     )
 
 
@@ -129,6 +131,15 @@ def parse_proto(data: bytes) -> Any:
         raise MemprofError(
             f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
         ) from error
+
+
+def _forward_flops(by_scope: Mapping[str, int], modules: ModulePaths) -> dict[str, int]:
+    flops: Counter[str] = Counter()
+    for scope, number in by_scope.items():
+        op_name = f"{scope}/"  # the name of an operation ends with its primitive
+        if named_phase(op_name) is Named.FORWARD:
+            flops[modules.with_params(op_name)] += number
+    return dict(flops)
 
 
 def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) -> dict[int, ArgumentLeaf]:

@@ -123,6 +123,8 @@ class Report:
     Attributes:
         footprint_bytes: what the allocator must hold: arguments, outputs that alias no argument, temp block, constants.
         live_peak_bytes: the most bytes that are live at once; footprint minus live peak is fragmentation.
+        forward_flops: operations of the forward pass by the module whose scope they lie in; empty where scopes do not
+            tell modules.
         categories: every category, largest footprint or not, in the order of `Category`.
         by_source, by_dtype, by_phase: the footprint by another key, each adding up to `footprint_bytes`. The empty
             source, dtype `""` and phase `none` hold what has none (fragmentation).
@@ -163,6 +165,7 @@ class Report:
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
+    forward_flops: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:

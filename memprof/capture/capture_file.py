@@ -136,6 +136,10 @@ def _value_to_json(value: Any) -> Any:
     return dict(value) if hasattr(value, "keys") else value
 
 
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 def _from_json(kind: Any, value: Any) -> Any:
     """A JSON value as the type that a record's field declares.
 
@@ -146,9 +150,7 @@ def _from_json(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         # A field with a default came later: older captures lack it.
-        present = [
-            field for field in dataclasses.fields(kind) if field.name in value or field.default is dataclasses.MISSING
-        ]
+        present = [field for field in dataclasses.fields(kind) if field.name in value or _is_required(field)]
         return kind(**{field.name: _from_json(hints[field.name], value[field.name]) for field in present})
     if origin is UnionType:
         if value is None and NoneType in arguments:

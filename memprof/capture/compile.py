@@ -16,7 +16,7 @@ import jax
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import abstract_arguments, argument_leaves
-from memprof.capture.flops import count_flops
+from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import jit_step
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.step import StepSpec
@@ -81,8 +81,9 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         compiler=_totals(compiled, target.info),
         arguments=arguments,
         doubts=doubts,
-        flops=flops.total,
-        recomputed_flops=flops.recomputed,
+        flops=flops.total(),
+        recomputed_flops=recomputed_flops(flops),
+        flops_by_scope=dict(flops),
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
         hlo_proto=_read_dump(dump_folder),
     )

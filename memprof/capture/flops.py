@@ -1,4 +1,4 @@
-"""Floating-point operations of a traced step: its matrix products and convolutions.
+"""Floating-point operations of a traced step: its matrix products and convolutions, by the scope that they lie in.
 
 Counted in the jaxpr, before XLA rewrites the program into library calls whose sizes are no longer visible. A product of
 [b, m, k] by [b, k, n] counts 2·b·m·k·n, as everywhere in the literature (Chowdhery et al. 2022, PaLM, appendix B). A
@@ -7,49 +7,46 @@ Counted in the jaxpr, before XLA rewrites the program into library calls whose s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 from math import prod
 from typing import Any
 
 from jax.extend import core
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flops:
-    """Operations of one step; `recomputed` is the part of `total` that `jax.checkpoint` evaluates again."""
-
-    total: int = 0
-    recomputed: int = 0
-
-    def __add__(self, other: Flops) -> Flops:
-        return Flops(total=self.total + other.total, recomputed=self.recomputed + other.recomputed)
-
-    def __mul__(self, times: int) -> Flops:
-        return Flops(total=self.total * times, recomputed=self.recomputed * times)
+_RECOMPUTED = "rematted_computation"
 
 
-def count_flops(jaxpr: Any, *, is_recomputed: bool = False) -> Flops:
+def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
     """Count the operations of a jaxpr and of all jaxprs inside it.
 
     Args:
         jaxpr: a `Jaxpr` or `ClosedJaxpr`.
-        is_recomputed: whether it lies inside what `jax.checkpoint` evaluates again.
+        scope: the scopes around it, as JAX names them: `transpose(jvp(Transformer))/layers_0`.
+
+    Returns:
+        Operations by scope; they add up to those of the whole step.
     """
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
-    total = Flops()
+    flops: Counter[str] = Counter()
     for equation in jaxpr.eqns:
-        recomputed = is_recomputed or "rematted_computation" in str(equation.source_info.name_stack)
+        inside = "/".join(part for part in (scope, str(equation.source_info.name_stack)) if part)
         own = _own_flops(equation)
         if own:
-            total += Flops(total=own, recomputed=own if recomputed else 0)
-        inner = [count_flops(inner, is_recomputed=recomputed) for inner in _inner_jaxprs(equation)]
+            flops[inside] += own
+        inner = [count_flops(inner, scope=inside) for inner in _inner_jaxprs(equation)]
         if equation.primitive.name == "cond":  # one branch runs: the most expensive counts
-            total += max(inner, key=lambda flops: flops.total)
+            dearest = max(inner, key=Counter.total)
+            flops += dearest
         else:
             times = equation.params["length"] if equation.primitive.name == "scan" else 1
-            for flops in inner:
-                total += flops * times
-    return total
+            for counted in inner:
+                flops += Counter({name: number * times for name, number in counted.items()})
+    return flops
+
+
+def recomputed_flops(flops: Counter[str]) -> int:
+    """The part of the operations that `jax.checkpoint` evaluates again."""
+    return sum(number for scope, number in flops.items() if _RECOMPUTED in scope)
 
 
 def _own_flops(equation: Any) -> int:

@@ -1,0 +1,26 @@
+"""What several rules ask of the buffers that a step makes on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.report import LiveBuffer
+
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+# Made in the forward and backward passes, and no gradient of a parameter.
+MADE_IN_PASSES = frozenset(
+    {Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED}
+)  # fmt: skip
+_SMALLEST_SQUARE = 64
+
+
+def is_square(buffer: LiveBuffer) -> bool:
+    """Whether it relates each position to each, as attention does: its last two dimensions are equal, and not small."""
+    return len(buffer.shape) > 2 and buffer.shape[-1] == buffer.shape[-2] >= _SMALLEST_SQUARE
+
+
+def has_passes(buffers: Iterable[LiveBuffer]) -> bool:
+    """Whether some are made in the forward pass and some in the backward pass."""
+    phases = {buffer.phase for buffer in buffers}
+    return Phase.FORWARD in phases and Phase.BACKWARD in phases

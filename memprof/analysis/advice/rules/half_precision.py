@@ -1,0 +1,39 @@
+"""Activations in float32 that bfloat16 would hold in half the bytes."""
+
+from __future__ import annotations
+
+from memprof.analysis.advice.advice import AdviceRule, Proposal
+from memprof.analysis.advice.passing import MADE_IN_PASSES
+from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.categories import Category
+from memprof.analysis.report import LiveBuffer, Report
+
+
+def _propose(report: Report) -> tuple[Proposal, ...]:
+    wide = [buffer for buffer in report.temp_buffers if _is_wide(buffer) and buffer.category is Category.ACTIVATIONS]
+    if not wide:
+        return ()
+    size_bytes = sum(buffer.size_bytes for buffer in wide)
+    return (
+        Proposal(
+            what="Compute in bfloat16, with parameters and optimizer in float32",
+            evidence=f"{len(wide)} activations of {size_bytes:,} bytes are float32",
+            cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
+            how_to="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.float32)",
+            without=_without,
+            technique="bf16",
+        ),
+    )
+
+
+def _is_wide(buffer: LiveBuffer) -> bool:
+    """Whether it would be half as large; the loss is computed in float32, and with it what its gradient begins with."""
+    is_of_loss = buffer.category is Category.COTANGENTS and not buffer.module
+    return buffer.dtype == "f32" and buffer.category in MADE_IN_PASSES and not is_of_loss
+
+
+def _without(buffer: LiveBuffer) -> Instead | None:
+    return Instead(size_bytes=buffer.size_bytes // 2) if _is_wide(buffer) else None
+
+
+RULE = AdviceRule(name="half_precision", propose=_propose)

@@ -1,0 +1,41 @@
+"""Accumulators of gradients in float32, alive while minibatches are worked on."""
+
+from __future__ import annotations
+
+from memprof.analysis.advice.advice import AdviceRule, Proposal
+from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.report import LiveBuffer, Report
+
+
+def _propose(report: Report) -> tuple[Proposal, ...]:
+    gradients = [buffer for buffer in report.temp_buffers if _is_wide_gradient(buffer)]
+    of_passes = (buffer for buffer in report.temp_buffers if buffer.category is not Category.GRADIENTS)
+    last_forward = max((buffer.start for buffer in of_passes if buffer.phase is Phase.FORWARD), default=-1)
+    # Gradients of one batch are born after its forward pass: what is there before adds up several.
+    accumulators = [buffer for buffer in gradients if buffer.start < last_forward <= buffer.end]
+    if not accumulators:
+        return ()
+    size_bytes = sum(buffer.size_bytes for buffer in accumulators)
+    additions = {buffer.op for buffer in accumulators}
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_accumulator = _is_wide_gradient(buffer) and buffer.op in additions
+        return Instead(size_bytes=buffer.size_bytes // 2) if is_accumulator else None
+
+    return (
+        Proposal(
+            what="Accumulate gradients in bfloat16",
+            evidence=f"{len(accumulators)} accumulators, {size_bytes:,} bytes, are float32 and alive during the passes",
+            cost="sums of minibatches are rounded to 8 bits of mantissa",
+            how_to="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params)",
+            without=without,
+        ),
+    )
+
+
+def _is_wide_gradient(buffer: LiveBuffer) -> bool:
+    return buffer.category is Category.GRADIENTS and buffer.dtype == "f32" and buffer.held is not None
+
+
+RULE = AdviceRule(name="narrow_accumulators", propose=_propose)

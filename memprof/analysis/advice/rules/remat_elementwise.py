@@ -1,0 +1,56 @@
+"""Activations that take no matrix product to compute again: the cheapest rung of recomputation."""
+
+from __future__ import annotations
+
+from memprof.analysis.advice.advice import AdviceRule, Proposal
+from memprof.analysis.advice.passing import is_square
+from memprof.analysis.advice.residuals import repeated_modules, without_residuals
+from memprof.analysis.categories import Category
+from memprof.analysis.report import LiveBuffer, Report
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+def _propose(report: Report) -> tuple[Proposal, ...]:
+    outermost = [paths for family, paths in repeated_modules(report).items() if "/" not in family]
+    if not outermost:
+        return ()
+    with_matrices = _modules_with_matrices(report)
+
+    def is_product(buffer: LiveBuffer) -> bool:
+        """A product with weights, whose bias or cast may be fused into it; products of attention are not kept."""
+        if is_square(buffer):
+            return False
+        return buffer.module in with_matrices or buffer.op.endswith(_PRODUCTS)
+
+    paths = [path for found in outermost for path in found]
+    cheap = [
+        buffer
+        for buffer in report.buffers
+        if buffer.category is Category.ACTIVATIONS and buffer.module and not is_product(buffer)
+    ]
+    return (
+        Proposal(
+            what="Keep the results of matrix products alone, and recompute what lies between them",
+            evidence=f"{sum(buffer.size_bytes for buffer in cheap):,} bytes of activations at the peak come from other "
+            "operations",
+            cost="elementwise operations again, and the products of attention",
+            how_to="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
+            without=without_residuals(report, paths, keep=is_product),
+            technique="remat-dots",
+        ),
+    )
+
+
+def _modules_with_matrices(report: Report) -> set[str]:
+    found: set[str] = set()
+    stack = [report.modules]
+    while stack:
+        node = stack.pop()
+        stack.extend(node.children)
+        if any(len(shape) > 1 for _, shape, _ in node.params):
+            found.add(node.path)
+    return found
+
+
+RULE = AdviceRule(name="remat_elementwise", propose=_propose)

@@ -1,0 +1,61 @@
+"""The footprint that a step would have if some of its buffers were smaller, or lived shorter.
+
+The peak moves when buffers go: what one saves is not their size, but the difference between two peaks. So the timeline
+is played again with other buffers. Fragmentation stays as it is, since nobody knows it before the compiler has packed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.report import LiveBuffer, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """What a buffer becomes.
+
+    Attributes:
+        size_bytes: its new size.
+        spans: first and last positions in program order between which it is held; None where that does not change.
+        kept_bytes: what is held beside it as long as the buffer itself was.
+    """
+
+    size_bytes: int
+    spans: Sequence[tuple[int, int]] | None = None
+    kept_bytes: int = 0
+
+
+# What a buffer becomes; None where it stays as it is.
+Without = Callable[[LiveBuffer], Instead | None]
+
+
+def footprint_without(report: Report, without: Without, *, is_packed: bool = False) -> int:
+    """The footprint in bytes if buffers became what `without` makes of them, everything else being equal.
+
+    Args:
+        is_packed: whether fragmentation goes too.
+    """
+    positions = [change.position for change in report.timeline.changes]
+    deltas = [0] * (len(positions) + 1)
+    base = 0
+    lasting = (buffer for buffer in report.buffers if buffer.held is None)
+    for buffer in (*lasting, *report.temp_buffers):
+        instead = without(buffer) or Instead(size_bytes=buffer.size_bytes)
+        throughout = instead.kept_bytes + (instead.size_bytes if instead.spans is None else 0)
+        if buffer.held is None:
+            base += throughout
+        else:
+            born, died = buffer.held
+            deltas[born] += throughout
+            deltas[died] -= throughout
+        for first, last in instead.spans or ():
+            deltas[bisect_left(positions, first)] += instead.size_bytes
+            deltas[bisect_right(positions, last)] -= instead.size_bytes
+    live = peak = base
+    for delta in deltas:
+        live += delta
+        peak = max(peak, live)
+    return peak + (0 if is_packed else report.footprint_bytes - report.live_peak_bytes)
