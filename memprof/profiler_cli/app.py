@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from memprof.profiler_cli import check, compare, doctor, fit, list_names, run, show, trace
+from memprof.profiler_cli import advise, check, compare, doctor, fit, list_names, run, show, trace
 from memprof.version import __version__
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("compare")(compare.compare)
 app.command("trace")(trace.trace)
 app.command("fit")(fit.fit)
 app.command("check")(check.check)
+app.command("advise")(advise.advise)
 app.command("show")(show.show)
 app.command("list")(list_names.list_names)
 app.command("doctor")(doctor.doctor)

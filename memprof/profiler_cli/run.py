@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import free_path, stem
-from memprof.profiler_cli.console import say, stages
+from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
+
+if TYPE_CHECKING:
+    from memprof.analysis.advice.advice import Advice
+    from memprof.analysis.report import Report
+    from memprof.workloads.subject import Subject
 
 
 def run(
@@ -29,6 +36,12 @@ def run(
     save: Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")] = True,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")] = False,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Also say what could be done about the peak, and what it would save.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="With --advise: compile what memprof can apply, to see what it saves.")
+    ] = False,
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
@@ -50,7 +63,9 @@ def run(
     from memprof.capture.targets.resolve import check_can_run, deviceless_target
     from memprof.workloads.subject import find_subject
 
-    show = rendering(format, depth=depth, top=top, width=width, source=source)
+    if verify and not advise:
+        raise MemprofError("--verify puts advice to the test: give --advise too")
+    show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     if target is not None:
         deviceless_target(target)
     if steps:
@@ -75,7 +90,24 @@ def run(
             write_capture(capture, path, overwrite=force)
         stage("analysing")
         report = analyze(capture)
+    if verify:
+        verified = _verified(report, subject, technique, target, timeout)
+        show = replace(show, options=replace(show.options, advice=verified))
     print_report(report, show)
     if save:
         say(f"capture written to {path}; show it again with: memprof show {path}")
     end_if_out_of_memory(report)
+
+
+def _verified(
+    report: Report, subject: Subject, techniques: list[str], target: str | None, timeout: float | None
+) -> tuple[Advice, ...]:
+    """The advice for a report, with what it really saves."""
+    from memprof.analysis.advice.advise import advise
+    from memprof.capture.parallel import default_num_jobs
+    from memprof.workloads.verify_advice import tasks_for, verify
+
+    advice = advise(report)
+    tasks, refusals = tasks_for(subject, techniques, advice, target=target, timeout_seconds=timeout)
+    with row_stages([task.label for task in tasks]) as progress:
+        return verify(report, advice, tasks, refusals, num_jobs=default_num_jobs(), progress=progress)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from memprof.analysis.advice.advice import Advice
+from memprof.analysis.advice.advise import advise
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
@@ -38,6 +40,8 @@ class RenderOptions:
         color: the colours that the terminal has; None for none.
         unicode: False where only ASCII arrives.
         source: whether a format that has room for it shows the text around a source line.
+        with_advice: whether the summary ends with what could be done about the peak.
+        advice: that advice, where more is known of it than the report tells; None: as the report tells it.
     """
 
     by: By | None = None
@@ -48,6 +52,12 @@ class RenderOptions:
     color: ColorSystem | None = None
     unicode: bool = True
     source: bool = True
+    with_advice: bool = False
+    advice: tuple[Advice, ...] | None = None
+
+    def advice_for(self, report: Report) -> tuple[Advice, ...]:
+        """What could be done about the peak of a report."""
+        return advise(report) if self.advice is None else self.advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,5 +126,6 @@ def document_format(
 def report_document(report: Report, options: RenderOptions) -> Document:
     """The document that the options ask for."""
     if options.by is None:
-        return summary_document(report, depth=options.depth, top=options.top)
+        advice = options.advice_for(report) if options.with_advice else None
+        return summary_document(report, depth=options.depth, top=options.top, advice=advice)
     return by_document(report, by=options.by, depth=options.depth, top=options.top)

@@ -7,9 +7,11 @@ can be compared as text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from memprof.analysis.advice.advice import Advice
+from memprof.analysis.advice.advise import advise
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
@@ -28,8 +30,12 @@ _CATEGORY_NAMES = tuple((category, category.value) for category in Category)
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
-def report_object(report: Report) -> dict[str, Json]:
-    """The JSON object of one report."""
+def report_object(report: Report, advice: Sequence[Advice] | None = None) -> dict[str, Json]:
+    """The JSON object of one report.
+
+    Args:
+        advice: where more is known of it than the report tells.
+    """
     compiler = report.compiler
     return {
         "schema": REPORT_SCHEMA,
@@ -67,6 +73,7 @@ def report_object(report: Report) -> dict[str, Json]:
         "unused_arguments": [_argument(leaf) for leaf in report.unused_arguments],
         "doubts": list(report.doubts),
         "measured": None if report.measured is None else _measured(report, report.measured),
+        "advice": [advice_object(each) for each in (advise(report) if advice is None else advice)],
     }
 
 
@@ -113,6 +120,22 @@ def matched_buffers_object(matched: MatchedBuffers) -> dict[str, Json]:
         "module": matched.module,
         "op": matched.op,
         "source": matched.source,
+    }
+
+
+def advice_object(advice: Advice) -> dict[str, Json]:
+    """The JSON object of one piece of advice."""
+    proposal = advice.proposal
+    return {
+        "rule": advice.rule,
+        "what": proposal.what,
+        "evidence": proposal.evidence,
+        "cost": proposal.cost,
+        "how_to": proposal.how_to,
+        "technique": proposal.technique,
+        "saving_bytes": advice.saving_bytes,
+        "true_saving_bytes": advice.true_saving_bytes,
+        "refusal": advice.refusal,
     }
 
 

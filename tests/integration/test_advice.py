@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from integration.command import Command
+from integration.test_command_line import WITHOUT_JAX
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
 
 from memprof.analysis.advice.advise import advise
 from memprof.analysis.advice.what_if import footprint_without
@@ -15,6 +20,7 @@ from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
 from memprof.workloads.subject import find_subject
 
 PLANTED = Path(__file__).parents[1] / "planted.py"
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 TARGET = "h100-80gb"
 
 # The rule that has to find each.
@@ -34,7 +40,7 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def reports() -> Iterator[dict[str, Report]]:
+def reports() -> dict[str, Report]:
     """Every step, and under `NAME mended` the same without its inefficiency."""
     tasks = [_task(name, []) for name in (*EXPECTED, "nothing_to_mend")]
     tasks += [_task(name, ["is_mended=true"]) for name in EXPECTED]
@@ -42,7 +48,7 @@ def reports() -> Iterator[dict[str, Report]]:
     for result in compile_all(tasks, num_jobs=default_num_jobs(), progress=lambda label, stage: None):
         assert result.capture is not None, f"{result.task.label}: {result.error}"
         found[result.task.label] = analyze(result.capture)
-    yield found
+    return found
 
 
 def _task(name: str, overrides: list[str]) -> CompileTask:
@@ -76,3 +82,38 @@ def test_a_program_with_nothing_to_mend_gets_no_advice(reports: dict[str, Report
 def test_a_timeline_played_again_unchanged_gives_the_footprint(reports: dict[str, Report]) -> None:
     for report in reports.values():
         assert footprint_without(report, lambda buffer: None) == report.footprint_bytes
+
+
+def test_advice_of_a_saved_capture_needs_no_jax(memprof: Command, capture_path: Path) -> None:
+    shown = memprof("advise", capture_path, **memprof.run_before_start(WITHOUT_JAX))
+    assert shown.returncode == 0, shown.stderr
+    assert "What could be done" in shown.stdout
+
+
+def test_advice_as_json_is_valid_and_that_of_the_report(memprof: Command, capture_path: Path) -> None:
+    advice = json.loads(memprof("advise", capture_path, "--format", "json").stdout)
+    report = json.loads(memprof("show", capture_path, "--format", "json").stdout)
+    schemas = {name: json.loads((SCHEMAS / name).read_text()) for name in ("advice.schema.json", "report.schema.json")}
+    registry: Registry[Any] = Registry().with_resources(
+        (name, Resource.from_contents(schema)) for name, schema in schemas.items()
+    )
+    Draft202012Validator(schemas["advice.schema.json"], registry=registry).validate(advice)
+    assert advice["advice"] == report["advice"] != []
+
+
+def test_verified_advice_stands_beside_what_is_true(memprof: Command) -> None:
+    step = ("run", "mlp", "--preset", "tiny", "--target", "cpu", "--no-save", "--format", "json")
+    ran = memprof(*step, "--advise", "--verify")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    verified = [advice for advice in report["advice"] if advice["true_saving_bytes"] is not None]
+    assert verified
+    for advice in verified:
+        other = json.loads(memprof(*step, "-t", advice["technique"]).stdout)
+        assert advice["true_saving_bytes"] == report["footprint_bytes"] - other["footprint_bytes"]
+
+
+def test_there_is_nothing_to_verify_without_advice(memprof: Command) -> None:
+    refused = memprof("run", "mlp", "--verify")
+    assert refused.returncode == 2
+    assert "--advise" in refused.stderr

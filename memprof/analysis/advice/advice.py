@@ -40,11 +40,15 @@ class Advice:
         rule: the name of the rule that made it.
         saving_bytes: by how much the footprint would be lower, at most: memory that XLA would need for something new in
             exchange is not known before it compiles.
+        true_saving_bytes: the same once it was compiled; None where it was not.
+        refusal: why it could not be compiled.
     """
 
     rule: str
     proposal: Proposal
     saving_bytes: int
+    true_saving_bytes: int | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

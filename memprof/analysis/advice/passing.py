@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from memprof.analysis.categories import Category, Phase
@@ -13,6 +14,11 @@ MADE_IN_PASSES = frozenset(
     {Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED}
 )  # fmt: skip
 _SMALLEST_SQUARE = 64
+
+
+def made_at(buffer: LiveBuffer) -> str:
+    """Where a buffer is made, short enough for a sentence: `model.py:12`, or the operation where no line is known."""
+    return re.split(r"[/\\\\]", buffer.source)[-1] or buffer.op
 
 
 def is_square(buffer: LiveBuffer) -> bool:

@@ -66,7 +66,7 @@ def without_residuals(
         path = next((path for path in _prefixes(buffer.module) if path in wanted), None)
         if path is not None:
             members[path].append(buffer)
-    matrices = _matrices(report)
+    matrices = matrices_by_module(report)
     instances = {
         path: found for path, buffers in members.items() if (found := _instance(path, buffers, matrices)) is not None
     }
@@ -88,7 +88,7 @@ def _prefixes(module: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
-def _matrices(report: Report) -> dict[str, list[tuple[int, ...]]]:
+def matrices_by_module(report: Report) -> dict[str, list[tuple[int, ...]]]:
     """Shapes of the parameters with two dimensions or more, by the module that owns them."""
     found = {}
     stack = [report.modules]

@@ -42,7 +42,8 @@ def footprint_without(report: Report, without: Without, *, is_packed: bool = Fal
     deltas = [0] * (len(positions) + 1)
     base = 0
     lasting = (buffer for buffer in report.buffers if buffer.held is None)
-    for buffer in (*lasting, *report.temp_buffers):
+    passing = (buffer for buffer in report.temp_buffers if buffer.held is not None)
+    for buffer in (*lasting, *passing):
         instead = without(buffer) or Instead(size_bytes=buffer.size_bytes)
         throughout = instead.kept_bytes + (instead.size_bytes if instead.spans is None else 0)
         if buffer.held is None:

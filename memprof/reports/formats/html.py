@@ -7,6 +7,7 @@ document is still there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
@@ -35,7 +36,7 @@ _CHART_SCRIPTS = (
 
 def render_report(report: Report, options: RenderOptions) -> str:
     """The summary with everything to explore, or one breakdown as a page of tables."""
-    document = report_document(report, options)
+    document = report_document(report, replace(options, with_advice=True))
     if options.by is not None or not report.buffers:
         return _page_of_tables(f"{report.label} - memprof", document)
     *sections, notes = section_htmls(document)

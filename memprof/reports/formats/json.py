@@ -14,9 +14,8 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The report as one JSON object. The options do not matter: data are never shortened."""
-    del options
-    return _text(report_object(report), levels=2)
+    """The report as one JSON object. What the options leave out of a view does not matter: data are never shortened."""
+    return _text(report_object(report, options.advice), levels=2)
 
 
 def render_comparison(comparison: Comparison, options: RenderOptions) -> str:

@@ -13,7 +13,14 @@ from memprof.reports.layout.table import table_lines
 
 def page_lines(document: Document, paper: Paper) -> list[Line]:
     """Every line of the document; no line ends in blanks."""
-    return [trim(line) for block in document.blocks for line in _block_lines(block, paper)]
+    lines: list[Line] = []
+    previous: Block | None = None
+    for block in document.blocks:
+        if isinstance(block, Facts) and isinstance(previous, Facts | Table):
+            lines.append(())
+        lines += [trim(line) for line in _block_lines(block, paper)]
+        previous = block
+    return lines
 
 
 def _block_lines(block: Block, paper: Paper) -> list[Line]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from memprof.analysis.advice.advice import Advice
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Document, Heading
 from memprof.reports.views import header
+from memprof.reports.views.advice import advice_blocks
 from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.categories import category_table
 from memprof.reports.views.groups import group_legend
@@ -17,13 +21,14 @@ from memprof.reports.views.timeline import timeline_chart
 DEFAULT_TOP = 10
 
 
-def summary_document(report: Report, *, depth: int, top: int) -> Document:
-    """Header, measurements, categories, timeline, modules, buffers, configuration, notes.
+def summary_document(report: Report, *, depth: int, top: int, advice: Sequence[Advice] | None = None) -> Document:
+    """Header, measurements, categories, timeline, modules, buffers, advice, configuration, notes.
 
     Args:
         report: the facts.
         depth: levels of the module tree.
         top: rows of the longest lists.
+        advice: what could be done about the peak; None: nothing is said of it.
     """
     return Document(
         blocks=(
@@ -39,6 +44,7 @@ def summary_document(report: Report, *, depth: int, top: int) -> Document:
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),
+            *(advice_blocks(report, advice) if advice is not None else ()),
             *header.configuration(report),
             Heading(text="Notes", level=2),
             *notes(report),

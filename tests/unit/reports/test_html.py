@@ -78,7 +78,7 @@ def test_the_data_hold_every_buffer_and_say_what_the_report_says() -> None:
 
 
 def test_what_is_not_live_at_the_peak_comes_after_what_is() -> None:
-    gone = replace(buffer((4,), "f32", Category.FORWARD_TEMPS, op="step/gone"), held=(7, 9))
+    gone = replace(buffer((4,), "f32", Category.FORWARD_TEMPS, op="step/gone"), held=(0, 0))
     live = report([buffer((2,), "f32", Category.ACTIVATIONS, op="step/kept")])
     rendered = FORMAT.render_report(replace(live, temp_buffers=(gone, *live.temp_buffers)), RenderOptions())
     assert isinstance(rendered, str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.logits import is_logits, num_classes
+from memprof.analysis.advice.passing import made_at
 from memprof.analysis.advice.what_if import Instead
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -22,9 +23,9 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
 
     return (
         Proposal(
-            what=f"Compute the logits and their loss in {_CHUNKS} chunks, so that the whole array never exists",
-            evidence=f"{len(logits)} arrays of {classes:,} columns, the largest of {largest.size_bytes:,} bytes"
-            + (f" ({largest.source})" if largest.source else ""),
+            what=f"Compute the logits and their loss in {_CHUNKS} chunks",
+            evidence=f"{len(logits)} arrays of {classes:,} columns; the largest holds {largest.size_bytes:,} bytes and "
+            f"is made at {made_at(largest)}",
             cost="the last matrix product of the forward pass again",
             how_to="loss = jax.lax.map(jax.checkpoint(loss_of_chunk), (hidden_chunks, label_chunks)).sum()",
             without=without,

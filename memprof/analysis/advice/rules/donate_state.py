@@ -36,7 +36,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
 
     return (
         Proposal(
-            what="Donate the state: its memory becomes that of the new state",
+            what="Donate the state: the new state takes its memory",
             evidence=f"{len(aliased)} results, {size_bytes:,} bytes, have the shape of an argument that is not donated",
             cost="none, but the old state cannot be used any more",
             how_to="step = jax.jit(step, donate_argnums=(0,))  # the argument that holds the state",

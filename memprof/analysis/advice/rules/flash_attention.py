@@ -19,7 +19,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     length = kept[0].shape[-1]
     return (
         Proposal(
-            what="Use an attention kernel that never holds the probabilities (flash attention)",
+            what="Use an attention kernel that never holds the probabilities",
             evidence=f"{len(kept)} arrays of {length:,} by {length:,} positions, {size_bytes:,} bytes in all, are kept "
             "for the backward pass",
             cost="none in time, usually less; 16-bit inputs, and on NVIDIA's GPUs the cuDNN library",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.logits import is_logits, num_classes
-from memprof.analysis.advice.passing import MADE_IN_PASSES, is_square
+from memprof.analysis.advice.passing import MADE_IN_PASSES, is_square, made_at
 from memprof.analysis.advice.what_if import Instead
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -36,7 +36,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
             what=f"Make {shape} in pieces, or not at all",
             evidence=f"one array holds {largest.size_bytes:,} bytes, "
             f"{largest.size_bytes / report.footprint_bytes:.0%} of the footprint; it is made at "
-            f"{largest.source or largest.op}",
+            f"{made_at(largest)}",
             cost="a loop instead of one operation, and its values again in the backward pass",
             how_to="ys = jax.lax.map(jax.checkpoint(f), xs, batch_size=len(xs) // 32)",
             without=without,

@@ -25,7 +25,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
 
     return (
         Proposal(
-            what="Keep the optimizer state in host memory, on the device only during the update",
+            what="Keep the optimizer state in host memory between updates",
             evidence=f"{state_bytes:,} bytes of optimizer state lie on the device throughout, and only the update uses "
             "them",
             cost=f"{2 * state_bytes:,} bytes over the bus in each step, as much host memory",

@@ -23,7 +23,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
 
     return (
         Proposal(
-            what="Cast each layer's weights inside the layer that is checkpointed, not all of them before",
+            what="Cast weights inside each checkpointed layer, not before",
             evidence=f"{len(at_peak)} copies of parameters, {size_bytes:,} bytes, are alive together at the peak",
             cost="the casts again, and what else the checkpointed layer computes",
             how_to="block = jax.checkpoint(lambda params, x: apply(jax.tree.map(to_bfloat16, params), x))",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.passing import is_square
-from memprof.analysis.advice.residuals import repeated_modules, without_residuals
+from memprof.analysis.advice.residuals import matrices_by_module, repeated_modules, without_residuals
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -15,7 +15,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     outermost = [paths for family, paths in repeated_modules(report).items() if "/" not in family]
     if not outermost:
         return ()
-    with_matrices = _modules_with_matrices(report)
+    with_matrices = {module for module, found in matrices_by_module(report).items() if found}
 
     def is_product(buffer: LiveBuffer) -> bool:
         """A product with weights, whose bias or cast may be fused into it; products of attention are not kept."""
@@ -31,7 +31,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     ]
     return (
         Proposal(
-            what="Keep the results of matrix products alone, and recompute what lies between them",
+            what="Keep results of matrix products alone, and recompute the rest",
             evidence=f"{sum(buffer.size_bytes for buffer in cheap):,} bytes of activations at the peak come from other "
             "operations",
             cost="elementwise operations again, and the products of attention",
@@ -40,17 +40,6 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
             technique="remat-dots",
         ),
     )
-
-
-def _modules_with_matrices(report: Report) -> set[str]:
-    found: set[str] = set()
-    stack = [report.modules]
-    while stack:
-        node = stack.pop()
-        stack.extend(node.children)
-        if any(len(shape) > 1 for _, shape, _ in node.params):
-            found.add(node.path)
-    return found
 
 
 RULE = AdviceRule(name="remat_elementwise", propose=_propose)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
-from memprof.analysis.advice.residuals import forward_flops_within, is_within, repeated_modules, without_residuals
+from memprof.analysis.advice.residuals import (
+    forward_flops_within,
+    is_within,
+    matrices_by_module,
+    repeated_modules,
+    without_residuals,
+)
 from memprof.analysis.advice.what_if import Without, footprint_without
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
@@ -27,7 +33,10 @@ class _Rung:
 
 def _propose(report: Report) -> tuple[Proposal, ...]:
     rungs = []
+    matrices = matrices_by_module(report)
     for family, paths in repeated_modules(report).items():
+        if sum(len(found) for module, found in matrices.items() if is_within(module, paths[0])) < 2:
+            continue  # one layer: what it would be computed again from is as large
         without = without_residuals(report, paths)
         saving_bytes = report.footprint_bytes - footprint_without(report, without)
         flops = forward_flops_within(report.forward_flops, paths)
@@ -53,7 +62,7 @@ def _proposal(report: Report, rung: _Rung) -> Proposal:
     evidence = f"{kept_bytes:,} bytes of activations in {len(rung.paths)} modules are held at the peak"
     cost = "their forward pass again"
     if rung.flops:
-        evidence += f", {kept_bytes / rung.flops:.2g} bytes for each operation that would make them again"
+        evidence += f"; {kept_bytes / rung.flops:.2g} bytes for each operation that would make them again"
         cost += f": {rung.flops / report.flops:.0%} more operations"
     return Proposal(
         what=f"Recompute the activations of {rung.family} in the backward pass",

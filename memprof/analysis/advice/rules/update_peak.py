@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
-from memprof.analysis.advice.passing import MADE_IN_PASSES
+from memprof.analysis.advice.passing import MADE_IN_PASSES, made_at
 from memprof.analysis.advice.what_if import Instead
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer, Report
@@ -24,10 +24,10 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     largest = temps[0]  # buffers are sorted by size
     return (
         Proposal(
-            what="Update one parameter after another, so that no temporary of the update outlives its parameter",
+            what="Update one parameter after another",
             evidence=f"the peak lies after the backward pass, where the update holds {len(temps)} arrays, "
             f"{sum(buffer.size_bytes for buffer in temps):,} bytes; the largest is made at "
-            f"{largest.source or largest.op}",
+            f"{made_at(largest)}",
             cost="none, if what needs all gradients at once gives back a scalar, as their norm does",
             how_to="updates = jax.tree.map(update_one, gradients, params)  # not one stacked or flattened array",
             without=lambda buffer: Instead(size_bytes=0) if is_of_update(buffer) else None,

@@ -1,0 +1,90 @@
+"""What could be done about a peak: an overview, then each piece of advice with its evidence and its line of code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memprof.analysis.advice.advice import Advice
+from memprof.analysis.report import Report
+from memprof.reports.document import (
+    Align,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Heading,
+    Note,
+    Row,
+    Shorten,
+    Table,
+    Tone,
+)
+from memprof.reports.units import format_bytes, format_share
+from memprof.reports.views.cells import aside_cell
+
+_NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
+_CAUTION = (
+    "Predicted from this program alone, each by itself: two together save less than their sum, and XLA may need memory "
+    "for something new in exchange. `--verify` of `memprof run` compiles what memprof can apply."
+)
+
+
+def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
+    """The advice alone."""
+    aside = f"footprint {format_bytes(report.footprint_bytes)} on {report.target.name}"
+    return Document(blocks=(Heading(text=report.label, level=1, aside=aside), *advice_blocks(report, advice)))
+
+
+def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
+    """The advice as a part of a report."""
+    heading = Heading(text="What could be done", level=2, aside="what saves most first")
+    if not advice:
+        return (heading, Note(text=_NOTHING, tone=Tone.GOOD))
+    details = (_details(number, each) for number, each in enumerate(advice, start=1))
+    return (heading, _overview(report, advice), *details, Note(text=_CAUTION, tone=Tone.MUTED))
+
+
+def _overview(report: Report, advice: Sequence[Advice]) -> Table:
+    columns = (
+        Column(title="", align=Align.RIGHT),
+        Column(title="saves about", align=Align.RIGHT),
+        Column(title="share", align=Align.RIGHT, priority=2),
+        Column(title="compiled", align=Align.RIGHT, priority=1),
+        Column(title="what", shorten=Shorten.END, min_width=30),
+        Column(title="technique", priority=3),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                Cell(text=f"{number}"),
+                Cell(text=format_bytes(each.saving_bytes)),
+                Cell(text=format_share(each.saving_bytes, report.footprint_bytes)),
+                _compiled(each),
+                Cell(text=each.proposal.what),
+                Cell(text=each.proposal.technique or ""),
+            )
+        )
+        for number, each in enumerate(advice, start=1)
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _compiled(advice: Advice) -> Cell:
+    if advice.true_saving_bytes is not None:
+        return Cell(text=format_bytes(advice.true_saving_bytes))
+    return aside_cell("no" if advice.refusal else "")
+
+
+def _details(number: int, advice: Advice) -> Facts:
+    proposal = advice.proposal
+    texts = {
+        f"{number}. why": proposal.evidence,
+        "cost": proposal.cost,
+        "how": proposal.how_to,
+        "not compiled": advice.refusal,
+    }
+    return Facts(
+        facts=tuple(Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items() if text)
+    )
