@@ -118,7 +118,7 @@ def test_dark_and_light_differ_in_the_charts_too(open_page: OpenPage) -> None:
     line = "getComputedStyle(document.querySelector('#timeline .byte-tick')).borderTopColor"
     light = page.evaluate(line)
     page.emulate_media(color_scheme="dark")
-    _until(page, f"{line} !== '{light}'")
+    assert page.evaluate(line) != light
 
 
 def test_hovering_shows_what_is_live_there(open_page: OpenPage) -> None:
@@ -200,6 +200,17 @@ def test_buttons_zoom_and_never_leave_the_program(open_page: OpenPage) -> None:
     ):
         page.locator("#timeline").get_by_role("button", name=title).click()
         assert _shown_positions(page, "#timeline") == f"positions {shown}"
+
+
+def test_marks_outside_of_what_is_shown_are_not_drawn(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    page.mouse.click(*_point_at(page, "#timeline", 0.4))
+    marks = page.locator("#timeline .peak-mark, #timeline .pin-line")
+    assert marks.count() == 2
+    for key in ("+", "+", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert _shown_positions(page, "#timeline") == "positions 50 to 74"
+    assert marks.count() == 0
 
 
 def test_the_map_zooms_into_addresses_too(open_page: OpenPage) -> None:

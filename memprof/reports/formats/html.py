@@ -24,6 +24,7 @@ _TABLE_SCRIPTS = ("dom.js", "legend.js", "tables.js", "static.js")
 _CHART_SCRIPTS = (
     "units.js",
     "data.js",
+    "pointer.js",
     "plot.js",
     "timeline.js",
     "icicle.js",

@@ -25,7 +25,7 @@ function drawAddressMap(place, panel) {
         const visible = used[number].map(sidesOf).filter((sides) => isVisible(sides, ranges));
         return categoryPath(number, visible.map((sides) => rectangle(sides, across, up)).join(""), figure);
       });
-      return [drawing(...paths), verticalLine("peak-line", across(timeline.peak_position + 0.5))];
+      return [drawing(...paths), ...verticalLine("peak-line", across(timeline.peak_position + 0.5))];
     },
     onPoint: (at) => {
       const index = placed.findLast((each) => contains(sidesOf(each), at));

@@ -4,7 +4,6 @@
 const SIDE = 1000;
 const NUM_POSITION_TICKS = 8;
 const EDGE = 0.05; // of the width: a tick nearer to the end has no room for its number
-const SHORTEST_DRAG = 5; // pixels; what is shorter is a click
 const PAN_SHARE = 0.25; // of what is shown
 const MOVES = {
   "zoom in": { sign: "+", key: "+", scale: 0.5 },
@@ -20,7 +19,6 @@ const MOVES = {
 // `ranges`, made with `across` and `up`, which give shares of the area. `lanes` are rows of spans below it.
 function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, onPoint, onPick = () => {} }) {
   const area = element("div", { class: "area", tabindex: 0, role: "group", "aria-label": `${name}; + - 0 and arrows zoom and move` });
-  const selection = element("div", { class: "selection", hidden: "" });
   const shown = element("div", { class: "shown" });
   const below = element("div", { class: "below" });
   const status = element("span", { class: "quiet", role: "status" });
@@ -30,7 +28,7 @@ function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, on
     return button;
   });
   let ranges = whole;
-  area.append(shown, selection);
+  area.append(shown);
   place.replaceChildren(element("div", { class: "controls" }, ...buttons, status), area, below);
 
   const share = (value, [low, high]) => (value - low) / (high - low);
@@ -41,17 +39,18 @@ function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, on
     const ticks = byteTicks(...ranges.y).map(({ value, text }) => element("span", { class: "byte-tick", style: `bottom:${100 * up(value)}%` }, element("b", {}, text)));
     const positions = positionTicks(...ranges.x);
     const numbers = positions.map((value) => element("span", { class: "position-tick", style: `left:${100 * across(value)}%` }, formatCount(value)));
-    const grid = positions.map((value) => verticalLine("grid-line", across(value)));
+    const grid = positions.flatMap((value) => verticalLine("grid-line", across(value)));
+    const axis = [element("div", { class: "positions" }, ...numbers), element("div", { class: "axis-title" }, "position in program order")];
     shown.replaceChildren(...ticks, ...grid, ...draw(ranges, across, up));
-    below.replaceChildren(...lanes.map((each) => laneOf(each, across)), element("div", { class: "positions" }, ...numbers), element("div", { class: "axis-title" }, "position in program order"));
-    status.textContent = `positions ${formatCount(Math.floor(ranges.x[0]))} to ${formatCount(Math.ceil(ranges.x[1]) - 1)}`;
+    below.replaceChildren(...lanes.map((each) => laneOf(each, across)), ...axis);
+    status.textContent = `positions ${formatCount(ranges.x[0])} to ${formatCount(ranges.x[1] - 1)}`;
   }
 
-  // Whole positions, inside of all there is, and at least one.
+  // Whole positions, inside of all there is, and at least one; at least one byte.
   function zoom({ x, y }) {
-    const [first, stop] = [Math.floor(Math.max(x[0], whole.x[0])), Math.ceil(Math.min(x[1], whole.x[1]))];
-    const [low, high] = [Math.max(y[0], whole.y[0]), Math.min(y[1], whole.y[1])];
-    ranges = { x: [Math.min(first, whole.x[1] - 1), Math.max(stop, first + 1)], y: zoomsBytes ? [low, Math.max(high, low + 1)] : whole.y };
+    const first = Math.min(Math.max(Math.floor(x[0]), whole.x[0]), whole.x[1] - 1);
+    const stop = Math.min(Math.max(Math.ceil(x[1]), first + 1), whole.x[1]);
+    ranges = { x: [first, stop], y: zoomsBytes ? [y[0], Math.max(y[1], y[0] + 1)] : whole.y };
     redraw();
   }
 
@@ -59,44 +58,19 @@ function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, on
     zoom({ x: moved(ranges.x, whole.x, scale, x).map(Math.round), y: moved(ranges.y, whole.y, scale, y) });
   }
 
-  // Where the pointer is: as shares of the area, and as a position and bytes.
-  function at(event) {
-    const box = area.getBoundingClientRect();
-    const inside = (value) => Math.min(Math.max(value, 0), 1);
-    const [right, top] = [inside((event.clientX - box.left) / box.width), inside((box.bottom - event.clientY) / box.height)];
-    const along = ([low, high], part) => low + part * (high - low);
-    return { right, top, x: along(ranges.x, right), y: along(ranges.y, top) };
-  }
+  // Shares of the area as a position and bytes.
+  const along = ([low, high], part) => low + part * (high - low);
+  const at = ({ right, up: top }) => ({ x: along(ranges.x, right), y: along(ranges.y, top) });
 
-  let start = null;
-  const isDrag = (event) => start && Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) >= SHORTEST_DRAG;
-  area.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
-    start = event;
-    area.setPointerCapture(event.pointerId);
+  onPointer(area, {
+    selectsHeight: zoomsBytes,
+    onPoint: (point) => onPoint(at(point)),
+    onPick: (point) => onPick(at(point)),
+    onSelect: (from, to) => {
+      const [low, high] = [at(from), at(to)];
+      zoom({ x: [low.x, high.x], y: [low.y, high.y] });
+    },
   });
-  area.addEventListener("pointermove", (event) => {
-    if (!start) return onPoint(at(event));
-    if (!isDrag(event)) return undefined;
-    const [from, to] = [at(start), at(event)];
-    const [bottom, top] = zoomsBytes ? [Math.min(from.top, to.top), Math.max(from.top, to.top)] : [0, 1];
-    const [left, right] = [Math.min(from.right, to.right), Math.max(from.right, to.right)];
-    selection.style.cssText = `left:${100 * left}%;width:${100 * (right - left)}%;bottom:${100 * bottom}%;height:${100 * (top - bottom)}%`;
-    selection.hidden = false;
-    return undefined;
-  });
-  area.addEventListener("pointerup", (event) => {
-    if (!start) return;
-    const [from, to] = [at(start), at(event)];
-    if (isDrag(event)) zoom({ x: [Math.min(from.x, to.x), Math.max(from.x, to.x)], y: [Math.min(from.y, to.y), Math.max(from.y, to.y)] });
-    else onPick(to);
-    leave();
-  });
-  const leave = () => {
-    start = null;
-    selection.hidden = true;
-  };
-  area.addEventListener("pointercancel", leave);
   area.addEventListener("dblclick", () => zoom(whole));
   area.addEventListener("keydown", (event) => {
     const move = Object.values(MOVES).find(({ key, y }) => key === event.key && (zoomsBytes || !y));
@@ -148,6 +122,7 @@ function categoryPath(number, d, figure) {
   return shape("path", { "data-category": name, class: figure.dataset.only === name ? "lit" : "", d });
 }
 
+// A line at a share of the width; none outside of what is shown.
 function verticalLine(kind, part) {
-  return element("i", { class: `vertical ${kind}`, style: `left:${100 * part}%` });
+  return part < 0 || part > 1 ? [] : [element("i", { class: `vertical ${kind}`, style: `left:${100 * part}%` })];
 }

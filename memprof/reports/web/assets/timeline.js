@@ -34,9 +34,8 @@ function drawTimeline(figure) {
       const upper = ground.map((bytes) => onSide(1 - up(bytes)));
       return categoryPath(number, steppedArea(edges, lower, upper), figure);
     });
-    const isPeakShown = first <= timeline.peak_position && timeline.peak_position < stop;
-    const marks = [...(isPeakShown ? [peakMark(across, up)] : []), ...(pinned === null ? [] : [verticalLine("pin-line", across(pinned.position + 0.5))])];
-    return [drawing(...stacks), ...marks];
+    const pinLine = pinned === null ? [] : verticalLine("pin-line", across(pinned.position + 0.5));
+    return [drawing(...stacks), ...peakMark(across, up), ...pinLine];
   }
 
   function show(moment, numRows) {
@@ -52,9 +51,9 @@ function drawTimeline(figure) {
     const sizes = categories.map(() => 0);
     for (const index of live) sizes[buffers.category[index]] += buffers.size_bytes[index];
     const total = totals[moment.change + 1];
-    const title = `${formatBytes(total)} live at position ${moment.position.toLocaleString("en")} (${phaseAt(moment.position)}), ${live.length.toLocaleString("en")} buffers`;
+    const title = `${formatBytes(total)} live at position ${formatCount(moment.position)} (${phaseAt(moment.position)}), ${formatCount(live.length)} buffers`;
     const table = plainTable(["size", "array", "category", "module", "source"], rows);
-    const rest = more > 0 ? [element("p", { class: "quiet" }, `and ${more.toLocaleString("en")} smaller ones`)] : [];
+    const rest = more > 0 ? [element("p", { class: "quiet" }, `and ${formatCount(more)} smaller ones`)] : [];
     panel.classList.toggle("pinned", pinned !== null);
     const badge = pinned === null ? "" : "pinned: ";
     panel.replaceChildren(element("h3", {}, badge + title), stackOf(sizes), element("div", { class: "scroll" }, table), ...rest);
@@ -111,6 +110,7 @@ function steppedArea(edges, lower, upper) {
 
 function peakMark(across, up) {
   const at = across(timeline.peak_position + 0.5);
+  if (at < 0 || at > 1) return [];
   const style = `left:${100 * at}%;bottom:${100 * up(report.live_peak_bytes)}%`;
-  return element("span", { class: at > 0.6 ? "peak-mark to-the-left" : "peak-mark", style }, `peak ${formatBytes(report.live_peak_bytes)}`);
+  return [element("span", { class: at > 0.6 ? "peak-mark to-the-left" : "peak-mark", style }, `peak ${formatBytes(report.live_peak_bytes)}`)];
 }
