@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def _html(made: Report) -> str | bytes:
 def _point_at(page: Any, plot: str, share_x: float, share_y: float = 0.5) -> tuple[float, float]:
     """The middle of the screen is `share` of the way through a chart's area."""
     page.locator(plot).scroll_into_view_if_needed()
-    area = page.locator(f"{plot} .nsewdrag").first.bounding_box()
+    area = page.locator(f"{plot} .area").bounding_box()
     return area["x"] + share_x * area["width"], area["y"] + share_y * area["height"]
 
 
@@ -114,10 +115,10 @@ def test_every_diff_fits_the_screen(name: str, open_page: OpenPage) -> None:
 
 def test_dark_and_light_differ_in_the_charts_too(open_page: OpenPage) -> None:
     page = open_page(_html(staircase()))
-    background = "document.querySelector('#timeline').layout.paper_bgcolor"
-    light = page.evaluate(background)
+    line = "getComputedStyle(document.querySelector('#timeline .byte-tick')).borderTopColor"
+    light = page.evaluate(line)
     page.emulate_media(color_scheme="dark")
-    _until(page, f"{background} !== '{light}'")
+    assert page.evaluate(line) != light
 
 
 def test_hovering_shows_what_is_live_there(open_page: OpenPage) -> None:
@@ -163,53 +164,141 @@ def test_zooming_into_the_timeline_keeps_what_it_shows_exact(open_page: OpenPage
     page.mouse.move(*start)
     page.mouse.down()
     page.mouse.move(*end, steps=4)
+    assert page.locator("#timeline .selection").is_visible()
     page.mouse.up()
-    _until(page, "document.querySelector('#timeline').layout.xaxis.range[1] < 50")
-    assert page.evaluate("document.querySelector('#timeline').layout.xaxis.range") == [20, 40]
-    stacked = page.evaluate(
-        "document.querySelector('#timeline').data.filter((t) => t.stackgroup).map((t) => t.y.at(-1))"
-    )
-    assert sum(stacked) == 8 * 2**20
+    assert _shown_positions(page, "#timeline") == "positions 20 to 39"
+    assert page.locator("#timeline .selection").is_hidden()
+    page.mouse.move(*_point_at(page, "#timeline", 0.99))
+    assert "8.00 MiB live at position 39" in page.locator("#timeline-panel").inner_text()
+    assert page.locator("#timeline-panel.pinned").count() == 0
     page.mouse.dblclick(*_point_at(page, "#timeline", 0.5))
-    _until(page, "document.querySelector('#timeline').layout.xaxis.range[1] === 100")
+    assert _shown_positions(page, "#timeline") == "positions 0 to 99"
+
+
+@pytest.mark.parametrize("plot", ["#timeline", "#map"])
+def test_a_chart_is_zoomed_and_moved_from_the_keyboard(plot: str, open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    page.locator(f"{plot} .area").focus()
+    for key, shown in (
+        ("+", "25 to 74"),
+        ("+", "38 to 62"),
+        ("ArrowLeft", "32 to 56"),
+        ("-", "20 to 69"),
+        ("0", "0 to 99"),
+    ):
+        page.keyboard.press(key)
+        assert _shown_positions(page, plot) == f"positions {shown}"
+
+
+def test_buttons_zoom_and_never_leave_the_program(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    for title, shown in (
+        ("zoom out", "0 to 99"),
+        ("zoom in", "25 to 74"),
+        ("move right", "38 to 87"),
+        ("show all", "0 to 99"),
+    ):
+        page.locator("#timeline").get_by_role("button", name=title).click()
+        assert _shown_positions(page, "#timeline") == f"positions {shown}"
+
+
+def test_marks_outside_of_what_is_shown_are_not_drawn(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    page.mouse.click(*_point_at(page, "#timeline", 0.4))
+    marks = page.locator("#timeline .peak-mark, #timeline .pin-line")
+    assert marks.count() == 2
+    for key in ("+", "+", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert _shown_positions(page, "#timeline") == "positions 50 to 74"
+    assert marks.count() == 0
+
+
+def test_the_map_zooms_into_addresses_too(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    assert page.locator("#map .byte-tick").all_inner_texts()[-1] == "7.00 MiB"
+    start, end = _point_at(page, "#map", 0.0, 0.99), _point_at(page, "#map", 1.0, 6 / 7)
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+    assert page.locator("#map .byte-tick").all_inner_texts()[-1] == "896 KiB"
 
 
 @pytest.mark.parametrize("make", [staircase, transformer])
 def test_the_highest_point_of_the_chart_is_the_live_peak(make: Any, open_page: OpenPage) -> None:
     made = make()
     page = open_page(_html(made))
-    sums = page.evaluate(
-        "(() => { const stacks = document.querySelector('#timeline').data.filter((t) => t.stackgroup);"
-        "return stacks[0].x.map((_, at) => stacks.reduce((sum, t) => sum + t.y[at], 0)); })()"
-    )
-    assert max(sums) == made.live_peak_bytes
+    # The chart is 1.1 times as high as the peak, and drawn in a square of 1000 units, from the top.
+    tops = page.evaluate("[...document.querySelectorAll('#timeline path[data-category]')].map((p) => p.getBBox().y)")
+    assert min(tops) == pytest.approx(1000 * (1 - 1 / 1.1), abs=0.01)
+    assert page.locator("#timeline .peak-mark").inner_text() == f"peak {format_bytes(made.live_peak_bytes)}"
 
 
 def test_a_box_of_the_icicle_zooms_in_and_out(open_page: OpenPage) -> None:
     page = open_page(_html(staircase()))
-    page.locator("#icicle").scroll_into_view_if_needed()
-    box = page.locator("#icicle .slice", has_text=re.compile("^third"))
-    assert box.count() == 1
-    box.click()
-    _until(page, "document.querySelector('#icicle').data[0].level !== undefined")
-    page.wait_for_timeout(900)
-    assert page.locator("#icicle .slice", has_text=re.compile("^second")).count() == 0
-    page.locator("#icicle .pathbar").first.click()
-    page.wait_for_timeout(900)
-    assert page.locator("#icicle .slice", has_text=re.compile("^second")).count() == 1
+    second, third = (page.locator("#icicle .box", has_text=re.compile(f"^{name}")) for name in ("second", "third"))
+    assert second.count() == 1
+    third.click()
+    assert second.count() == 0
+    assert page.locator("#icicle .path button").all_inner_texts() == [
+        "live at the peak 8.00 MiB",
+        "net 7.00 MiB",
+        "third 4.00 MiB",
+    ]
+    page.locator("#icicle .path button").first.click()
+    assert second.count() == 1
+
+
+def test_a_box_of_the_icicle_says_what_it_is_made_of(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    page.locator("#icicle .box", has_text=re.compile("^net")).hover()
+    tip = page.locator("#icicle .tip")
+    assert tip.inner_text().split("\n") == ["net", "7.00 MiB, 87.5% of the peak", "Aactivations 7.00 MiB"]
+    page.mouse.move(0, 0)
+    assert tip.is_hidden()
+
+
+def test_the_icicle_answers_to_the_keyboard(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    focused = "document.activeElement.getAttribute('aria-label')"
+    page.locator("#icicle .box").first.focus()
+    assert page.evaluate(focused) == "net, 7.00 MiB"
+    for key, label in (
+        ("ArrowRight", "third, 4.00 MiB"),
+        ("ArrowDown", "second, 2.00 MiB"),
+        ("ArrowLeft", "net, 7.00 MiB"),
+        ("Enter", "third, 4.00 MiB"),
+        ("Escape", "net, 7.00 MiB"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == label
 
 
 def test_the_boxes_of_the_icicle_add_up_to_the_live_peak(open_page: OpenPage) -> None:
-    made = many_buffers(2_000)
-    page = open_page(_html(made))
-    ids, parents, values = page.evaluate(
-        "(({ ids, parents, values }) => [ids, parents, values])(document.querySelector('#icicle').data[0])"
-    )
-    assert values[0] == made.live_peak_bytes
-    under: dict[str, int] = {}
-    for parent, value in zip(parents, values, strict=True):
-        under[parent] = under.get(parent, 0) + value
-    assert all(under[each] == value for each, value in zip(ids, values, strict=True) if each in under)
+    page = open_page(_html(many_buffers(2_000)))
+    for _ in range(2):
+        boxes = page.evaluate(
+            "[...document.querySelectorAll('#icicle .box')].map((box) => "
+            "[Number(box.dataset.level), parseFloat(box.style.top), parseFloat(box.style.height)])"
+        )
+        # Without gaps from the top to the bottom, and what is in a box stands beside it.
+        columns = [sorted(each[1:] for each in boxes if each[0] == level) for level in (0, 1)]
+        for column in columns:
+            assert [top for top, _ in column] == pytest.approx([0, *accumulate(h for _, h in column)][:-1], abs=0.01)
+        assert [sum(height for _, height in column) for column in columns] == pytest.approx([100, 100])
+        page.locator("#icicle .box").first.click()
+
+
+def test_what_is_too_low_to_see_is_one_box_that_opens(open_page: OpenPage) -> None:
+    page = open_page(_html(many_buffers(20_000)))
+    page.locator("#icicle .box").first.click()
+    assert page.locator("#icicle .box").count() < 2_000
+    smaller = page.locator("#icicle .box[aria-label*=' smaller, ']").first
+    number = int(smaller.get_attribute("aria-label").split()[0])
+    smaller.focus()
+    page.keyboard.press("Enter")
+    assert number > 1
+    assert page.locator("#icicle .path button").last.inner_text().startswith(f"{number} smaller")
 
 
 def test_the_address_map_tells_which_buffer_lies_where(open_page: OpenPage) -> None:
@@ -319,6 +408,41 @@ def test_twenty_thousand_buffers_are_searched_at_once(open_page: OpenPage) -> No
     assert (
         page.locator("#buffer-count").inner_text().startswith("1,100 buffers")
     )  # part_7 and part_70 to part_79, times 100
+
+
+def test_zooming_keeps_the_lit_category_alone(open_page: OpenPage) -> None:
+    page = open_page(_html(staircase()))
+    figure = page.locator("figure", has=page.locator("#timeline"))
+    figure.get_by_role("button", name="activations").click()
+    page.locator("#timeline").get_by_role("button", name="zoom in").click()
+    opacities = page.evaluate(
+        "[...document.querySelectorAll('#timeline path[data-category]')].map((path) => "
+        "[path.dataset.category, getComputedStyle(path).opacity])"
+    )
+    assert dict(opacities) == {"params": "0.15", "activations": "1"}
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_everything_is_printed_on_white(color_scheme: str, open_page: OpenPage) -> None:
+    page = open_page(_html(transformer()), color_scheme=color_scheme)
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for chart in ("#timeline .area", "#icicle .box", "#map .area"):
+        assert page.locator(chart).first.is_visible()
+    assert page.locator(".controls:visible").count() == 0
+    # A4 between margins of 12 mm: nothing is cut off.
+    page.set_viewport_size({"width": 700, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == 700
+
+
+def test_twenty_thousand_buffers_open_in_under_two_seconds(open_page: OpenPage) -> None:
+    page = open_page(_html(many_buffers(20_000)))
+    assert page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd") < 2_000
+
+
+def _shown_positions(page: Any, plot: str) -> str:
+    text: str = page.locator(f"{plot} [role=status]").inner_text()
+    return text
 
 
 def _until(page: Any, condition: str) -> None:

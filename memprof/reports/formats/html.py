@@ -25,7 +25,8 @@ _TABLE_SCRIPTS = ("dom.js", "legend.js", "tables.js", "static.js")
 _CHART_SCRIPTS = (
     "units.js",
     "data.js",
-    "theme.js",
+    "pointer.js",
+    "plot.js",
     "timeline.js",
     "icicle.js",
     "address_map.js",
@@ -47,7 +48,6 @@ def render_report(report: Report, options: RenderOptions) -> str:
         body=_join([*sections, asset("explore.html"), notes]),
         scripts=(*_TABLE_SCRIPTS, *_CHART_SCRIPTS),
         data=report_data(report, sources),
-        with_plotly=True,
     )
 
 

@@ -2,7 +2,7 @@
 
     Document ──blocks──▶ HTML that reads without any script ─┐
     Report ──report_data──▶ JSON ────────────────────────────┼─ page ──▶ one file
-    assets/ (style, scripts), plotly.js ─────────────────────┘
+    assets/ (style, scripts) ────────────────────────────────┘
 
 The scripts in `assets/` draw the interactive parts out of the JSON. Names from the user's program reach the page in two
 ways only: escaped in the HTML (`text.escaped`), and in the JSON, from which the scripts take them as text, never as

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -32,6 +33,7 @@ from memprof.reports.web.chart import chart_svg
 from memprof.reports.web.text import escaped
 
 _NARROWEST_LETTER = 0.02  # of a bar's width: a smaller part has no room for its letter
+_BREAKS = re.compile(r"(?<!<)[/+]")  # not those that end an element
 _MOST_VALUES = 12  # of a fact; more are folded away
 
 
@@ -151,7 +153,9 @@ def _key(category: Category) -> str:
 def _table(table: Table) -> str:
     rows = list(_flatten(table.rows, depth=0))
     longest = [_longest_bar(index, table) for index in range(len(table.columns))]
-    head = "".join(f'<th scope="col"{_class(column)}>{escaped(column.title)}</th>' for column in table.columns)
+    head = "".join(
+        f'<th scope="col"{_class(column)}>{_breakable(escaped(column.title))}</th>' for column in table.columns
+    )
     body = "".join(_row(row, depth, table.columns, longest) for row, depth in rows)
     foot = f"<tfoot>{_row(table.total, 0, table.columns, longest)}</tfoot>" if table.total else ""
     sortable = "" if any(row.children for row in table.rows) else " data-sortable"
@@ -177,10 +181,15 @@ def _row(row: Row, depth: int, columns: Sequence[Column], longest: Sequence[int]
         indent = f' style="--depth:{depth}"' if depth and index == 0 else ""
         content = _bar(cell, longest[index]) if isinstance(cell, Bar) else _cell(cell)
         if column.shorten is not Shorten.NEVER:
-            content = content.replace("/", "/<wbr>").replace("</<wbr>", "</")
+            content = _breakable(content)
         tag = 'th scope="row"' if index == 0 else "td"
         cells.append(f"<{tag}{_class(column)}{indent}>{content}</{tag.split()[0]}>")
     return f"<tr>{''.join(cells)}</tr>\n"
+
+
+def _breakable(markup: str) -> str:
+    """Paths and names of several techniques may go on in another line, after a slash or a plus."""
+    return _BREAKS.sub(r"\g<0><wbr>", markup)
 
 
 def _bar(bar: Bar, longest: int) -> str:

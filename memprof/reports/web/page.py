@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -18,7 +16,7 @@ from memprof.reports.web.text import escaped, script_json
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def page(*, title: str, body: str, scripts: Sequence[str], data: Json = None, with_plotly: bool = False) -> str:
+def page(*, title: str, body: str, scripts: Sequence[str], data: Json = None) -> str:
     """A whole page.
 
     Args:
@@ -26,14 +24,12 @@ def page(*, title: str, body: str, scripts: Sequence[str], data: Json = None, wi
         body: HTML.
         scripts: names of the files in `assets/` that it runs, in order.
         data: what the scripts draw from.
-        with_plotly: whether they draw with plotly.js.
     """
     parts = {
         "title": escaped(title),
         "style": f"{palette_css()}\n{asset('page.css')}",
         "body": body,
         "data": script_json(data),
-        "plotly": plotly_text() if with_plotly else "",
         "scripts": "\n".join(asset(name) for name in scripts),
     }
     return _fill(asset("page.html"), parts)
@@ -46,14 +42,6 @@ def palette_css(*, scope: str = ":root") -> str:
     )
     tones = (f"--{tone.value}:{TONE_COLORS[tone]};" for tone in Tone)
     return f"{scope}{{--ink:{INK};{''.join(tones)}}}\n{''.join(categories)}"
-
-
-@cache
-def plotly_text() -> str:
-    """plotly.js, compressed, in base64: a third of its size, and only ASCII. The page unpacks it."""
-    from plotly.offline import get_plotlyjs
-
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=6, mtime=0)).decode("ascii")
 
 
 @cache

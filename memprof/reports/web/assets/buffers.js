@@ -57,7 +57,7 @@ function drawBuffers() {
       head.setAttribute("aria-sort", isSorted ? (sorting.sign > 0 ? "ascending" : "descending") : "none");
     });
     const bytes = found.reduce((sum, index) => sum + buffers.size_bytes[index], 0);
-    document.getElementById("buffer-count").textContent = `${found.length.toLocaleString("en")} buffers, ${formatBytes(bytes)}${all.checked ? " (not all at one time)" : ""}`;
+    document.getElementById("buffer-count").textContent = `${formatCount(found.length)} buffers, ${formatBytes(bytes)}${all.checked ? " (not all at one time)" : ""}`;
     more.hidden = found.length <= numRows;
   }
 
@@ -96,7 +96,7 @@ function lifetime(index) {
   const { start, end } = buffers;
   const scale = 100 / Math.max(timeline.num_positions, 1);
   const bar = element("i", { style: `left:${start[index] * scale}%;width:${(end[index] - start[index] + 1) * scale}%` });
-  const text = `${start[index].toLocaleString("en")} to ${end[index].toLocaleString("en")}`;
+  const text = `${formatCount(start[index])} to ${formatCount(end[index])}`;
   return element("span", { class: "life", role: "img", title: text, "aria-label": text }, bar);
 }
 
@@ -112,12 +112,12 @@ function toggleDetails(opener, index) {
 function details(index) {
   const offset = buffers.offset[index];
   const facts = [
-    ["size", `${buffers.size_bytes[index].toLocaleString("en")} bytes`],
+    ["size", `${formatCount(buffers.size_bytes[index])} bytes`],
     ["operation", textOf("op", index)],
     ["instruction", textOf("name", index)],
     ["source", textOf("source", index)],
-    ["live", `positions ${buffers.start[index].toLocaleString("en")} to ${buffers.end[index].toLocaleString("en")} of ${timeline.num_positions.toLocaleString("en")}`],
-    ["offset", offset === null ? "outside the temp block" : `${offset.toLocaleString("en")} in the temp block`],
+    ["live", `positions ${formatCount(buffers.start[index])} to ${formatCount(buffers.end[index])} of ${formatCount(timeline.num_positions)}`],
+    ["offset", offset === null ? "outside the temp block" : `${formatCount(offset)} in the temp block`],
     ["why", textOf("why", index)],
   ];
   const list = facts.filter(([, text]) => text).flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);

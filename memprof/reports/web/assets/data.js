@@ -75,12 +75,6 @@ function legendOf(numbers) {
   return element("ul", { class: "legend" }, ...items);
 }
 
-// A category's colour, dimmed where the legend beside the chart lights up another one.
-function shownColor(number, scope) {
-  const { name, color } = categories[number];
-  return (scope.dataset.only ?? name) === name ? color : `${color}22`;
-}
-
 function stackOf(sizes) {
   const total = sizes.reduce((sum, size) => sum + size, 0);
   const parts = sizes.map((size, number) => {

@@ -18,5 +18,4 @@ function lightUp(scope, legend, name) {
     const isLit = item.querySelector("[data-category]").dataset.category === name;
     item.firstElementChild.setAttribute("aria-pressed", String(isLit));
   }
-  scope.dispatchEvent(new Event("lightup"));
 }

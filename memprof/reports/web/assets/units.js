@@ -24,10 +24,14 @@ function formatShare(part, whole) {
   return `${percent.toFixed(1)}%`;
 }
 
-// Ticks at round binary sizes, about six of them.
+// Round binary sizes, about six of them.
 function byteTicks(low, high) {
   const step = 2 ** Math.round(Math.log2(Math.max(high - low, 8) / 6));
   const values = [];
   for (let value = Math.ceil(low / step) * step; value <= high; value += step) values.push(value);
-  return { tickvals: values, ticktext: values.map(formatBytes) };
+  return values.map((value) => ({ value, text: formatBytes(value) }));
+}
+
+function formatCount(count) {
+  return count.toLocaleString("en");
 }
