@@ -7,6 +7,7 @@ from memprof.reports.layout.lines import Line, Paper, Span
 from memprof.reports.text import cell_width
 
 _LABEL_GAP = 2
+_LONGEST_VALUE = 3  # lines: what is longer is no sentence, but a name that nobody reads to its end
 
 
 def heading_lines(heading: Heading, paper: Paper) -> list[Line]:
@@ -35,7 +36,7 @@ def heading_lines(heading: Heading, paper: Paper) -> list[Line]:
 
 
 def fact_lines(facts: Facts, paper: Paper) -> list[Line]:
-    """Labels in one column, values beside them; a line breaks between two values only."""
+    """Labels in one column, values beside them; a line breaks between two values, or within one that is too long."""
     label_width = max(cell_width(paper.clean(fact.label)) for fact in facts.facts) + _LABEL_GAP
     lines: list[Line] = []
     for fact in facts.facts:
@@ -62,6 +63,10 @@ def _joined(values: tuple[str, ...], paper: Paper, width: int) -> list[str]:
     separator = paper.glyphs.separator
     lines: list[str] = []
     for value in values:
+        sentence = paper.wrap(value, width)
+        if 1 < len(sentence) <= _LONGEST_VALUE:
+            lines += sentence
+            continue
         text = paper.shorten(paper.clean(value), width)
         if lines and cell_width(lines[-1]) + len(separator) + cell_width(text) <= width:
             lines[-1] += separator + text

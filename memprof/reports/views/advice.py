@@ -47,11 +47,13 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
 
 
 def _overview(report: Report, advice: Sequence[Advice]) -> Table:
+    is_verified = any(each.true_saving_bytes is not None or each.refusal for each in advice)
+    compiled = (Column(title="compiled", align=Align.RIGHT, priority=1),) if is_verified else ()
     columns = (
         Column(title="", align=Align.RIGHT),
         Column(title="saves about", align=Align.RIGHT),
+        *compiled,
         Column(title="share", align=Align.RIGHT, priority=2),
-        Column(title="compiled", align=Align.RIGHT, priority=1),
         Column(title="what", shorten=Shorten.END, min_width=30),
         Column(title="technique", priority=3),
     )
@@ -60,8 +62,8 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
             cells=(
                 Cell(text=f"{number}"),
                 Cell(text=format_bytes(each.saving_bytes)),
+                *((_compiled(each),) if is_verified else ()),
                 Cell(text=format_share(each.saving_bytes, report.footprint_bytes)),
-                _compiled(each),
                 Cell(text=each.proposal.what),
                 Cell(text=each.proposal.technique or ""),
             )
