@@ -37,7 +37,11 @@ def view(log_folder: Path) -> None:
     # Its faster reader of event files is a second server, which a log directory of profiles has no use for.
     command = ["--logdir", str(log_folder), "--host", _LOOPBACK, "--port", "0", "--load_fast=false"]
     with subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", *command], stderr=subprocess.PIPE, stdout=sys.stderr, text=True
+        [sys.executable, "-m", "memprof.profiler_cli.viewer_process", *command],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdout=sys.stderr,
+        text=True,
     ) as server:
         try:
             assert server.stderr is not None

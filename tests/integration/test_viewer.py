@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import signal
@@ -36,19 +37,23 @@ def viewed(memprof):
     running = memprof.start(
         *("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--steps", "10", "--logdir", "logs", "--view"),
     )
+    try:
+        yield running, viewer_address(running)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+
+
+def viewer_address(running):
+    """What the command says that the viewer listens on."""
     printed = ""
-    address = None
-    while address is None:
+    while True:
         line = running.stderr.readline()
         assert line, printed
         printed += line
-        address = re.search(r"http://127\.0\.0\.1:\d+/", line)
-    try:
-        yield running, address.group()
-    finally:
-        if running.poll() is None:
-            running.kill()
-        running.communicate()
+        if address := re.search(r"http://127\.0\.0\.1:\d+/", line):
+            return address.group()
 
 
 def frame_with(page, fragment: str):
@@ -97,6 +102,14 @@ def test_the_viewer_shows_steps_and_peaks_on_loopback_alone(memprof, viewed, tmp
     assert (running.returncode, stderr) == (130, "memprof: interrupted.\n")
     assert "Measured" in stdout
     wait_until(lambda: not memprof.processes(), seconds=60)
+
+
+def test_no_viewer_outlives_a_killed_command(memprof):
+    running = memprof.start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--logdir", "logs", "--view")
+    viewer_address(running)
+    running.kill()
+    wait_until(lambda: not memprof.processes(), seconds=60)
+    running.communicate()
 
 
 def live_peak_bytes(memprof, run: str) -> int:
