@@ -1,7 +1,21 @@
 """What holds for all tests."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browser import open_browser
 
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium as the machine has it. There can be one Playwright in a process at a time, so all tests share it."""
+    with open_browser() as opened:
+        yield opened

@@ -27,8 +27,34 @@ _RUNNING = (
     "running",
     "reading the trace",
 )  # what the stages of a run begin with (`run.measure`)
-_lock = threading.Lock()
-_children: set[subprocess.Popen[bytes]] = set()
+
+
+class Children:
+    """The child processes of one caller, to be ended together, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._are_ended = False
+
+    def add(self, child: subprocess.Popen[bytes]) -> None:
+        """A child that has started; it ends at once if the others have."""
+        with self._lock:
+            self._running.add(child)
+            if self._are_ended:
+                _kill_group(child)
+
+    def remove(self, child: subprocess.Popen[bytes]) -> None:
+        """A child that is gone."""
+        with self._lock:
+            self._running.discard(child)
+
+    def end(self) -> None:
+        """End all at once, whichever threads wait for them: those threads then report a crash."""
+        with self._lock:
+            self._are_ended = True
+            for child in self._running:
+                _kill_group(child)
 
 
 def compile_in_child(
@@ -39,6 +65,7 @@ def compile_in_child(
     num_steps: int = 0,
     progress: Progress,
     timeout_seconds: float | None = None,
+    children: Children | None = None,
 ) -> Capture:
     """Build and compile a step in a process of its own, and run it there.
 
@@ -49,6 +76,7 @@ def compile_in_child(
         num_steps: how many steps to run and time; 0: none.
         progress: called with the name of each stage as it begins.
         timeout_seconds: the child is ended after so long; None: never.
+        children: those that it is to end with; None: it has no company.
 
     Raises:
         MemprofError: a mistake that the child found.
@@ -56,7 +84,7 @@ def compile_in_child(
     """
     with _work_folder() as folder:
         job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps)
-        return _do(job, folder, progress, timeout_seconds)
+        return _do(job, folder, progress, timeout_seconds, children or Children())
 
 
 def trace_in_child(
@@ -80,15 +108,15 @@ def trace_in_child(
     """
     with _work_folder() as folder:
         job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps, traces=True)
-        capture = _do(job, folder, progress, timeout_seconds)
+        capture = _do(job, folder, progress, timeout_seconds, Children())
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
 
 
-def _do(job: Job, folder: Path, progress: Progress, timeout_seconds: float | None) -> Capture:
+def _do(job: Job, folder: Path, progress: Progress, timeout_seconds: float | None, children: Children) -> Capture:
     """Have a child do a job in a work folder, and read the capture that it leaves there."""
-    with (folder / "stderr").open("w+b") as stderr, _child(folder, stderr.fileno()) as child:
+    with (folder / "stderr").open("w+b") as stderr, _child(folder, stderr.fileno(), children) as child:
         with _deadline(child, timeout_seconds) as expired:
             last = _converse(child, job, progress)
             child.wait()
@@ -168,7 +196,7 @@ def _work_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _child(work_folder: Path, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+def _child(work_folder: Path, stderr: int, children: Children) -> Iterator[subprocess.Popen[bytes]]:
     """The child process, gone when the block is left, however that happens.
 
     It has a session of its own, so that Ctrl-C reaches this process alone, which then ends the child and whatever the
@@ -190,25 +218,16 @@ def _child(work_folder: Path, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         },
     )
-    with _lock:
-        _children.add(child)
+    children.add(child)
     try:
         yield child
     finally:
-        with _lock:
-            _children.discard(child)
+        children.remove(child)
         _kill_group(child)
         child.wait()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-def kill_children() -> None:
-    """End all children at once, whichever threads wait for them: those threads then report a crash."""
-    with _lock:
-        for child in _children:
-            _kill_group(child)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.capture import Capture
-from memprof.capture.launch import compile_in_child, kill_children
+from memprof.capture.launch import Children, compile_in_child
 from memprof.errors import MemprofError
 
 # What one compile of a large step takes at its highest, jax and its libraries included.
@@ -60,18 +60,20 @@ def compile_all(
                 num_steps=task.num_steps,
                 progress=lambda stage: progress(task.label, stage),
                 timeout_seconds=task.timeout_seconds,
+                children=children,
             )
         except MemprofError as error:
             return CompileResult(task=task, capture=None, error=error)
         return CompileResult(task=task, capture=capture, error=None)
 
+    children = Children()
     executor = ThreadPoolExecutor(max_workers=num_jobs)
     try:
         for future in as_completed([executor.submit(run, task) for task in tasks]):
             yield future.result()
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        kill_children()
+        children.end()
         executor.shutdown(wait=True)
 
 

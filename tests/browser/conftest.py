@@ -7,16 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import open_browser
 
 OpenPage = Callable[..., Any]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium as the machine has it."""
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import signal
 import subprocess
 
 import pytest
-from browser import open_browser
 from integration.command import wait_until
 
 pytestmark = [
@@ -81,21 +80,21 @@ def peak_in_memory_viewer(page, address: str, run: str) -> str:
     return header.inner_text()
 
 
-def test_the_viewer_shows_steps_and_peaks_on_loopback_alone(memprof, viewed, tmp_path):
+def test_the_viewer_shows_steps_and_peaks_on_loopback_alone(memprof, viewed, browser):
     running, address = viewed
     ours = {running.pid, *(pid for pid, _ in memprof.processes())}
     assert listening(ours) == {"127.0.0.1"}
-    with open_browser() as browser:
-        page = browser.new_page(viewport={"width": 1500, "height": 900})
-        page.goto(f"{address}?run=mlp-tiny-cpu&tag=trace_viewer@#profile")
-        frame = frame_with(page, "trace_viewer_index")
-        frame.get_by_text("python").first.wait_for(timeout=30_000)
-        # Ten steps after two to warm up: number 2 to number 11.
-        assert [find_in_trace(frame, f"step {number}") for number in (2, 11, 12)] == [1, 1, 0]
-        for run in ("mlp-tiny-cpu", "transformer-tiny-h100-80gb"):
-            peak_mib = live_peak_bytes(memprof, run) / 2**20
-            shown = peak_in_memory_viewer(page, address, run)
-            assert shown.startswith(f"Peak memory allocation: {peak_mib:.2f} MiB")
+    page = browser.new_page(viewport={"width": 1500, "height": 900})
+    page.goto(f"{address}?run=mlp-tiny-cpu&tag=trace_viewer@#profile")
+    frame = frame_with(page, "trace_viewer_index")
+    frame.get_by_text("python").first.wait_for(timeout=30_000)
+    # Ten steps after two to warm up: number 2 to number 11.
+    assert [find_in_trace(frame, f"step {number}") for number in (2, 11, 12)] == [1, 1, 0]
+    for run in ("mlp-tiny-cpu", "transformer-tiny-h100-80gb"):
+        peak_mib = live_peak_bytes(memprof, run) / 2**20
+        shown = peak_in_memory_viewer(page, address, run)
+        assert shown.startswith(f"Peak memory allocation: {peak_mib:.2f} MiB")
+    page.close()
     assert listening(ours) == {"127.0.0.1"}
     running.send_signal(signal.SIGINT)
     stdout, stderr = running.communicate(timeout=60)
