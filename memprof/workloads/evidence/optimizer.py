@@ -9,7 +9,7 @@ from memprof.analysis.categories import Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads import registry
-from memprof.workloads.evidence.reading import in_words, no, total_bytes, yes
+from memprof.workloads.evidence.reading import in_words, is_same_program, no, total_bytes, untold, yes
 from memprof.workloads.optimizer_state import ParamLeaf, StateLeaf
 from memprof.workloads.technique import ArgumentValue
 
@@ -23,8 +23,16 @@ def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference
         expected = in_words(sum(leaf.size_bytes for leaf in declared))
         return no(f"{held}, which is not the {expected} that {argument} keeps")
     if reference is not None and found == _state(reference):
-        return no(f"{held}, which is just what the reference holds")
+        if not _differ_in_optimizer_alone(report, reference, f"opt={argument}"):
+            return untold(f"{held}, as the reference does; only a row that differs in the optimizer alone would tell")
+        if is_same_program(report, reference):
+            return no(f"{held}, which is just what the reference holds, and the program is the same")
+        return yes(f"{held}, as the reference does, but its update is another program")
     return yes(f"{held}, leaf by leaf what {argument} keeps")
+
+
+def _differ_in_optimizer_alone(report: Report, reference: Report, label: str) -> bool:
+    return set(report.techniques) - {label, "baseline"} == set(reference.techniques) - {label, "baseline"}
 
 
 def _state(report: Report) -> Counter[StateLeaf]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
-from memprof.workloads.evidence.reading import no, untold, yes
+from memprof.workloads.evidence.reading import is_same_program, no, untold, yes
 from memprof.workloads.technique import ArgumentValue
 
 
@@ -13,14 +13,6 @@ def option_evidence(report: Report, argument: ArgumentValue | None, reference: R
     recorded = f"{argument} was passed to XLA and recorded"
     if reference is None:
         return untold(f"{recorded}; only a row without it would tell what it changed")
-    if _shape(report) == _shape(reference):
+    if is_same_program(report, reference):
         return no(f"{recorded}, but the program is the reference's: the same buffers at the peak, loops and operations")
     return yes(f"{recorded}, and the program differs from the reference's")
-
-
-def _shape(report: Report) -> tuple[object, ...]:
-    """What two reports of the same program have in common."""
-    buffers = tuple(
-        (buffer.name, buffer.size_bytes, buffer.start, buffer.end, buffer.offset) for buffer in report.buffers
-    )
-    return report.footprint_bytes, report.timeline.num_positions, buffers, report.program

@@ -62,3 +62,15 @@ def in_words(size_bytes: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size_bytes} B" if unit == 0 else f"{size:.2f} {_UNITS[unit]}"
+
+
+def is_same_program(report: Report, other: Report) -> bool:
+    """Whether two reports are of one program, as far as a report shows it."""
+    return _shape(report) == _shape(other)
+
+
+def _shape(report: Report) -> tuple[object, ...]:
+    buffers = tuple(
+        (buffer.name, buffer.size_bytes, buffer.start, buffer.end, buffer.offset) for buffer in report.buffers
+    )
+    return report.footprint_bytes, report.timeline.num_positions, buffers, report.program
