@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from memprof.workloads.budget import MemoryRequest
 from memprof.workloads.fit import FitRequest, fit
 from memprof.workloads.subject import find_subject
 
@@ -27,7 +28,10 @@ def main() -> None:
     for workload, preset, techniques, target, memory in CASES:
         subject = find_subject(workload, preset=preset)
         request = FitRequest(
-            subject=subject, techniques=techniques, field="batch_size", target=target, memory=memory, reserve="0"
+            subject=subject,
+            techniques=techniques,
+            field="batch_size",
+            memory=MemoryRequest(target=target, memory=memory, reserve="0"),
         )
         result = fit(request, progress=lambda stage: None, keep=lambda capture, value: None)
         trials = sorted(result.tried, key=lambda trial: trial.value)

@@ -57,6 +57,7 @@ def fit(
     from memprof.reports.fit_json import fit_object
     from memprof.reports.views.fit import fit_document
     from memprof.workloads import fit as fitting
+    from memprof.workloads.budget import MemoryRequest
     from memprof.workloads.subject import find_subject
 
     show = rendering(format, width=width)
@@ -66,9 +67,7 @@ def fit(
         subject=subject,
         techniques="+".join(technique),
         field=vary,
-        target=target,
-        memory=memory,
-        reserve=reserve,
+        memory=MemoryRequest(target=target, memory=memory, reserve=reserve),
         multiple_of=multiple_of,
     )
     fitting.check_fit(request)
