@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Category, Role
 from memprof.analysis.fitting.result import FitResult, Trial
 from memprof.analysis.fitting.search import NothingFitsError, find_largest
 from memprof.analysis.pipeline import analyze
@@ -25,6 +26,14 @@ from memprof.workloads.subject import Subject
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
+_FIXED = (
+    Category.PARAMS,
+    Category.OPTIMIZER_STATE,
+    Category.OTHER_STATE,
+    Category.GRADIENTS,
+    Category.PARAM_COPIES,
+    Category.OUTPUTS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +122,14 @@ def fit(
         return (reports[value] if value in reports else compile_for(value)).footprint_bytes
 
     try:
-        value = find_largest(measure, start=start, step=step, budget_bytes=budget.size_bytes, field=request.field)
+        value = find_largest(
+            measure,
+            start=start,
+            step=step,
+            budget_bytes=budget.size_bytes,
+            fixed_bytes=_fixed_bytes(first) if _is_batch_size(first, tried[0].value) else None,
+            field=request.field,
+        )
     except NothingFitsError as error:
         smallest = min(reports)
         raise NothingFitsError(
@@ -156,6 +172,17 @@ def _start(request: FitRequest, config: Mapping[str, object]) -> int:
     if value < 1:
         raise MemprofError(f"{request.field} starts at {value}; give it a value above zero with --set")
     return value
+
+
+def _is_batch_size(report: Report, value: int) -> bool:
+    """Whether a field's value is the first axis of all that the batch holds."""
+    sizes = {leaf.shape[:1] for leaf in report.arguments if leaf.role is Role.BATCH}
+    return sizes == {(value,)}
+
+
+def _fixed_bytes(report: Report) -> int:
+    """About what does not grow with the batch."""
+    return sum(report.categories[category] for category in _FIXED)
 
 
 def _is_number(value: object) -> bool:
