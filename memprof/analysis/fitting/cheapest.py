@@ -56,7 +56,7 @@ class CheapestSearch:
         """What to measure next; None where nothing is left that could be better.
 
         Args:
-            under_way: what is being measured; the next one is chosen as if none of it fitted.
+            under_way: what is being measured; the next one is chosen as if all of it fitted.
         """
         pending = self._open(under_way) or self._neighbours(under_way)
         # Nothing that changes the training, or needs the host, is tried before all else is out.
@@ -88,16 +88,16 @@ class CheapestSearch:
         ]
 
     def _open(self, under_way: Collection[Combination]) -> list[Combination]:
-        best, doubted = self.best, self._doubted_families()
-        exceeding = [each for each, size in self._sizes.items() if size > self._budget_bytes]
-        too_large = [*exceeding, *under_way]
+        doubted = self._doubted_families()
+        too_large = [each for each, size in self._sizes.items() if size > self._budget_bytes]
+        fitting = [*under_way, *([self.best] if self.best else [])]
+        limit = min((each.cost for each in fitting), default=None)
         return [
             each
             for each in self._combinations
             if each not in self._sizes
             and each not in self._failed
-            and each not in under_way
-            and (best is None or each.cost < best.cost)
+            and (limit is None or each.cost < limit)
             and not any(other.holds_less_than(each, doubted=doubted) for other in too_large)
         ]
 

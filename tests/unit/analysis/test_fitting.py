@@ -65,8 +65,8 @@ def test_a_kink_costs_few_measurements() -> None:
     assert len(tried) <= 24  # bisection takes 16
 
 
-# GPT-2 in float32 as compiled (jax 0.10.2), in bytes by batch size, with the memory of each target less 6%. Between these
-# values straight lines, and from 0 about what does not grow.
+# GPT-2 in float32 as compiled (jax 0.10.2), in bytes by batch size; before it the target's memory less 6%, after it the
+# answer. Between these values straight lines, and from 0 about what does not grow.
 MEASURED = {
     "l4": (
         22_224_139_715,
