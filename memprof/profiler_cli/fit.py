@@ -1,4 +1,4 @@
-"""`memprof fit`: the batch, or any other number, with which a step fits; or the techniques that a batch takes to fit."""
+"""`memprof fit`: the batch, or another number, with which a step fits; or the techniques that a batch takes to fit."""
 
 from __future__ import annotations
 

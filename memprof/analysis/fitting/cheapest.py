@@ -58,7 +58,7 @@ class CheapestSearch:
         Args:
             under_way: what is being measured; the next one is chosen as if all of it fitted.
         """
-        pending = self._open(under_way) or self._neighbours(under_way)
+        pending = self._open(under_way) or ([] if under_way else self._neighbours())
         # Nothing that changes the training, or needs the host, is tried before all else is out.
         group = [each for each in pending if _kind(each) == _kind(pending[0])]
         doubted = self._doubted_families()
@@ -101,7 +101,7 @@ class CheapestSearch:
             and not any(other.holds_less_than(each, doubted=doubted) for other in too_large)
         ]
 
-    def _neighbours(self, under_way: Collection[Combination]) -> list[Combination]:
+    def _neighbours(self) -> list[Combination]:
         """Those not yet measured of the combinations next to the best, one in each family, that are cheaper."""
         if self.best is None:
             return []
@@ -110,8 +110,7 @@ class CheapestSearch:
             differences = each.differences(self.best)
             if len(differences) == 1 and each.cost < self.best.cost:
                 next_cheaper[differences[0]] = each
-        known = {*self._sizes, *self._failed, *under_way}
-        return [each for each in next_cheaper.values() if each not in known]
+        return [each for each in next_cheaper.values() if each not in self._sizes and each not in self._failed]
 
     def _doubted_families(self) -> frozenset[int]:
         return frozenset(number for one, other in self.contradictions() for number in one.differences(other))
