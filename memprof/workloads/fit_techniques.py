@@ -78,7 +78,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
     ladder = Ladder(families=(), left_out={})
     if plain_report.footprint_bytes > budget.size_bytes:
         ladder = find_ladder(request.subject, plain_report, runs.count_recomputed)
-    combinations = [each for each in combine(ladder.families) if _is_valid(request.subject, each)]
+    combinations = [each for each in combine(ladder.families) if is_valid(request.subject, each)]
     search = CheapestSearch(combinations, budget_bytes=budget.size_bytes)
     tried = {Combination(choices=(), cost=Cost()).label: plain}
     search.record(next(each for each in combinations if not each.label), plain.footprint_bytes)
@@ -190,7 +190,7 @@ def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
     return batch
 
 
-def _is_valid(subject: Subject, combination: Combination) -> bool:
+def is_valid(subject: Subject, combination: Combination) -> bool:
     """Whether techniques that apply one by one do so together, as far as that can be told without the user's code."""
     try:
         subject.check([combination.label])
