@@ -1,42 +1,96 @@
-"""How many compiles `memprof fit` takes, against plain bisection: `python benchmarks/fit_compiles.py`.
+"""How many compiles `memprof fit` takes, against plain bisection: `python -m benchmarks.fit_compiles [FIT.json ...]`.
 
 Bisection needs no compiles to be counted: of a monotone footprint, a value fits exactly when it is not above the
 answer. It doubles from the same start until a value does not fit, then halves. A case whose measured footprints are not
-monotone is marked, since bisection may then end elsewhere.
+monotone is marked, since bisection may then end elsewhere. The cases are small models, which compile in seconds; fits
+of large ones that `memprof fit --format json` wrote are counted too when their files are given.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from memprof.reports.fit_json import fit_object
+from memprof.workloads.budget import MemoryRequest
 from memprof.workloads.fit import FitRequest, fit
 from memprof.workloads.subject import find_subject
 
-# workload, preset, techniques, target, memory
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A small workload under techniques, for a target of which `memory` is all that there is."""
+
+    workload: str
+    techniques: str
+    target: str
+    memory: str
+
+
 CASES = (
-    ("mlp", "tiny", "", "cpu", "200KiB"),
-    ("mlp", "tiny", "accum4", "cpu", "200KiB"),
-    ("transformer", "tiny", "", "l4", "64MiB"),
-    ("transformer", "tiny", "bf16+donate", "h100-80gb", "64MiB"),
+    Case(workload="mlp", techniques="", target="cpu", memory="200KiB"),
+    Case(workload="mlp", techniques="accum4", target="cpu", memory="200KiB"),
+    Case(workload="mlp", techniques="", target="l4", memory="8MiB"),
+    Case(workload="mlp", techniques="bf16+donate", target="a100-40gb", memory="8MiB"),
+    Case(workload="mlp", techniques="accum4+donate", target="h100-80gb", memory="8MiB"),
+    Case(workload="transformer", techniques="", target="l4", memory="64MiB"),
+    Case(workload="transformer", techniques="donate", target="l4", memory="256MiB"),
+    Case(workload="transformer", techniques="bf16+donate", target="h100-80gb", memory="64MiB"),
+    Case(workload="transformer", techniques="bf16+donate+accum4", target="h100-80gb", memory="64MiB"),
+    Case(workload="transformer", techniques="bf16+scan", target="a100-40gb", memory="64MiB"),
+    Case(workload="transformer", techniques="remat", target="a100-40gb", memory="64MiB"),
+    Case(workload="transformer", techniques="bf16+remat-dots+donate", target="b200", memory="128MiB"),
+    Case(workload="transformer", techniques="opt=adafactor", target="h200", memory="32MiB"),
 )
+COLUMNS = ("subject", "techniques", "target", "memory_bytes", "value", "num_compiles", "num_bisections", "monotone")
 
 
 def main() -> None:
-    print("| workload | techniques | target | memory | answer | compiles | bisection |")
-    print("|---|---|---|---|---:|---:|---:|")
-    for workload, preset, techniques, target, memory in CASES:
-        subject = find_subject(workload, preset=preset)
-        request = FitRequest(
-            subject=subject, techniques=techniques, field="batch_size", target=target, memory=memory, reserve="0"
-        )
-        result = fit(request, progress=lambda stage: None, keep=lambda capture, value: None)
-        trials = sorted(result.tried, key=lambda trial: trial.value)
-        sizes = [trial.footprint_bytes for trial in trials]
-        mark = "" if sizes == sorted(sizes) else " (not monotone)"
-        bisection = num_bisections(result.tried[0].value // result.step, result.value // result.step)
-        cells = (f"{workload} {preset}", techniques, target, memory, f"{result.value}{mark}", len(trials), bisection)
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print(f"\n`python benchmarks/fit_compiles.py`, Python {sys.version.split()[0]}; jax as installed", file=sys.stderr)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("fits", nargs="*", type=Path, help="what `memprof fit --format json` wrote")
+    parser.add_argument("-o", "--output", type=Path, help="file for the results, as JSON")
+    options = parser.parse_args()
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    rows = []
+    for found in (*map(measure, CASES), *(json.loads(path.read_text()) for path in options.fits)):
+        rows.append(row(found))
+        print(f"| {' | '.join(str(rows[-1][column]) for column in COLUMNS)} |", flush=True)
+    compiles, bisections = (sum(each[column] for each in rows) for column in ("num_compiles", "num_bisections"))
+    print(f"\n{len(rows)} cases: {compiles} compiles, {bisections} by bisection")
+    if options.output:
+        result = {"command": "python -m benchmarks.fit_compiles", "python": sys.version.split()[0], "rows": rows}
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The fit of a case, as `memprof fit --format json` would print it."""
+    subject = find_subject(case.workload, preset="tiny")
+    memory = MemoryRequest(target=case.target, memory=case.memory, reserve="0")
+    request = FitRequest(subject=subject, techniques=case.techniques, field="batch_size", memory=memory)
+    return fit_object(fit(request, progress=lambda stage: None, keep=lambda capture, value: None))
+
+
+def row(found: dict[str, Any]) -> dict[str, Any]:
+    """What is compared, of a fit; with all that was tried."""
+    trials = sorted(found["tried"], key=lambda trial: trial["value"])
+    sizes = [trial["footprint_bytes"] for trial in trials]
+    step = found["step"]
+    return {
+        "subject": found["subject"],
+        "techniques": "+".join(found["techniques"]),
+        "target": found["target"],
+        "memory_bytes": found["memory_bytes"],
+        "value": found["value"],
+        "num_compiles": found["num_compiles"],
+        "num_bisections": num_bisections(max(found["tried"][0]["value"] // step, 1), found["value"] // step),
+        "monotone": sizes == sorted(sizes),
+        "tried": [[trial["value"], trial["footprint_bytes"]] for trial in found["tried"]],
+        "command": found["command"],
+    }
 
 
 def num_bisections(start: int, answer: int) -> int:

@@ -26,7 +26,7 @@ from memprof.errors import MemprofError
 from memprof.reports.format import RenderOptions
 from memprof.reports.registry import format_named
 from memprof.reports.web.fragment import comparison_fragment, html_fragment
-from memprof.workloads.fit import DEFAULT_RESERVE
+from memprof.workloads.budget import DEFAULT_RESERVE
 
 if TYPE_CHECKING:
     from memprof.capture.step import StepSpec

@@ -10,7 +10,9 @@ so that no compile outlives a killed command.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from memprof.capture.hints import hint
-from memprof.capture.job import TRACE_FOLDER, Job, Message
+from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, Job, Message
 from memprof.capture.user_traceback import user_traceback
 from memprof.errors import MemprofError, WorkloadError
 
@@ -44,8 +46,9 @@ def main() -> None:
         except BrokenPipeError:  # nobody listens any more: the watcher is about to end this process
             watcher.join()
 
+    job = Job.from_json(line)
     try:
-        _run(Job.from_json(line), work_folder, lambda stage: send(Message(kind="stage", text=stage)))
+        (_count if job.variants else _run)(job, work_folder, lambda stage: send(Message(kind="stage", text=stage)))
     except WorkloadError as error:
         send(Message(kind="workload_error", text=str(error), details=error.details))
     except MemprofError as error:
@@ -93,7 +96,29 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
         )
         capture = dataclasses.replace(capture, measured=measured)
     progress("writing")
-    write_capture(capture, work_folder / "capture.memprof")
+    write_capture(capture, work_folder / CAPTURE_FILE)
+
+
+def _count(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
+    """Count what each variant computes again. One that cannot be built or traced has its sentence instead."""
+    progress("importing")
+    from memprof.capture.compile import traced_recomputation
+    from memprof.capture.targets.choose import choose_target, spare_devices
+
+    spare_devices(job.target)
+    build = _builder(job.builder)
+    counts: list[int | str] = []
+    for number, arguments in enumerate(job.variants, start=1):
+        progress(f"tracing {number} of {len(job.variants)}")
+        try:
+            spec = _as_workload_error("could not be built", functools.partial(build, **arguments))
+            target = choose_target(job.target)
+            flops = _as_workload_error("could not be traced", functools.partial(traced_recomputation, spec, target))
+        except MemprofError as error:
+            counts.append(str(error))
+        else:
+            counts.append(flops)
+    (work_folder / RECOMPUTED_FILE).write_text(json.dumps(counts), encoding="utf-8")
 
 
 def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:

@@ -17,7 +17,7 @@ from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Targ
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import abstract_arguments, argument_leaves
 from memprof.capture.flops import count_flops, recomputed_flops
-from memprof.capture.jitting import jit_step
+from memprof.capture.jitting import JittedStep, jit_step
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
@@ -53,9 +53,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         InternalError: XLA wrote no program.
         Exception: whatever the user's function raises while it is traced.
     """
-    if spec.check_target is not None:
-        spec.check_target(target.info)
-    jitted = jit_step(spec)
+    jitted = _jit(spec, target)
     abstract = abstract_arguments(jitted, target, spec.memory_kinds)
     started = time.perf_counter()
     progress("tracing")
@@ -88,6 +86,24 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         hlo_proto=_read_dump(dump_folder),
     )
     return CompiledStep(capture=capture, executable=compiled, given=jitted.args, arguments=abstract.args)
+
+
+def traced_recomputation(spec: StepSpec, target: ChosenTarget) -> int:
+    """The floating-point operations that a step computes again, which tracing alone tells.
+
+    Raises:
+        MemprofError: the step cannot be compiled for that target.
+        Exception: whatever the user's function raises while it is traced.
+    """
+    abstract = abstract_arguments(_jit(spec, target), target, spec.memory_kinds)
+    with jax.default_device(target.device):
+        return recomputed_flops(count_flops(abstract.fn.trace(*abstract.args, **abstract.kwargs).jaxpr))
+
+
+def _jit(spec: StepSpec, target: ChosenTarget) -> JittedStep:
+    if spec.check_target is not None:
+        spec.check_target(target.info)
+    return jit_step(spec)
 
 
 def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Iterable[ArgumentLeaf]) -> None:

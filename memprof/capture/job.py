@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+CAPTURE_FILE = "capture.memprof"
 TRACE_FOLDER = "trace"
+RECOMPUTED_FILE = "recomputed.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,8 @@ class Job:
         target: what the user asked for; None for the best there is.
         num_steps: how many steps to run and time once it is compiled; 0: none.
         traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
+        variants: other keyword arguments for the builder. Where there are any, nothing is compiled: it is counted how
+            many operations each variant's step computes again, into `RECOMPUTED_FILE`.
     """
 
     builder: str
@@ -26,6 +30,7 @@ class Job:
     target: str | None
     num_steps: int = 0
     traces: bool = False
+    variants: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import read_capture
-from memprof.capture.job import TRACE_FOLDER, Job, Message
+from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, Job, Message
 from memprof.capture.xprof_log import write_traced_session
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
@@ -84,7 +85,8 @@ def compile_in_child(
     """
     with _work_folder() as folder:
         job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps)
-        return _do(job, folder, progress, timeout_seconds, children or Children())
+        _do(job, folder, progress, timeout_seconds, children or Children())
+        return read_capture(folder / CAPTURE_FILE)
 
 
 def trace_in_child(
@@ -108,14 +110,41 @@ def trace_in_child(
     """
     with _work_folder() as folder:
         job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps, traces=True)
-        capture = _do(job, folder, progress, timeout_seconds, Children())
+        _do(job, folder, progress, timeout_seconds, Children())
+        capture = read_capture(folder / CAPTURE_FILE)
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
 
 
-def _do(job: Job, folder: Path, progress: Progress, timeout_seconds: float | None, children: Children) -> Capture:
-    """Have a child do a job in a work folder, and read the capture that it leaves there."""
+def recomputed_in_child(
+    builder: str,
+    variants: Sequence[Mapping[str, Any]],
+    *,
+    target: str | None,
+    progress: Progress,
+    timeout_seconds: float | None = None,
+) -> list[int | str]:
+    """Count how many operations steps compute again, by tracing them: no compile, so that it takes seconds.
+
+    Args:
+        variants: keyword arguments of the builder, one set for each step; at least one.
+
+    Returns:
+        For each its floating-point operations, or the sentence that says why it cannot be built or traced.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`.
+    """
+    with _work_folder() as folder:
+        job = Job(builder=builder, arguments={}, target=target, variants=variants)
+        _do(job, folder, progress, timeout_seconds, Children())
+        counts: list[int | str] = json.loads((folder / RECOMPUTED_FILE).read_text(encoding="utf-8"))
+        return counts
+
+
+def _do(job: Job, folder: Path, progress: Progress, timeout_seconds: float | None, children: Children) -> None:
+    """Have a child do a job in a work folder, where it leaves what came of it."""
     with (folder / "stderr").open("w+b") as stderr, _child(folder, stderr.fileno(), children) as child:
         with _deadline(child, timeout_seconds) as expired:
             last = _converse(child, job, progress)
@@ -134,7 +163,6 @@ def _do(job: Job, folder: Path, progress: Progress, timeout_seconds: float | Non
         raise WorkloadError(last.text, details=last.details)
     if last.kind == "error":
         raise (InternalError if last.error_type == "InternalError" else MemprofError)(last.text)
-    return read_capture(folder / "capture.memprof")
 
 
 def _converse(child: subprocess.Popen[bytes], job: Job, progress: Progress) -> Message | None:

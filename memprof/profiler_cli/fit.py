@@ -1,4 +1,4 @@
-"""`memprof fit`: the batch, or any other number, with which a step fits while the next one does not."""
+"""`memprof fit`: the batch, or another number, with which a step fits; or the techniques that a batch takes to fit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Annotated
 import typer
 
 from memprof.analysis.capture import Capture
+from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, free_path
+from memprof.profiler_cli.complete import complete_techniques
 from memprof.profiler_cli.console import say, stages
+from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
 from memprof.profiler_cli.kept_captures import keep_in
 from memprof.profiler_cli.render import print_document, rendering
+
+AUTO = "auto"
 
 
 def fit(
@@ -25,8 +30,11 @@ def fit(
         ),
     ] = None,
     vary: Annotated[
-        str, typer.Option("--vary", help="The field that is varied, a whole number.", metavar="FIELD")
-    ] = "batch_size",
+        str | None,
+        typer.Option(
+            "--vary", help="The field that is varied, a whole number; by default batch_size.", metavar="FIELD"
+        ),
+    ] = None,
     reserve: Annotated[
         str | None,
         typer.Option("--reserve", help="What must stay free: 6%, 2GiB or 0; by default 6%.", metavar="AMOUNT"),
@@ -36,10 +44,27 @@ def fit(
     ] = None,
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006
-    technique: options.Techniques = [],  # noqa: B006
+    technique: Annotated[
+        list[str],
+        typer.Option(
+            "-t",
+            "--technique",
+            "--techniques",
+            metavar="NAME",
+            autocompletion=complete_techniques,
+            help="What to apply, joined with +: bf16+donate; auto finds what it takes for the batch as it is given.",
+        ),
+    ] = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="With auto: run the cheapest that fit, and rank them by their time."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="With auto: compiles at a time, by default as cores allow.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the captures.", metavar="FOLDER")
     ] = None,
@@ -47,39 +72,71 @@ def fit(
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     width: options.Width = None,
 ) -> None:
-    """Find the batch with which a step fits while the next one does not.
+    """Find the batch with which a step fits while the next one does not, or the techniques that a batch takes to fit.
 
     Footprints are measured by compiling, in few compiles: the search follows the way in which the footprint grows.
 
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
+
+    With auto the batch stays as it is given, and the cheapest techniques are found with which it fits.
+
+        memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
     from memprof.reports.fit_json import fit_object
     from memprof.reports.views.fit import fit_document
     from memprof.workloads import fit as fitting
+    from memprof.workloads.budget import MemoryRequest
+    from memprof.workloads.fit_techniques import TechniquesRequest
     from memprof.workloads.subject import find_subject
 
     show = rendering(format, width=width)
     show.check_shows_documents("a fit")
+    techniques = "+".join(technique)
+    _check_together(techniques, vary=vary, multiple_of=multiple_of, steps=steps, jobs=jobs)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    wanted = MemoryRequest(target=target, memory=memory, reserve=reserve)
+    folder = output or free_path(Path(file_name("fit", subject.label, preset or "", techniques)))
+    if techniques == AUTO:
+        print_cheapest_techniques(
+            TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0),
+            num_jobs=jobs,
+            folder=folder if save else None,
+            timeout=timeout,
+            show=show,
+        )
+        return
+    field = vary or "batch_size"
     request = fitting.FitRequest(
-        subject=subject,
-        techniques="+".join(technique),
-        field=vary,
-        target=target,
-        memory=memory,
-        reserve=reserve,
-        multiple_of=multiple_of,
+        subject=subject, techniques=techniques, field=field, memory=wanted, multiple_of=multiple_of
     )
     fitting.check_fit(request)
-    folder = output or free_path(Path(file_name("fit", subject.label, preset or "", request.techniques)))
 
     def keep(capture: Capture, value: int | None) -> None:
         if save:
-            keep_in(folder, capture, detail="" if value is None else f"{vary}={value}")
+            keep_in(folder, capture, detail="" if value is None else f"{field}={value}")
 
     with stages(f"fit {subject.label}") as stage:
         result = fitting.fit(request, progress=stage, keep=keep, timeout_seconds=timeout)
     print_document(fit_document(result), fit_object(result), show)
     if save:
         say(f"captures written to {folder}")
+
+
+def _check_together(
+    techniques: str, *, vary: str | None, multiple_of: int | None, steps: int | None, jobs: int | None
+) -> None:
+    """Raises `MemprofError` for options that belong to the other of the two questions that fit answers."""
+    if techniques == AUTO:
+        for option, value in (("--vary", vary), ("--multiple-of", multiple_of)):
+            if value is not None:
+                raise MemprofError(
+                    f"{option} looks for the largest value that fits with given techniques, and auto for the techniques"
+                    " with which given values fit: leave one of them out"
+                )
+    elif AUTO in techniques.split("+"):
+        raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
+    else:
+        for option, number in (("--steps", steps), ("--jobs", jobs)):
+            if number is not None:
+                raise MemprofError(f"{option} is for --techniques auto: leave it out")

@@ -5,30 +5,35 @@ Each footprint is that of a compile, in a child process; `analysis.fitting.searc
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
-from memprof.analysis.amounts import parse_bytes, parse_share
 from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Category
+from memprof.analysis.categories import Category, Role
 from memprof.analysis.fitting.result import FitResult, Trial
 from memprof.analysis.fitting.search import NothingFitsError, find_largest
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_in_child
-from memprof.capture.targets.resolve import deviceless_target
 from memprof.errors import MemprofError
+from memprof.workloads.budget import MemoryRequest
 from memprof.workloads.build import plan
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.names import unknown_name
+from memprof.workloads.run_command import run_command
 from memprof.workloads.subject import Subject
 from memprof.workloads.train_config import TrainConfig
 
-DEFAULT_RESERVE = Fraction(6, 100)
 _LARGEST_STEP = 4096
+_FIXED = (
+    Category.PARAMS,
+    Category.OPTIMIZER_STATE,
+    Category.OTHER_STATE,
+    Category.GRADIENTS,
+    Category.PARAM_COPIES,
+    Category.OUTPUTS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +43,15 @@ class FitRequest:
     Attributes:
         subject: what must fit, under `techniques`, joined with `+`.
         field: of the workload's configuration, or a parameter of the user's function: a whole number.
-        target: what to compile for; None: the best there is.
-        memory: the device's memory as the user wrote it; None: that of the target.
-        reserve: an amount or a share of the memory that must stay free; None: `DEFAULT_RESERVE`.
+        memory: of the device, and which device to compile for.
         multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
     """
 
     subject: Subject
     techniques: str
     field: str
-    target: str | None
-    memory: str | None
-    reserve: str | None
+    memory: MemoryRequest
     multiple_of: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Budget:
-    memory_bytes: int
-    reserve_bytes: int
-    reason: str
 
 
 def check_fit(request: FitRequest) -> None:
@@ -66,11 +60,7 @@ def check_fit(request: FitRequest) -> None:
     Raises:
         MemprofError: for an unknown name, a bad value, or a memory that is not known.
     """
-    if request.target is not None and request.memory is None and request.target == "cpu":
-        raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
-    known = deviceless_target(request.target) if request.target is not None else None
-    if request.memory is not None or known is not None:
-        _budget(request, known.memory_bytes if known else None)
+    request.memory.check()
     request.subject.check([request.techniques])
     if request.subject.is_built_in:
         choices = plan(**request.subject.builder_arguments([request.techniques]))
@@ -108,7 +98,7 @@ def fit(
         capture = compile_in_child(
             subject.builder,
             subject.builder_arguments([request.techniques]),
-            target=request.target,
+            target=request.memory.target,
             progress=lambda stage: progress(f"{len(tried) + 1}. compile, {name}: {stage}"),
             timeout_seconds=timeout_seconds,
         )
@@ -123,19 +113,28 @@ def fit(
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
     first = compile_for(None)
     start = tried[0].value
-    budget = _budget(request, first.target.memory_bytes)
-    _check_params_fit(first, budget)
+    budget = request.memory.budget(first.target.memory_bytes)
+    budget.check_params_fit(first)
     step, step_reason = _step(request)
     start = max(start // step, 1) * step
 
     def measure(value: int) -> int:
         return (reports[value] if value in reports else compile_for(value)).footprint_bytes
 
-    budget_bytes = budget.memory_bytes - budget.reserve_bytes
     try:
-        value = find_largest(measure, start=start, step=step, budget_bytes=budget_bytes, field=request.field)
+        value = find_largest(
+            measure,
+            start=start,
+            step=step,
+            budget_bytes=budget.size_bytes,
+            fixed_bytes=_fixed_bytes(first) if _is_batch_size(first, tried[0].value) else None,
+            field=request.field,
+        )
     except NothingFitsError as error:
-        raise _nothing_fits(request.field, min(reports), reports, budget) from error
+        smallest = min(reports)
+        raise NothingFitsError(
+            f"not even {request.field}={smallest} fits: {budget.arithmetic(reports[smallest])}"
+        ) from error
     return FitResult(
         subject=request.subject.label,
         techniques=request.techniques,
@@ -146,31 +145,12 @@ def fit(
         step_reason=step_reason,
         memory_bytes=budget.memory_bytes,
         reserve_bytes=budget.reserve_bytes,
-        reserve_reason=budget.reason,
+        reserve_reason=budget.reserve_reason,
         tried=tuple(tried),
-        command=_command(request, value),
+        command=run_command(
+            request.subject.with_override(request.field, value), request.memory.target, request.techniques
+        ),
     )
-
-
-def _budget(request: FitRequest, target_memory_bytes: int | None) -> _Budget:
-    """The memory and what of it must stay free."""
-    memory_bytes = parse_bytes(request.memory) if request.memory is not None else target_memory_bytes
-    if memory_bytes is None:
-        raise MemprofError("the target has no fixed amount of memory; say with --memory what must suffice")
-    share = DEFAULT_RESERVE if request.reserve is None else parse_share(request.reserve)
-    if request.reserve in ("0", "none"):
-        share = Fraction(0)
-    reserve_bytes = parse_bytes(request.reserve or "") if share is None else int(memory_bytes * share)
-    if reserve_bytes >= memory_bytes:
-        raise MemprofError(
-            f"the reserve of {reserve_bytes:,} bytes leaves nothing of the memory of {memory_bytes:,}; make it smaller"
-        )
-    reason = (
-        "6% for what lies outside XLA's pool, an estimate that is not measured on this device; --reserve changes it"
-        if request.reserve is None
-        else f"as asked for with --reserve {request.reserve}"
-    )
-    return _Budget(memory_bytes=memory_bytes, reserve_bytes=reserve_bytes, reason=reason)
 
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:
@@ -192,6 +172,17 @@ def _start(request: FitRequest, config: Mapping[str, object]) -> int:
     if value < 1:
         raise MemprofError(f"{request.field} starts at {value}; give it a value above zero with --set")
     return value
+
+
+def _is_batch_size(report: Report, value: int) -> bool:
+    """Whether a field's value is the first axis of all that the batch holds."""
+    sizes = {leaf.shape[:1] for leaf in report.arguments if leaf.role is Role.BATCH}
+    return sizes == {(value,)}
+
+
+def _fixed_bytes(report: Report) -> int:
+    """About what does not grow with the batch."""
+    return sum(report.categories[category] for category in _FIXED)
 
 
 def _is_number(value: object) -> bool:
@@ -216,42 +207,3 @@ def _step(request: FitRequest) -> tuple[int, str]:
         else:
             return step, f"others are not valid: {refusal}" if refusal else ""
     raise MemprofError(f"no {request.field} can be varied: {refusal}")
-
-
-def _check_params_fit(report: Report, budget: _Budget) -> None:
-    """Parameters and optimizer state do not shrink with a batch: where they alone are too much, nothing will fit."""
-    params = report.categories[Category.PARAMS]
-    if params > budget.memory_bytes - budget.reserve_bytes:
-        raise NothingFitsError(f"the parameters alone do not fit: {_arithmetic(report, budget)}")
-
-
-def _nothing_fits(field: str, value: int, reports: dict[int, Report], budget: _Budget) -> NothingFitsError:
-    return NothingFitsError(f"not even {field}={value} fits: {_arithmetic(reports[value], budget)}")
-
-
-def _arithmetic(report: Report, budget: _Budget) -> str:
-    params, optimizer = report.categories[Category.PARAMS], report.categories[Category.OPTIMIZER_STATE]
-    others = report.footprint_bytes - params - optimizer
-    return (
-        f"params {params:,} + optimizer state {optimizer:,} + everything else {others:,} ="
-        f" {report.footprint_bytes:,} bytes, but memory {budget.memory_bytes:,} - reserve {budget.reserve_bytes:,} ="
-        f" {budget.memory_bytes - budget.reserve_bytes:,}"
-    )
-
-
-def _command(request: FitRequest, value: int) -> str:
-    """The command line that profiles the answer."""
-    arguments = request.subject.with_override(request.field, value).arguments
-    words = ["memprof", "run", arguments["workload"] if request.subject.is_built_in else arguments["reference"]]
-    for option, text in (
-        ("--preset", arguments.get("preset")),
-        ("--target", request.target),
-        ("-t", request.techniques),
-    ):
-        words += [option, text] if text else []
-    for override in arguments["overrides"]:
-        words += ["--set", override]
-    for path, role in arguments.get("roles", {}).items():
-        words += ["--role", f"{path}={role}"]
-    own = arguments.get("arguments", [])
-    return shlex.join([*words, *(["--", *own] if own else [])])

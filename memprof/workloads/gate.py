@@ -14,9 +14,9 @@ from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.resolve import deviceless_target
 from memprof.errors import MemprofError
+from memprof.workloads.budget import DEFAULT_RESERVE
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.evidence import verdicts
-from memprof.workloads.fit import DEFAULT_RESERVE
 
 _DEFAULT_THRESHOLD = "footprint:+0%"
 _CAPTURE_SUFFIX = ".memprof"

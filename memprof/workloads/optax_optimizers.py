@@ -235,6 +235,7 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=False,
         state=state_of(same),
         create=_momentum,
+        own_code="optax.sgd(learning_rate, momentum=0.9)",
     ),
     Optimizer(
         name="adagrad",
@@ -280,6 +281,7 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=state_of(bfloat16, same, scalars=(_COUNT,)),
         create=_adamw_bf16,
+        own_code='optax.adamw(learning_rate, weight_decay=weight_decay, mu_dtype="bfloat16")',
     ),
     Optimizer(
         name="nadamw",
@@ -361,6 +363,7 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=state_of(same, same, same, scalars=(_COUNT, _COUNT)),
         create=_ademamix,
+        own_code="optax.contrib.ademamix(learning_rate, weight_decay=weight_decay)",
     ),
     Optimizer(
         name="lion",
@@ -407,6 +410,7 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=state_of(_state_of_adafactor, scalars=(_COUNT,)),
         create=_adafactor,
+        own_code="optax.adafactor(learning_rate, weight_decay_rate=learning_rate * weight_decay)",
     ),
     Optimizer(
         name="muon",
@@ -416,6 +420,7 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=_state_of_muon_once,
         create=_muon,
+        own_code="optax.contrib.muon(learning_rate, weight_decay=weight_decay, adam_weight_decay=weight_decay)",
     ),
     Optimizer(
         name="schedule-free",
@@ -425,5 +430,6 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=state_of(same, same, scalars=(_COUNT, _COUNT, PARAMS_DTYPE, PARAMS_DTYPE, PARAMS_DTYPE)),
         create=_schedule_free,
+        own_code="optax.contrib.schedule_free_adamw(learning_rate, weight_decay=weight_decay)",
     ),
 )

@@ -56,12 +56,37 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HowTo:
+    """How a user does it in code of his own.
+
+    Attributes:
+        sentence: what to do.
+        code: the line of JAX, Flax (`nn`) or optax that does it, for him to adapt to his names. The technique's
+            argument stands in both as its spelling has it: `<N>`.
+        argument_code: writes the argument as code.
+    """
+
+    sentence: str
+    code: str
+    argument_code: Callable[[ArgumentValue], str] = str
+
+    def with_argument(self, argument: ArgumentValue) -> HowTo:
+        """The same with the argument in the place of its spelling."""
+
+        def fill(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda match: self.argument_code(argument), text)
+
+        return HowTo(sentence=fill(self.sentence), code=fill(self.code))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
     """One technique.
 
     Attributes:
         name: how the user writes it where it takes no argument; unique.
         summary: what it does, in one line.
+        how_to: how a user does it in his own code; None for the baseline, for which there is nothing to do.
         reference: where the idea is described.
         family: techniques of one kind are listed together: `precision`, `structure`, ...
         sets: the fields of `TrainConfig` that it decides. It changes no other.
@@ -88,6 +113,7 @@ class Technique:
     family: str
     sets: tuple[str, ...]
     apply: Callable[[TrainConfig, ArgumentValue | None], TrainConfig]
+    how_to: HowTo | None = None
     argument: Argument | None = None
     shrinks: tuple[Category, ...] = ()
     grows: tuple[Category, ...] = ()
@@ -123,6 +149,12 @@ class AppliedTechnique:
     technique: Technique
     label: str
     argument: ArgumentValue | None = None
+
+    @property
+    def how_to(self) -> HowTo | None:
+        """How a user does it in his own code, with this argument."""
+        how_to = self.technique.how_to
+        return how_to if how_to is None or self.argument is None else how_to.with_argument(self.argument)
 
     def apply(self, config: TrainConfig) -> TrainConfig:
         """Returns `config` with the technique on."""

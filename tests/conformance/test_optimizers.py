@@ -12,6 +12,8 @@ import numpy as np
 import optax
 import pytest
 
+import memprof.workloads.transformations.adam8bit
+import memprof.workloads.transformations.galore
 from memprof.analysis.op_names import ModulePaths
 from memprof.workloads import registry
 from memprof.workloads.optimizer_state import StateLeaf, size_bytes
@@ -55,6 +57,14 @@ def init_params() -> dict:
 def predict(params, inputs):
     hidden = jnp.tanh(inputs @ params["first"]["kernel"] + params["first"]["bias"])
     return hidden @ params["second"]["kernel"] + params["second"]["bias"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_code_for_a_user_makes_an_optimizer_with_the_same_state(optimizer):
+    params = {"dense": shapes("float32")["dense"]}
+    names = {"optax": optax, "memprof": memprof, "learning_rate": 1e-2, "weight_decay": 1e-2}
+    by_code = eval(optimizer.code, names)
+    assert avals(jax.eval_shape(by_code.init, params)) == avals(jax.eval_shape(create(optimizer).init, params))
 
 
 @functools.cache

@@ -6,8 +6,11 @@ Here: what it says of itself, and how it composes. `test_technique_training.py` 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
+import pkgutil
+import re
 
 import pytest
 
@@ -25,6 +28,9 @@ PAIRS = [
     for second in registry.techniques()
     if first is not second
 ]
+PLACEHOLDER = re.compile("<[A-Z]")
+LIBRARIES = {"nn": "flax.linen", "jnp": "jax.numpy"}
+LIBRARY_NAME = r"(jax|jnp|nn|optax)(\.\w+)+"
 # The transformer's own settings that no technique minds: `flash` has no dropout of probabilities.
 WITHOUT_DROPOUT = ("attention_dropout_rate=0",)
 
@@ -39,6 +45,21 @@ def test_it_describes_itself(technique):
     assert all(type(category) is Category for category in (*technique.shrinks, *technique.grows))
     assert not set(technique.shrinks) & set(technique.grows)
     assert (technique.evidence is None) == (technique.family == "baseline")
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_it_says_how_a_user_does_it_in_code_that_exists(technique):
+    """The line is Python, and what it names of jax, flax and optax is there."""
+    (applied,) = parse_techniques(technique.example)
+    if technique.family == "baseline":
+        assert applied.how_to is None
+        return
+    assert applied.how_to.sentence.endswith(".")
+    assert technique.argument is None or not PLACEHOLDER.search(applied.how_to.sentence + applied.how_to.code)
+    tree = ast.parse(applied.how_to.code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.fullmatch(LIBRARY_NAME, name := ast.unparse(node)):
+            assert pkgutil.resolve_name(re.sub("^(nn|jnp)", lambda match: LIBRARIES[match[0]], name)), name
 
 
 def test_names_are_unique():

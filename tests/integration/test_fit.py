@@ -57,11 +57,27 @@ def test_a_parameter_of_a_users_function_is_varied(memprof: Command) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "fragment"),
+    [("name", "name of train:step_spec is 'a', no whole number"), ("btach", "(did you mean 'batch'?)")],
+)
+def test_a_parameter_that_is_no_number_is_told_from_the_users_own_code(
+    memprof: Command, field: str, fragment: str
+) -> None:
+    (memprof.folder / "train.py").write_text(USER_STEP)
+    done = memprof("fit", "train.py", "--vary", field, "--target", "cpu", "--memory", "100KiB", "--no-save")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert fragment in done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
         (("--memory", "40 bananas"), ("'40 bananas' is no amount of memory",)),
         ((), ("the CPU has no fixed amount of memory", "--memory")),
         (("--memory", "1GiB", "--reserve", "2GiB"), ("leaves nothing of the memory",)),
+        (("--memory", "1GiB", "--reserve", "a lot"), ("'a lot' is no amount of memory",)),
+        (("--memory", "1GiB", "--set", "batch_size=many"), ("batch_size", "many")),
+        (("--memory", "1GiB", "--set", "batch_size=0"), ("batch_size is 0",)),
         (("--memory", "1GiB", "--vary", "hidden"), ("There is no number to vary", "batch_size")),
         (("--memory", "1GiB", "--vary", "learning_rate"), ("0.001, no whole number",)),
         (("--memory", "1GiB", "--format", "csv"), ("not shown as csv",)),

@@ -3,7 +3,7 @@
 Each measurement is a compile, so it is the measurements that count. The footprint of a step is close to piecewise
 linear in the batch: each program point holds a fixed part and a part per example, and the highest of them decides. The
 search therefore goes where the line through the two nearest measured values meets the budget (the secant method), and
-ends when one value fits and the next one does not. A line that misleads, at a kink for example, is followed by a
+ends when one value fits and the next one does not. Lines that mislead twice, at a kink for example, are followed by a
 halving step, so that the search takes at most a few times the measurements of plain bisection.
 
     find_largest({1: 10, 2: 20, ...}.__getitem__, start=4, step=1, budget_bytes=75)      # 7
@@ -18,7 +18,9 @@ from collections.abc import Callable
 from memprof.errors import MemprofError
 
 MAX_VALUE = 2**31 - 1  # sizes of arrays are 32-bit numbers in most programs
-_NUM_STEEP_LEAPS = 4  # after so many the steepest slope seen is no guide
+_NUM_CAREFUL_LEAPS = 4  # after so many the steepest slope seen is no guide
+_STEEPNESS_AFTER_FLAT = 0.5
+_NUM_MISLED = 2  # after so many steps along a line that do not halve the bracket, the search halves it
 _LARGEST_LEAP = 16  # a line is not trusted further than this many times the largest value measured
 
 
@@ -26,7 +28,15 @@ class NothingFitsError(MemprofError):
     """Not even the smallest value fits."""
 
 
-def find_largest(measure: Callable[[int], int], *, start: int, step: int, budget_bytes: int, field: str = "it") -> int:
+def find_largest(
+    measure: Callable[[int], int],
+    *,
+    start: int,
+    step: int,
+    budget_bytes: int,
+    fixed_bytes: int | None = None,
+    field: str = "it",
+) -> int:
     """The largest value whose footprint is within the budget, while that of the value after it is not.
 
     Args:
@@ -34,6 +44,7 @@ def find_largest(measure: Callable[[int], int], *, start: int, step: int, budget
         start: where to begin; a multiple of `step`.
         step: only multiples of it are tried.
         budget_bytes: what a footprint must not exceed.
+        fixed_bytes: about what does not grow with the value, to decide where to measure second. None: not known.
         field: what the messages call the value.
 
     Raises:
@@ -42,54 +53,67 @@ def find_largest(measure: Callable[[int], int], *, start: int, step: int, budget
     """
     assert start > 0, start
     assert start % step == 0, (start, step)
-    return _Search(measure, step=step, budget_bytes=budget_bytes, field=field).run(start // step)
+    search = _Search(measure, step=step, budget_bytes=budget_bytes, fixed_bytes=fixed_bytes, field=field)
+    return search.run(start // step)
 
 
 class _Search:
     """The state of one search. Counts in steps: `number` times `step` is the value."""
 
-    def __init__(self, measure: Callable[[int], int], *, step: int, budget_bytes: int, field: str) -> None:
+    def __init__(
+        self, measure: Callable[[int], int], *, step: int, budget_bytes: int, fixed_bytes: int | None, field: str
+    ) -> None:
         self._measure = measure
         self._step = step
         self._budget_bytes = budget_bytes
+        self._fixed_bytes = fixed_bytes
         self._field = field
         self._sizes: dict[int, int] = {}
 
     def run(self, start: int) -> int:
         fits, exceeds = self._bracket(start)
-        narrowed, confirmed = True, False
+        num_misled, confirmed = 0, False
         while exceeds - fits > 1:
             width, crossing = exceeds - fits, self._crossing(fits, exceeds)
             # Where the line says that `fits` is the answer, its neighbour ends the search; but not twice running, lest
             # a line that misleads be followed one by one.
             confirms = crossing == fits and not confirmed
-            number = max(crossing, fits + 1) if confirms or narrowed else (fits + exceeds) // 2
+            halves = num_misled == _NUM_MISLED and not confirms
+            number = (fits + exceeds) // 2 if halves else max(crossing, fits + 1)
             if self._fits(number):
                 fits = number
             else:
                 exceeds = number
-            halved = not (confirms or narrowed)
-            narrowed, confirmed = halved or (exceeds - fits <= width // 2), confirms
+            num_misled = 0 if halves or exceeds - fits <= width // 2 else min(num_misled + 1, _NUM_MISLED)
+            confirmed = confirms
         return fits * self._step
 
     def _bracket(self, start: int) -> tuple[int, int]:
         """A number that fits and a larger one that does not."""
         if not self._fits(start):
             return self._smallest(start), start
-        fits, above, steepest = start, 2 * start, 0.0
+        steepest = 0.0 if self._fixed_bytes is None else (self._size(start) - self._fixed_bytes) / start
+        fits, above = start, self._second(start, steepest)
         num_leaps = 0
         while self._fits(above):
             self._check_growth(fits, above)
             steepest = max(steepest, (self._size(above) - self._size(fits)) / (above - fits))
             following = self._next_above(fits, above)
-            if num_leaps < _NUM_STEEP_LEAPS and steepest:
-                # Where XLA saves memory by itself the line is flat for a while and then as steep as before: to trust
-                # its flat part would lead far beyond the budget.
+            if num_leaps < _NUM_CAREFUL_LEAPS and steepest:
+                # Where XLA saves memory by itself the line is flat for a while, and then about half as steep as before:
+                # to trust its flat part would lead far beyond the budget.
                 gap_bytes = self._budget_bytes - self._size(above)
-                following = min(following, above + max(1, int(gap_bytes / steepest)))
+                following = min(following, above + max(1, int(gap_bytes / (_STEEPNESS_AFTER_FLAT * steepest))))
             num_leaps += 1
             fits, above = above, following
         return fits, above
+
+    def _second(self, start: int, slope: float) -> int:
+        """Where the line from the fixed part meets the budget; twice the start where nothing is known of that part."""
+        if slope <= 0:
+            return 2 * start
+        crossing = start + int((self._budget_bytes - self._size(start)) / slope)
+        return min(max(crossing, start + 1), start * _LARGEST_LEAP, MAX_VALUE // self._step)
 
     def _smallest(self, start: int) -> int:
         if start == 1 or not self._fits(1):

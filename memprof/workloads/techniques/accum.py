@@ -12,7 +12,7 @@ import dataclasses
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.loops import accumulation_loop_evidence
 from memprof.workloads.minibatches import MINIBATCHES, check_divides
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -25,6 +25,12 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="accum",
     summary="gradients of N minibatches added up by a loop (lax.scan); the batch must be a multiple of N",
+    how_to=HowTo(
+        sentence="Add up the gradients of the batch's <N> parts in a loop, from `zeros` like the parameters, and "
+        "divide the sum by <N>.",
+        code="grads, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, jax.grad(loss)(params, "
+        "part)), None), zeros, jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch))",
+    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="accumulation",
     sets=("num_minibatches", "accumulation"),

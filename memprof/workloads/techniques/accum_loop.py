@@ -11,7 +11,7 @@ import dataclasses
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.loops import unrolled_accumulation_evidence
 from memprof.workloads.minibatches import MINIBATCHES, check_divides
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -24,6 +24,12 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="accum-loop",
     summary="gradients of N minibatches added up by N copies of the program; the batch must be a multiple of N",
+    how_to=HowTo(
+        sentence="Add up the gradients of the batch's <N> parts, one copy of the program for each, and divide the "
+        "sum by <N>.",
+        code="grads = jax.tree.map(lambda *each: sum(each), *(jax.grad(loss)(params, jax.tree.map(lambda x: "
+        "x.reshape(<N>, -1, *x.shape[1:])[number], batch)) for number in range(<N>)))",
+    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="accumulation",
     sets=("num_minibatches", "accumulation"),

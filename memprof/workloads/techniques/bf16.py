@@ -11,7 +11,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.dtypes import bfloat16_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -24,6 +24,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="bf16",
     summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
+    how_to=HowTo(
+        sentence="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
+        code="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.float32)",
+    ),
     reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
     family="precision",
     sets=("compute_dtype", "param_dtype", "loss_scaling"),

@@ -11,7 +11,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.dtypes import bfloat16_params_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -24,6 +24,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="bf16-params",
     summary="compute in bfloat16, and hold parameters in it too; so is the optimizer state, by optax's defaults",
+    how_to=HowTo(
+        sentence="Compute in bfloat16 and hold the parameters, and with them the optimizer state, in it too.",
+        code="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)",
+    ),
     reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
     family="precision",
     sets=("compute_dtype", "param_dtype", "loss_scaling"),

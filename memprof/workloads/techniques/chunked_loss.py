@@ -12,7 +12,7 @@ from typing import Any
 from memprof.analysis.categories import Category
 from memprof.workloads.checks import require
 from memprof.workloads.evidence.loops import chunked_loss_evidence
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -40,6 +40,10 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
 TECHNIQUE = Technique(
     name="chunked-loss",
     summary="logits and cross-entropy in K chunks of the tokens, each computed again in the backward pass",
+    how_to=HowTo(
+        sentence="Compute logits and loss in <K> chunks of the tokens, and each chunk again in the backward pass.",
+        code="loss = jnp.sum(jax.lax.map(jax.checkpoint(loss_of_chunk), tokens.reshape(<K>, -1, *tokens.shape[2:])))",
+    ),
     reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
     family="loss",
     sets=("num_loss_chunks",),

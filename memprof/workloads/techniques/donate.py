@@ -10,7 +10,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.memory import donation_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -23,6 +23,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="donate",
     summary="the new state reuses the buffers of the old one (donate_argnums)",
+    how_to=HowTo(
+        sentence="Donate the training state, so that the new one takes the place of the old one.",
+        code="step = jax.jit(train_step, donate_argnums=(0,))",
+    ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     family="structure",
     sets=("donate",),

@@ -18,7 +18,7 @@ from memprof.analysis.categories import Category
 from memprof.errors import MemprofError
 from memprof.workloads.checks import require
 from memprof.workloads.evidence.attention import flash_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 _LEAST_COMPUTE_CAPABILITY = (8, 0)
@@ -67,6 +67,10 @@ def check_target(target: TargetInfo) -> None:
 TECHNIQUE = Technique(
     name="flash",
     summary="attention by cuDNN's fused kernel, which never holds the probabilities (half precision only)",
+    how_to=HowTo(
+        sentence="Attend by cuDNN's fused kernel, with queries, keys and values in half precision.",
+        code='attended = jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="cudnn")',
+    ),
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
     family="attention",
     sets=("attention_kernel",),

@@ -12,7 +12,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.dtypes import float16_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -25,6 +25,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="fp16",
     summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
+    how_to=HowTo(
+        sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself.",
+        code="dynamic_scale, is_finite, loss, grads = dynamic_scale.value_and_grad(loss_in_float16)(params)",
+    ),
     reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
     family="precision",
     sets=("compute_dtype", "param_dtype", "loss_scaling"),

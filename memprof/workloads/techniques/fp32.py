@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from memprof.workloads.evidence.dtypes import float32_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -21,6 +21,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="fp32",
     summary="everything in float32, as in the baseline",
+    how_to=HowTo(
+        sentence="Compute in float32 and hold the parameters in it, which is what JAX does unasked.",
+        code="model = Model(dtype=jnp.float32, param_dtype=jnp.float32)",
+    ),
     reference="IEEE 754-2019, binary32",
     family="precision",
     sets=("compute_dtype", "param_dtype", "loss_scaling"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from memprof.workloads.evidence.memory import no_donation_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -21,6 +21,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="no-donate",
     summary="old and new state beside each other, as in the baseline",
+    how_to=HowTo(
+        sentence="Donate nothing, which is what JAX does unasked.",
+        code="step = jax.jit(train_step)",
+    ),
     reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
     family="structure",
     sets=("donate",),

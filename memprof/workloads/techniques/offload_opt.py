@@ -13,7 +13,7 @@ import dataclasses
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.memory import offloaded_optimizer_evidence
 from memprof.workloads.host_memory import check_has_host_memory
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -26,6 +26,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="offload-opt",
     summary="optimizer state in host memory (pinned_host) between steps",
+    how_to=HowTo(
+        sentence="Keep the optimizer state in host memory, and fetch it for the update alone.",
+        code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
+    ),
     reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",
     family="offload",
     sets=("offload_optimizer",),

@@ -12,7 +12,7 @@ import dataclasses
 from memprof.analysis.categories import Category
 from memprof.workloads import registry
 from memprof.workloads.evidence.optimizer import optimizer_evidence
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -29,6 +29,11 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="opt",
     summary="another optimizer: memprof list optimizers tells what each keeps",
+    how_to=HowTo(
+        sentence="Make another optimizer, which is another training: choose the learning rate anew.",
+        code="optimizer = <NAME>",
+        argument_code=lambda name: registry.optimizer(str(name)).code,
+    ),
     reference="optax documentation, Optimizers: https://optax.readthedocs.io/en/latest/api/optimizers.html",
     family="optimizer",
     sets=("optimizer",),

@@ -12,7 +12,7 @@ import dataclasses
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.pruning import masks_evidence
 from memprof.workloads.fractions import FRACTION, parse_fraction
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -25,6 +25,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="prune",
     summary="the smallest weights masked to zero; saves nothing, and the masks cost a byte a weight",
+    how_to=HowTo(
+        sentence="Set the smallest weights to zero by boolean masks that are kept beside the parameters.",
+        code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
+    ),
     reference="Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks, arXiv:1506.02626",
     family="pruning",
     sets=("pruned_fraction",),

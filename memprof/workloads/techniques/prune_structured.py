@@ -11,7 +11,7 @@ import dataclasses
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.pruning import fewer_params_evidence
 from memprof.workloads.fractions import FRACTION, parse_fraction
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -24,6 +24,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="prune-structured",
     summary="whole attention heads and hidden units cut out: a smaller dense model",
+    how_to=HowTo(
+        sentence="Make the model with that fraction of the attention heads and hidden units cut out.",
+        code="model = Model(num_heads=round(num_heads * (1 - <RATIO>)), mlp_size=round(mlp_size * (1 - <RATIO>)))",
+    ),
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",
     sets=("structurally_pruned_fraction",),

@@ -11,7 +11,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import attention_and_mlp_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -24,6 +24,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="remat",
     summary="each Transformer block checkpointed: its inside is computed again in the backward pass",
+    how_to=HowTo(
+        sentence="Checkpoint each block; outside Flax, `jax.checkpoint` does the same around a function.",
+        code="Block = nn.remat(Block)",
+    ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),

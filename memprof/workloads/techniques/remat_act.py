@@ -12,7 +12,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import activation_function_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -25,6 +25,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="remat-act",
     summary="only the activation function of each MLP checkpointed",
+    how_to=HowTo(
+        sentence="Checkpoint the activation function.",
+        code="activation = jax.checkpoint(nn.gelu)",
+    ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
     sets=("remat_activation",),

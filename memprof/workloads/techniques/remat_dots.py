@@ -11,7 +11,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import partly_kept_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -24,6 +24,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="remat-dots",
     summary="each Transformer block checkpointed, with the results of its projections kept",
+    how_to=HowTo(
+        sentence="Checkpoint each block, or the loss, with a policy that keeps the products with weights.",
+        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
+    ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),

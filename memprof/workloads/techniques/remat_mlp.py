@@ -10,7 +10,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import mlp_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -23,6 +23,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="remat-mlp",
     summary="the MLP of each Transformer block checkpointed",
+    how_to=HowTo(
+        sentence="Checkpoint the MLP of each block; outside Flax, `jax.checkpoint` does the same around a function.",
+        code="MLP = nn.remat(MLP)",
+    ),
     reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),

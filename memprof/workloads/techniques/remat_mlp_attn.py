@@ -10,7 +10,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import attention_and_mlp_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -23,6 +23,10 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="remat-mlp-attn",
     summary="attention and MLP of each Transformer block checkpointed, each on its own",
+    how_to=HowTo(
+        sentence="Checkpoint the attention and the MLP of each block, each on its own.",
+        code="Attention, MLP = nn.remat(Attention), nn.remat(MLP)",
+    ),
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),

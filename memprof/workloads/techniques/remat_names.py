@@ -13,7 +13,7 @@ from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import partly_kept_evidence
 from memprof.workloads.names import unknown_name
 from memprof.workloads.residuals import RESIDUALS
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -34,6 +34,12 @@ def parse_names(text: str) -> str:
 TECHNIQUE = Technique(
     name="remat-names",
     summary="each Transformer block checkpointed, with the named values kept",
+    how_to=HowTo(
+        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
+        "each block with a policy that keeps them.",
+        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
+        argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
+    ),
     reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),

@@ -13,7 +13,7 @@ from memprof.analysis.categories import Category
 from memprof.workloads.evidence.remat import offloaded_residuals_evidence
 from memprof.workloads.host_memory import check_has_host_memory
 from memprof.workloads.residuals import RESIDUALS
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -27,6 +27,13 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="remat-offload",
     summary="each Transformer block checkpointed, with what is worth keeping in host memory (pinned_host)",
+    how_to=HowTo(
+        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
+        "each block with a policy that moves them to host memory.",
+        code="Block = nn.remat(Block, "
+        "policy=jax.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_saved=(), "
+        'names_which_can_be_offloaded=names, offload_src="device", offload_dst="pinned_host"))',
+    ),
     reference="JAX documentation, Host offloading: https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     family="checkpointing",
     sets=("remat_modules", "remat_policy", "remat_names"),

@@ -12,7 +12,7 @@ import dataclasses
 
 from memprof.analysis.categories import Category
 from memprof.workloads.evidence.loops import layer_loop_evidence
-from memprof.workloads.technique import ArgumentValue, Technique
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -25,6 +25,11 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="scan",
     summary="a loop over the layers, their parameters stacked (nn.scan), instead of a copy of the program for each",
+    how_to=HowTo(
+        sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer.",
+        code='Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True}, '
+        "length=num_layers)",
+    ),
     reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
     family="structure",
     sets=("scan_layers",),

@@ -10,7 +10,7 @@ import dataclasses
 
 from memprof.errors import MemprofError
 from memprof.workloads.evidence.options import option_evidence
-from memprof.workloads.technique import Argument, ArgumentValue, Technique
+from memprof.workloads.technique import Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -27,6 +27,11 @@ def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
 TECHNIQUE = Technique(
     name="xla",
     summary="a compiler option, passed to XLA and recorded; may be repeated",
+    how_to=HowTo(
+        sentence="Give the compiler the option when the step is compiled.",
+        code="compiled = jax.jit(train_step).lower(state, batch).compile(compiler_options=dict([<FLAG=VALUE>]))",
+        argument_code=lambda option: str(tuple(str(option).split("=", 1))),
+    ),
     reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",
     family="compiler",
     sets=("compiler_options",),
