@@ -76,7 +76,7 @@ def find_ladder(subject: Subject, plain: Report, count_recomputed: CountRecomput
     untraceable = {label: count for label, count in counts.items() if isinstance(count, str)}
     left_out = untraceable | refused | needless
     families = tuple(
-        Family(name=name, choices=(_left_out(choices), *(_with_cost(choice, counts) for choice in choices)))
+        Family(name=name, choices=(_none_of(choices), *(_with_cost(choice, counts) for choice in choices)))
         for name, all_choices in ladder.items()
         if (choices := [choice for choice in all_choices if choice.label not in left_out])
     )
@@ -115,7 +115,7 @@ def _recomputes(label: str) -> bool:
     return Category.RECOMPUTED in applied.technique.grows
 
 
-def _left_out(choices: Sequence[Choice]) -> Choice:
+def _none_of(choices: Sequence[Choice]) -> Choice:
     """The choice of no technique. Where all others have a price in memory, nothing is expected of it."""
     grown = {
         category for choice in choices for each in parse_techniques(choice.label) for category in each.technique.grows
