@@ -116,7 +116,7 @@ def _recomputes(label: str) -> bool:
 
 
 def _none_of(choices: Sequence[Choice]) -> Choice:
-    """The choice of no technique. Where all others have a price in memory, nothing is expected of it."""
+    """The choice of no technique. Where one of the others has a price in memory, nothing is expected of it."""
     grown = {
         category for choice in choices for each in parse_techniques(choice.label) for category in each.technique.grows
     }
