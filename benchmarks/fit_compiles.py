@@ -9,6 +9,7 @@ of large ones that `memprof fit --format json` wrote are counted too when their 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from dataclasses import dataclass
@@ -56,7 +57,8 @@ def main() -> None:
     options = parser.parse_args()
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     rows = []
-    for found in (*map(measure, CASES), *(json.loads(path.read_text()) for path in options.fits)):
+    saved = (json.loads(path.read_text()) for path in options.fits)
+    for found in itertools.chain(map(measure, CASES), saved):
         rows.append(row(found))
         print(f"| {' | '.join(str(rows[-1][column]) for column in COLUMNS)} |", flush=True)
     compiles, bisections = (sum(each[column] for each in rows) for column in ("num_compiles", "num_bisections"))

@@ -92,7 +92,8 @@ def footprints(case: Case) -> dict[Combination, int]:
         ),
     )
     families = [family for family in ladder.families if family.name in case.families]
-    combinations = {each.label: each for each in combine(families) if is_valid(subject, each)}
+    valid = (each for each in combine(families) if is_valid(subject, each))
+    combinations = {each.label: each for each in valid if not each.cost.moves_to_host}
     return {combinations[label]: size for label, size in _compile(subject, case.target, list(combinations)).items()}
 
 

@@ -18,7 +18,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import recomputed_in_child
 from memprof.capture.parallel import CompileResult, CompileTask, compile_all
-from memprof.errors import MemprofError
+from memprof.errors import InternalError, MemprofError
 from memprof.workloads.budget import MemoryRequest
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.ladder import Ladder, find_ladder
@@ -80,7 +80,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
         ladder = find_ladder(request.subject, plain_report, runs.count_recomputed)
     combinations = [each for each in combine(ladder.families) if is_valid(request.subject, each)]
     search = CheapestSearch(combinations, budget_bytes=budget.size_bytes)
-    tried = {Combination(choices=(), cost=Cost()).label: plain}
+    tried = {"": plain}
     search.record(next(each for each in combinations if not each.label), plain.footprint_bytes)
     while batch := _next_batch(search, work.num_jobs):
         for combination, done in runs.compile(batch, num_compiled=len(tried)):
@@ -200,9 +200,14 @@ def is_valid(subject: Subject, combination: Combination) -> bool:
 
 
 def _outcome(result: CompileResult, cost: Cost) -> TriedTechniques:
-    if result.capture is None:
-        return TriedTechniques(techniques=result.task.label, cost=cost, footprint_bytes=None, problem=str(result.error))
-    return _of_report(analyze(result.capture), result.task.label, cost)
+    """One that failed, or whose program memprof does not understand, stands in the table with its problem."""
+    error = result.error
+    if result.capture is not None:
+        try:
+            return _of_report(analyze(result.capture), result.task.label, cost)
+        except InternalError as defect:
+            error = defect
+    return TriedTechniques(techniques=result.task.label, cost=cost, footprint_bytes=None, problem=str(error))
 
 
 def _of_report(report: Report, techniques: str, cost: Cost) -> TriedTechniques:

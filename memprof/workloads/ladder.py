@@ -65,17 +65,18 @@ def find_ladder(subject: Subject, plain: Report, count_recomputed: CountRecomput
         MemprofError: none applies; the sentence is the first one's reason.
     """
     ladder = {**_LADDER, "accumulation": _accumulation(plain)}
-    left_out: dict[str, str] = {}
+    needless: dict[str, str] = {}
     if plain.categories[Category.OPTIMIZER_STATE] <= plain.categories[Category.PARAMS]:
         reason = "the optimizer state is no larger than the parameters, so that another optimizer would save little"
-        left_out |= {choice.label: reason for choice in ladder.pop("optimizer")}
+        needless = {choice.label: reason for choice in ladder.pop("optimizer")}
     labels = [choice.label for choices in ladder.values() for choice in choices]
-    left_out |= _refusals(subject, plain, labels)
-    counted = [each for each in labels if each not in left_out and (_recomputes(each) or not subject.is_built_in)]
+    refused = _refusals(subject, plain, labels)
+    counted = [each for each in labels if each not in refused and (_recomputes(each) or not subject.is_built_in)]
     counts = dict(zip(counted, count_recomputed(counted) if counted else (), strict=True))
-    left_out |= {label: count for label, count in counts.items() if isinstance(count, str)}
+    untraceable = {label: count for label, count in counts.items() if isinstance(count, str)}
+    left_out = untraceable | refused | needless
     families = tuple(
-        Family(name=name, choices=(_left_out(choices), *(_with_cost(choice, counts) for choice in choices)))
+        Family(name=name, choices=(_none_of(choices), *(_with_cost(choice, counts) for choice in choices)))
         for name, all_choices in ladder.items()
         if (choices := [choice for choice in all_choices if choice.label not in left_out])
     )
@@ -114,8 +115,8 @@ def _recomputes(label: str) -> bool:
     return Category.RECOMPUTED in applied.technique.grows
 
 
-def _left_out(choices: Sequence[Choice]) -> Choice:
-    """The choice of no technique. Where all others have a price in memory, nothing is expected of it."""
+def _none_of(choices: Sequence[Choice]) -> Choice:
+    """The choice of no technique. Where one of the others has a price in memory, nothing is expected of it."""
     grown = {
         category for choice in choices for each in parse_techniques(choice.label) for category in each.technique.grows
     }

@@ -128,3 +128,15 @@ def test_several_runs_at_once_do_not_get_in_each_others_way(memprof, start):
     assert all("mlp" in stdout for stdout, _ in outputs)
     assert sorted(path.name for path in memprof.folder.iterdir()) == ["0.memprof", "1.memprof", "2.memprof"]
     assert memprof.left_behind() == []
+
+
+def test_an_interrupted_fit_keeps_what_was_compiled(memprof, start):
+    fit = ("fit", "mlp", "--preset", "tiny", "--set", "batch_size=256", "--target", "cpu", "--memory", "60KiB")
+    running = start(*fit, "--techniques", "auto", "--jobs", "2", "-o", "kept")
+    wait_until(lambda: len(list(memprof.folder.glob("kept/*.memprof"))) >= 2)  # the plain step and one combination
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=30) == 130
+    assert memprof.processes() == []
+    assert memprof.left_behind() == []
+    (kept, *_) = sorted(memprof.folder.glob("kept/*.memprof"))
+    assert memprof("show", kept).returncode == 0

@@ -1,0 +1,83 @@
+"""What a fit over techniques shows: the answer, its change of code, and everything that was tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memprof.analysis.fitting.combinations import Cost
+from memprof.analysis.fitting.techniques_result import CodeChange, TechniquesResult, TriedTechniques
+from memprof.reports.document import Cell, Heading, Note, Table
+from memprof.reports.fit_techniques_json import techniques_object
+from memprof.reports.views.fit_techniques import techniques_document
+
+DONATE = TriedTechniques(techniques="donate", cost=Cost(), footprint_bytes=800, seconds=2.0)
+PLAIN = TriedTechniques(techniques="", cost=Cost(), footprint_bytes=1000, seconds=1.0)
+BROKEN = TriedTechniques(techniques="bf16", cost=Cost(effort=1), footprint_bytes=None, problem="it broke")
+RESULT = TechniquesResult(
+    subject="mlp",
+    settings="tiny, batch_size=8",
+    target="l4",
+    memory_bytes=1000,
+    reserve_bytes=60,
+    reserve_reason="as asked for",
+    ranked=(DONATE,),
+    others=(PLAIN, BROKEN),
+    num_combinations=8,
+    num_inferred=2,
+    left_out={"remat": "It does not apply."},
+    contradictions=("bf16 holds more than the baseline, though it was expected to hold less",),
+    changes=(CodeChange(technique="donate", sentence="Donate the state.", code="jax.jit(f, donate_argnums=(0,))"),),
+    command="memprof run mlp -t donate",
+)
+
+
+def _blocks(result: TechniquesResult, kind: type) -> list:
+    return [block for block in techniques_document(result).blocks if isinstance(block, kind)]
+
+
+def _rows(result: TechniquesResult) -> list[tuple[str, ...]]:
+    (table,) = _blocks(result, Table)
+    return [tuple(cell.text for cell in row.cells if isinstance(cell, Cell)) for row in table.rows]
+
+
+def test_the_answer_comes_first_and_a_failure_has_no_numbers() -> None:
+    headings = [(each.text, each.aside) for each in _blocks(RESULT, Heading)]
+    assert headings[0] == ("donate fits", "mlp tiny, batch_size=8")
+    assert headings[-1] == ("Tried", "3 of 8 combinations compiled")
+    assert _rows(RESULT) == [
+        ("donate", "800 B", "-140 B", "yes", "0 FLOP", "0 B", "2.0 s"),
+        ("baseline", "1000 B", "+60 B", "no", "0 FLOP", "0 B", "1.0 s"),
+        ("bf16", "", "", "failed", "", "", ""),
+    ]
+
+
+def test_the_change_of_code_and_what_was_not_compiled_are_told() -> None:
+    notes = [note.text for note in _blocks(RESULT, Note)]
+    assert notes[:2] == ["donate: Donate the state.", "jax.jit(f, donate_argnums=(0,))"]
+    for fragment in (
+        "2 combinations that would cost less were not compiled",
+        "bf16 failed: it broke",
+        "remat was left out",
+    ):
+        assert any(fragment in note for note in notes)
+    assert notes[-1] == "Profile it with: memprof run mlp -t donate"
+
+
+def test_where_nothing_fits_the_smallest_is_shown() -> None:
+    nothing = replace(RESULT, ranked=(), others=(PLAIN, BROKEN), changes=(), command="")
+    assert _blocks(nothing, Heading)[0].text == "no combination of techniques fits"
+    assert nothing.smallest is PLAIN
+    assert techniques_object(nothing)["answer"] is None
+    assert techniques_object(nothing)["command"] is None
+
+
+def test_steps_have_a_column_where_they_were_run() -> None:
+    timed = replace(RESULT, ranked=(replace(DONATE, step_seconds=0.5),))
+    assert _rows(timed)[0][4] == "500 ms"
+    assert techniques_object(timed)["tried"][0]["step_seconds"] == 0.5
+
+
+def test_another_optimizer_is_warned_of() -> None:
+    other = replace(DONATE, techniques="opt=adafactor", cost=Cost(changes_training=True))
+    notes = [note.text for note in _blocks(replace(RESULT, ranked=(other,)), Note)]
+    assert any("trains otherwise" in note for note in notes)
