@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from memprof.analysis import comparison as comparisons
+from memprof.analysis.advice.advice import Advice
+from memprof.analysis.advice.advise import advise
 from memprof.analysis.amounts import parse_bytes
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Category, Role
@@ -70,6 +72,11 @@ class Profile:
     def fits(self) -> bool | None:
         """Whether the footprint is within the target's memory; None where the target has no fixed amount."""
         return self.report.fits
+
+    @property
+    def advice(self) -> Sequence[Advice]:
+        """What could be done about the peak, what saves most first; empty where nothing is worth a change."""
+        return advise(self.report)
 
     def by(self, key: Key) -> dict[str, int]:
         """The footprint in bytes by category, module, source line, dtype or phase, largest first.

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import memprof
@@ -117,6 +119,19 @@ def test_a_step_fits_where_its_footprint_leaves_the_reserve() -> None:
         memprof.fits(profile)
     with pytest.raises(memprof.MemprofError, match="at least 0 and below 1"):
         memprof.fits(profile, 8, reserve=1.5)
+
+
+def test_a_profile_has_advice() -> None:
+    def step(params, x):
+        return params - jax.grad(lambda p: ((p * x).sum()) ** 2)(params)
+
+    arguments, roles = (jnp.ones((64, 64)), jnp.ones((64, 64))), {"params": "params", "x": "batch"}
+    wasteful = memprof.profile(step, *arguments, roles=roles, target="cpu")
+    donated = memprof.profile(step, *arguments, roles=roles, target="cpu", donate_argnums=(0,))
+    (advice,) = wasteful.advice
+    assert (advice.rule, advice.saving_bytes) == ("donate_state", 64 * 64 * 4)
+    assert wasteful.footprint_bytes - donated.footprint_bytes == advice.saving_bytes
+    assert donated.advice == ()
 
 
 def test_a_notebook_shows_a_table_without_scripts() -> None:

@@ -74,3 +74,18 @@ def test_the_live_peak_is_the_highest_point_of_the_timeline(compiler, step):
 def test_less_than_a_thousandth_is_unattributed(compiler, step):
     report = compiler.report(step)
     assert report.categories[Category.UNATTRIBUTED] < report.footprint_bytes / 1000
+
+
+def test_what_waits_on_the_host_is_no_part_of_the_live_peak(compiler):
+    """Where the host holds more temporaries than the device, the compiler's peak is that of the host's."""
+    step = Step(
+        workload="transformer",
+        preset="tiny",
+        target="l4",
+        overrides=("batch_size=8",),
+        techniques=("remat-offload",),
+    )
+    capture, report = compiler.capture(step), compiler.report(step)
+    assert report.live_peak_bytes < capture.compiler.peak_memory_bytes
+    assert report.program.host_bytes > capture.compiler.temp_bytes
+    assert sum(report.categories.values()) == report.footprint_bytes

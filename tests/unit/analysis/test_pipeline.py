@@ -14,7 +14,7 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.measurement import OpTime
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import LiveBuffer, ModuleNode
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.analysis.timeline import Change, PhaseSpan
 from memprof.errors import InternalError, MemprofError
 
@@ -368,6 +368,30 @@ def test_results_in_the_memory_of_the_host_count_in_the_compilers_peak_alone() -
     totals = replace(capture.compiler, peak_memory_bytes=1124)
     report = analyze(replace(capture, hlo_proto=proto.SerializeToString(), compiler=totals))
     assert (report.footprint_bytes, report.live_peak_bytes, report.program.host_bytes) == (132, 124, 1000)
+
+
+# Lasting are 48 of arguments, 4 of results and 8 of constants; the temporaries of the device are 64 at their highest.
+@pytest.mark.parametrize(("host_bytes", "compilers_peak"), [(50, 60 + 64), (64, 60 + 64), (100, 60 + 100)])
+def test_the_compilers_peak_is_of_the_memory_with_the_most_temporaries(host_bytes: int, compilers_peak: int) -> None:
+    proto, capture = _step().proto(), _step().capture()
+    assignment = proto.buffer_assignment
+    name = assignment.heap_simulator_traces[0].events[0].instruction_name
+    buffer = assignment.logical_buffers.add(id=99, size=host_bytes, color=5)
+    buffer.defined_at.CopyFrom(assignment.logical_buffers[-2].defined_at)
+    allocation = assignment.buffer_allocations.add(index=6, size=host_bytes, color=5)
+    allocation.assigned.add(logical_buffer_id=99, offset=0, size=host_bytes)
+    events = assignment.heap_simulator_traces.add().events
+    for kind in (0, 1):
+        events.add(kind=kind, buffer_id=99, instruction_name=name)
+
+    def report_with(peak_bytes: int) -> Report:
+        totals = replace(capture.compiler, peak_memory_bytes=peak_bytes)
+        return analyze(replace(capture, hlo_proto=proto.SerializeToString(), compiler=totals))
+
+    report = report_with(compilers_peak)
+    assert (report.footprint_bytes, report.live_peak_bytes, report.program.host_bytes) == (132, 124, host_bytes)
+    with pytest.raises(InternalError, match="the live peak"):
+        report_with(compilers_peak + 1)
 
 
 def test_a_trace_that_replays_to_another_peak_is_an_error() -> None:
