@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,22 @@ def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
 def memprof(tmp_path: Path) -> Command:
     """The command line as a process, with an empty folder to run in and an empty temp folder of its own."""
     return Command.in_folder(tmp_path)
+
+
+@pytest.fixture
+def start(memprof: Command) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command and does not leave it running, nor what it started."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+        started.append(memprof.start(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -189,6 +189,7 @@ class TestShow:
 
     def test_json_keeps_to_the_schema(self, memprof, capture_path):
         ended = memprof("show", capture_path, "--format", "json", **memprof.run_before_start(WITHOUT_JAX))
+        assert (ended.returncode, ended.stderr) == (0, "")
         jsonschema.validate(json.loads(ended.stdout), json.loads(SCHEMA.read_text(encoding="utf-8")))
 
     @pytest.mark.parametrize("format_name", ["csv", "html", "markdown", "speedscope"])

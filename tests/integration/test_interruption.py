@@ -29,22 +29,6 @@ def is_starting(memprof) -> bool:
     return memprof.compiling_process() is not None
 
 
-@pytest.fixture
-def start(memprof):
-    """Starts a command and does not leave it running."""
-    started = []
-
-    def start(*arguments, **environment):
-        started.append(memprof.start(*arguments, **environment))
-        return started[-1]
-
-    yield start
-    for running in started:
-        if running.poll() is None:
-            running.kill()
-        running.communicate()
-
-
 def assert_nothing_left(memprof) -> None:
     assert memprof.processes() == []
     assert memprof.left_behind() == []

@@ -140,22 +140,6 @@ def wait_until_it(memprof, stage: str) -> None:
         wait_until(lambda: any(memprof.temp_folder.glob("memprof-*/has_run_a_step")))
 
 
-@pytest.fixture
-def start(memprof):
-    """Starts a command and does not leave it running."""
-    started = []
-
-    def start(*arguments, **environment):
-        started.append(memprof.start(*arguments, **environment))
-        return started[-1]
-
-    yield start
-    for running in started:
-        if running.poll() is None:
-            running.kill()
-        running.communicate()
-
-
 def assert_nothing_left(memprof) -> None:
     assert memprof.processes() == []
     assert memprof.left_behind() == list(memprof.folder.iterdir()) == []

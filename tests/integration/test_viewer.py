@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import signal
@@ -29,19 +28,14 @@ def listening(process_ids: set[int]) -> set[str]:
 
 
 @pytest.fixture
-def viewed(memprof):
+def viewed(memprof, start):
     """A log directory with a traced session and one of a compile alone, shown until the test is over."""
     compiled = memprof("trace", "transformer", "--preset", "tiny", "--target", "h100-80gb", "--logdir", "logs")
     assert compiled.returncode == 0, compiled.stderr
-    running = memprof.start(
+    running = start(
         *("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--steps", "10", "--logdir", "logs", "--view"),
     )
-    try:
-        yield running, viewer_address(running)
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-        running.communicate()
+    return running, viewer_address(running)
 
 
 def viewer_address(running):
@@ -103,12 +97,13 @@ def test_the_viewer_shows_steps_and_peaks_on_loopback_alone(memprof, viewed, bro
     wait_until(lambda: not memprof.processes(), seconds=60)
 
 
-def test_no_viewer_outlives_a_killed_command(memprof):
-    running = memprof.start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--logdir", "logs", "--view")
+def test_no_viewer_outlives_a_killed_command(memprof, start):
+    running = start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--logdir", "logs", "--view")
     viewer_address(running)
+    assert any("memprof.profiler_cli.viewer_process" in arguments for _, arguments in memprof.processes())
     running.kill()
     wait_until(lambda: not memprof.processes(), seconds=60)
-    running.communicate()
+    assert memprof.processes() == []
 
 
 def live_peak_bytes(memprof, run: str) -> int:
