@@ -3,10 +3,12 @@
     python -m benchmarks.measured_loop [-o RESULT.json]
 
 Both loops run the same executable on the same synthetic batches, wait for each step, and read its loss; the bare one
-knows nothing of memprof. They take turns, a round each, so that whatever else the machine does hits both alike, and
-which goes first alternates. Compared are the wall time of a round, per step, and the time that each loop reports for a
-step; the ratio is the median of the ratios of all rounds, each to its neighbour, since a machine's speed changes from
-minute to minute by more than the loops differ. Runs on the CPU, in a few minutes.
+knows nothing of memprof. They take turns, a round each, in an order drawn anew each time, so that whatever else the
+machine does hits both alike; and they begin again from new states, a block of rounds each, since where a state lies in
+memory changes how fast its steps run. Compared are the wall time of a round, per step, and the time that each loop
+reports for a step; the ratio is the median of the ratios of all rounds, each to its neighbour, since a machine's speed
+changes from minute to minute by more than the loops differ. A second bare loop takes turns too: its ratio to the first
+says how far from 1 the noise alone leads. Runs on the CPU, in a few minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import sys
 import tempfile
 import time
@@ -28,17 +31,20 @@ import jax
 
 from memprof.capture.compile import CompiledStep, compile_step
 from memprof.capture.run import Arguments, timed_steps
-from memprof.capture.step import StepSpec
+from memprof.capture.step import Feed, StepSpec
 from memprof.capture.targets.choose import ChosenTarget, choose_running_target
 from memprof.capture.toolchain import toolchain
 from memprof.workloads.build import build_step
+from memprof.workloads.train_step import STATE_ARGNUM
 
-# A preset, what of it is changed, and the number of rounds: about as many seconds for each.
-CONFIGURATIONS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("tiny", (), 1000),
-    ("tiny", ("batch_size=8", "seq_len=128", "max_seq_len=128", "hidden_size=128", "num_heads=4"), 40),
+# A preset, what of it is changed, and the number of blocks and of rounds in each.
+CONFIGURATIONS: tuple[tuple[str, tuple[str, ...], int, int], ...] = (
+    ("tiny", (), 40, 25),
+    ("tiny", ("batch_size=8", "seq_len=128", "max_seq_len=128", "hidden_size=128", "num_heads=4"), 10, 4),
 )
 STEPS_PER_ROUND = 20
+BATCH_ARGNUM = 1
+BARE, BARE_AGAIN, MEASURED = "bare", "bare again", "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +55,22 @@ class Round:
     step_seconds: float
 
 
+Loop = Callable[[int], Round]  # given the number of its first step
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Both loops on one configuration: medians over the rounds of times, and of ratios, measured to bare."""
+    """One loop on one configuration: medians over the rounds of times, and of ratios to the bare loop's."""
 
-    overrides: tuple[str, ...]
-    num_rounds: int
-    bare_wall_milliseconds: float
-    measured_wall_milliseconds: float
+    wall_milliseconds: float
     wall_ratio: float
-    bare_step_milliseconds: float
-    measured_step_milliseconds: float
+    step_milliseconds: float
     step_ratio: float
 
 
-def bare_loop(trainer: Any, executable: Callable[..., Any]) -> Callable[[int], Round]:
+def bare_loop(feed: Feed, executable: Callable[..., Any]) -> Loop:
     """The loop that one writes without memprof."""
-    state = trainer.init_state()
+    state = feed.argument(STATE_ARGNUM, 0)
 
     def run(first: int) -> Round:
         nonlocal state
@@ -73,7 +78,7 @@ def bare_loop(trainer: Any, executable: Callable[..., Any]) -> Callable[[int], R
         losses = []
         started = time.perf_counter()
         for number in range(first, first + STEPS_PER_ROUND):
-            batch = jax.block_until_ready(jax.device_put(trainer.sample_batch(number)))
+            batch = jax.block_until_ready(jax.device_put(feed.argument(BATCH_ARGNUM, number)))
             step_started = time.perf_counter()
             state, metrics = executable(state, batch)
             jax.block_until_ready((state, metrics))
@@ -87,7 +92,7 @@ def bare_loop(trainer: Any, executable: Callable[..., Any]) -> Callable[[int], R
     return run
 
 
-def measured_loop(spec: StepSpec, compiled: CompiledStep, target: ChosenTarget) -> Callable[[int], Round]:
+def measured_loop(spec: StepSpec, compiled: CompiledStep, target: ChosenTarget) -> Loop:
     """Memprof's own."""
     arguments = Arguments(spec, compiled, target.device)
     assert spec.feed is not None
@@ -102,31 +107,38 @@ def measured_loop(spec: StepSpec, compiled: CompiledStep, target: ChosenTarget) 
     return run
 
 
-def compare(preset: str, overrides: tuple[str, ...], num_rounds: int) -> Result:
-    """Both loops on one configuration, taking turns."""
+def compare(preset: str, overrides: tuple[str, ...], num_blocks: int, rounds_per_block: int) -> dict[str, Result]:
+    """All loops on one configuration, taking turns."""
     target = choose_running_target("cpu")
     spec = build_step(workload="transformer", preset=preset, overrides=overrides)
     with tempfile.TemporaryDirectory() as folder:
         compiled = compile_step(spec, target, dump_folder=Path(folder), progress=lambda stage: None)
-    bare_rounds = bare_loop(spec.fn.__self__, compiled.executable)  # the trainer whose step this is
-    measured_rounds = measured_loop(spec, compiled, target)
-    rounds: dict[str, list[Round]] = {"bare": [], "measured": []}
-    for number in range(num_rounds + 1):
-        loops = [("bare", bare_rounds), ("measured", measured_rounds)]
-        for name, loop in loops if number % 2 else reversed(loops):
-            result = loop(number * STEPS_PER_ROUND)
-            if number:  # the first one warms up
-                rounds[name].append(result)
-    pairs = list(zip(rounds["bare"], rounds["measured"], strict=True))
+    assert spec.feed is not None
+    feed = spec.feed
+    begin: dict[str, Callable[[], Loop]] = {
+        BARE: lambda: bare_loop(feed, compiled.executable),
+        BARE_AGAIN: lambda: bare_loop(feed, compiled.executable),
+        MEASURED: lambda: measured_loop(spec, compiled, target),
+    }
+    draw = random.Random(0)
+    rounds: dict[str, list[Round]] = {name: [] for name in begin}
+    for _ in range(num_blocks):
+        loops = {name: begin[name]() for name in draw.sample(list(begin), len(begin))}
+        for number in range(rounds_per_block + 1):
+            for name in draw.sample(list(loops), len(loops)):
+                result = loops[name](number * STEPS_PER_ROUND)
+                if number:  # the first one warms up
+                    rounds[name].append(result)
+    return {name: _result(of_loop, rounds[BARE]) for name, of_loop in rounds.items()}
+
+
+def _result(rounds: list[Round], bare: list[Round]) -> Result:
+    pairs = list(zip(rounds, bare, strict=True))
     return Result(
-        overrides=overrides,
-        num_rounds=num_rounds,
-        bare_wall_milliseconds=1000 * median(bare.wall_seconds for bare, _ in pairs),
-        measured_wall_milliseconds=1000 * median(measured.wall_seconds for _, measured in pairs),
-        wall_ratio=median(measured.wall_seconds / bare.wall_seconds for bare, measured in pairs),
-        bare_step_milliseconds=1000 * median(bare.step_seconds for bare, _ in pairs),
-        measured_step_milliseconds=1000 * median(measured.step_seconds for _, measured in pairs),
-        step_ratio=median(measured.step_seconds / bare.step_seconds for bare, measured in pairs),
+        wall_milliseconds=1000 * median(each.wall_seconds for each in rounds),
+        wall_ratio=median(each.wall_seconds / other.wall_seconds for each, other in pairs),
+        step_milliseconds=1000 * median(each.step_seconds for each in rounds),
+        step_ratio=median(each.step_seconds / other.step_seconds for each, other in pairs),
     )
 
 
@@ -136,16 +148,23 @@ def main() -> None:
     output = parser.parse_args().output
 
     results = []
-    for preset, overrides, num_rounds in CONFIGURATIONS:
-        result = compare(preset, overrides, num_rounds)
-        results.append(result)
+    for preset, overrides, num_blocks, rounds_per_block in CONFIGURATIONS:
+        loops = compare(preset, overrides, num_blocks, rounds_per_block)
+        results.append(
+            {
+                "preset": preset,
+                "overrides": overrides,
+                "num_rounds": num_blocks * rounds_per_block,
+                "loops": {name: asdict(loop) for name, loop in loops.items()},
+            }
+        )
         print(f"transformer {preset} {' '.join(overrides)}".rstrip())
-        for what in ("wall", "step"):
-            bare, measured, ratio = (
-                getattr(result, name)
-                for name in (f"bare_{what}_milliseconds", f"measured_{what}_milliseconds", f"{what}_ratio")
+        for name, loop in loops.items():
+            print(
+                f"  {name + ':':<12} wall {loop.wall_milliseconds:.3f} ms, ratio {loop.wall_ratio:.4f};"
+                f" step {loop.step_milliseconds:.3f} ms, ratio {loop.step_ratio:.4f}",
+                flush=True,
             )
-            print(f"  {what}: bare {bare:.3f} ms, measured {measured:.3f} ms, ratio {ratio:.4f}", flush=True)
     if output is not None:
         record = {
             "command": "python -m benchmarks.measured_loop",
@@ -157,7 +176,7 @@ def main() -> None:
                 "num_processors": os.cpu_count(),
                 "load_average": os.getloadavg(),
             },
-            "results": [asdict(result) for result in results],
+            "results": results,
         }
         output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

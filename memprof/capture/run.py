@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
 from memprof.analysis.categories import Role
 from memprof.analysis.measurement import Measurement, OutOfMemory, PoolReading, ResidentMemory
@@ -72,11 +71,10 @@ class Arguments:
 
     def of_step(self, step: int) -> tuple[Any, ...]:
         """All arguments of a step, on the device."""
-        new = {number: self._new(number, step) for number in range(len(self._abstract)) if number not in self._next}
-        jax.block_until_ready(new)  # what comes from the last step is ready
-        arguments = self._next | new
-        self._next = {}  # what the step donates must be in nobody's hands but its own
-        return tuple(arguments[number] for number in range(len(self._abstract)))
+        kept, self._next = self._next, {}  # what the step donates must be in nobody's hands but its own
+        return tuple(
+            kept[number] if number in kept else self._new(number, step) for number in range(len(self._abstract))
+        )
 
     def take(self, result: Any) -> None:
         """Keep of a step's result what goes into the next one."""
@@ -98,7 +96,7 @@ class Arguments:
     def _new(self, number: int, step: int) -> Any:
         with jax.default_device(self._host):
             value = self._feed(number, step)
-        return jax.device_put(value, self._places_in_memory[number])
+        return jax.block_until_ready(jax.device_put(value, self._places_in_memory[number]))
 
 
 def measure(
@@ -267,8 +265,8 @@ def _own_arguments(spec: StepSpec, compiled: CompiledStep) -> Callable[[int, int
 
 
 def _places_in_memory(argument: Any, device: jax.Device) -> Any:
-    """Where the leaves of an argument are to lie: one sharding where it is that of all, which is put there faster."""
-    places = jax.tree.map(lambda leaf: leaf.sharding or SingleDeviceSharding(device), argument)
+    """Where the leaves of an argument are to lie: one place where it is that of all, which is put there faster."""
+    places = jax.tree.map(lambda leaf: leaf.sharding or device, argument)
     different = set(jax.tree.leaves(places))
     return different.pop() if len(different) == 1 else places
 
