@@ -11,21 +11,24 @@ these compiles run in parallel. A row sets side by side:
     measured      peak of XLA's allocator over the steps, preallocation off
 
 Errors are (predicted - measured) / measured, of the rows that have both. A step that runs out of memory, or fails, is a
-row too. What does not fit into the time is listed as skipped, never dropped.
+row too. What does not fit into the time is listed as skipped, never dropped. The files are written anew after each row,
+so that what ends the command early takes no row with it.
 
-Without a GPU this is a rehearsal on tiny configurations: then nothing counts the bytes of the steps, `measured` is the
-growth of the whole process, and the result says so.
+Without a GPU this is a rehearsal on small configurations: then nothing counts the bytes of the steps, `measured` is the
+growth of the whole process, and the result says so. C's allocator is told to give back what is freed: by itself it
+keeps freed blocks of up to 32 MiB, and the process grows by them too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,11 +46,12 @@ BUILDER = "memprof.workloads.build:build_step"
 NUM_STEPS = 5
 SECONDS_PER_ROW = 120.0
 SECONDS_PER_DEVICELESS_ROW = 25.0  # on one core; what is kept free for these compiles
+_GIVE_BACK_FREED, _GIVE_BACK_ABOVE_BYTES = "MALLOC_MMAP_THRESHOLD_", 65536  # glibc's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What is compiled and run."""
+    """What is compiled and run: in a table, a preset with overrides has a star."""
 
     workload: str
     preset: str
@@ -55,8 +59,12 @@ class Configuration:
     overrides: tuple[str, ...] = ()
 
     @property
+    def model(self) -> str:
+        return f"{self.workload} {self.preset}{'*' if self.overrides else ''}"
+
+    @property
     def label(self) -> str:
-        return " ".join((self.workload, self.preset, self.techniques, *self.overrides))
+        return f"{self.model} {self.techniques}"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -88,9 +96,17 @@ ON_A_GPU = (
     Configuration(workload="transformer", preset="bert-large", techniques="bf16+donate+remat"),
     Configuration(workload="transformer", preset="bert-large", techniques="donate"),
 )
+# A few hundred MiB each, so that the step is most of what the process grows by, in steps of a second or two.
+_SMALL_TRANSFORMER = (
+    *("batch_size=16", "seq_len=128", "max_seq_len=128", "vocab_size=8192", "num_layers=4", "hidden_size=256"),
+    "num_heads=8",
+)
 REHEARSAL = (
-    *(Configuration(workload="mlp", preset="tiny", techniques=row) for row in _MLP_ROWS),
-    *(Configuration(workload="transformer", preset="tiny", techniques=row) for row in _TRANSFORMER_ROWS),
+    *(Configuration(workload="mlp", preset="base", techniques=row) for row in _MLP_ROWS),
+    *(
+        Configuration(workload="transformer", preset="tiny", techniques=row, overrides=_SMALL_TRANSFORMER)
+        for row in _TRANSFORMER_ROWS
+    ),
 )
 
 
@@ -126,8 +142,10 @@ def run_on_device(configuration: Configuration, target: str) -> Capture | str:
         return str(error)
 
 
-def predict(configurations: Sequence[Configuration], target: str, num_jobs: int) -> dict[str, int | str]:
-    """Footprints by label, compiled without the device, or the reasons why there are none."""
+def predict(
+    configurations: Sequence[Configuration], target: str, num_jobs: int
+) -> Iterator[tuple[Configuration, int | str]]:
+    """Footprints, compiled without the device, or the reasons why there are none, as they are ready."""
     tasks = [
         CompileTask(
             label=each.label,
@@ -138,41 +156,48 @@ def predict(configurations: Sequence[Configuration], target: str, num_jobs: int)
         )
         for each in configurations
     ]
-    return {
-        result.task.label: str(result.error) if result.capture is None else analyze(result.capture).footprint_bytes
-        for result in compile_all(tasks, num_jobs=num_jobs, progress=lambda label, stage: None)
-    }
+    of_label = {each.label: each for each in configurations}
+    for result in compile_all(tasks, num_jobs=num_jobs, progress=lambda label, stage: None):
+        footprint = str(result.error) if result.capture is None else analyze(result.capture).footprint_bytes
+        yield of_label[result.task.label], footprint
 
 
-def row_of(configuration: Configuration, ran: Capture | str, deviceless: int | str | None) -> Row:
-    """Put together what there is of a configuration."""
-    notes = [f"deviceless: {deviceless}"] if isinstance(deviceless, str) else []
-    predicted = deviceless if isinstance(deviceless, int) else None
+def row_of(configuration: Configuration, ran: Capture | str) -> Row:
+    """What a run, or the reason why there is none, comes to."""
     if isinstance(ran, str):
-        return Row(label=configuration.label, deviceless_bytes=predicted, note="; ".join([ran, *notes]))
+        return Row(label=configuration.label, note=ran)
     report, measured = analyze(ran), ran.measured
     assert measured is not None
-    measured_bytes = None
+    measured_bytes, note = None, ""
     if measured.out_of_memory is not None:
-        notes.append(f"out of memory while {measured.out_of_memory.doing}: {measured.out_of_memory.message}")
+        note = f"out of memory while {measured.out_of_memory.doing}: {measured.out_of_memory.message}"
     elif measured.pool is not None:
         measured_bytes = measured.pool.peak_bytes
         if measured_bytes is None:
-            notes.append("the peak is hidden: something before the steps took more")
+            note = "the peak is hidden: something before the steps took more"
     elif measured.resident is not None:
         measured_bytes = measured.resident.growth_bytes
     return Row(
         label=configuration.label,
-        deviceless_bytes=predicted,
         compiled_bytes=report.footprint_bytes,
         measured_bytes=measured_bytes,
-        deviceless_error_percent=error_percent(predicted, measured_bytes),
         compiled_error_percent=error_percent(report.footprint_bytes, measured_bytes),
         step_seconds_median=measured.median_seconds,
         first_loss=measured.losses[0] if measured.losses else None,
         last_loss=measured.losses[-1] if measured.losses else None,
         device={"pool": measured.pool and asdict(measured.pool), "driver": measured.driver and asdict(measured.driver)},
-        note="; ".join(notes),
+        note=note,
+    )
+
+
+def with_prediction(row: Row, deviceless: int | str) -> Row:
+    """A row with the footprint predicted without the device, or the reason why there is none."""
+    if isinstance(deviceless, str):
+        return replace(row, note="; ".join(filter(None, (row.note, f"deviceless: {deviceless}"))))
+    return replace(
+        row,
+        deviceless_bytes=deviceless,
+        deviceless_error_percent=error_percent(deviceless, row.measured_bytes),
     )
 
 
@@ -197,6 +222,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def markdown(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The result as a table."""
     lines = [f"# {result['title']}", "", result["explanation"], ""]
+    lines += [f"`{model}` has {', '.join(overrides)}.\n" for model, overrides in result["overrides"].items()]
     lines.append(
         "| configuration | deviceless | compiled | measured | deviceless error | compiled error | step | note |"
     )
@@ -223,6 +249,91 @@ def markdown(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def result_of(configurations: Sequence[Configuration], rows: Sequence[Row], capture: Capture) -> dict[str, Any]:
+    """The record of a validation, with what any one of its captures tells of the device and the versions."""
+    gpu = gpu_of_kind(capture.target.description)
+    is_rehearsal = capture.target.platform == "cpu"
+    return {
+        "title": "Rehearsal on a CPU: no device was measured" if is_rehearsal else f"On {capture.target.description}",
+        "explanation": (
+            "Measured is the growth of the whole process, Python, threads and libraries included, since nothing counts"
+            " the bytes of a step on a CPU: the errors say little about predictions for a device. C's allocator gave"
+            f" back what was freed ({_GIVE_BACK_FREED}={_GIVE_BACK_ABOVE_BYTES}), which makes steps slower."
+            if is_rehearsal
+            else "Measured is the peak of XLA's allocator over the steps, preallocation off."
+        ),
+        "command": "python -m benchmarks.validate",
+        "is_rehearsal": is_rehearsal,
+        "device": asdict(capture.target),
+        "deviceless_target": gpu.name if gpu else None,
+        "toolchain": asdict(capture.toolchain),
+        "machine": {"architecture": platform.machine(), "system": sys.platform, "num_processors": os.cpu_count()},
+        "num_steps": NUM_STEPS,
+        "overrides": {each.model: each.overrides for each in configurations if each.overrides},
+        "summary": summary(rows),
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+class Validation:
+    """What has been found so far, and the files that hold it.
+
+    Attributes:
+        failures: why the configurations did not run that did not.
+        capture: the first one, which tells of the device; None before there is one.
+    """
+
+    def __init__(
+        self, configurations: Sequence[Configuration], json_file: Path | None, table_file: Path | None
+    ) -> None:
+        self.failures: list[str] = []
+        self.capture: Capture | None = None
+        self._configurations = configurations
+        self._files = (json_file, table_file)
+        self._rows: dict[Configuration, Row] = {}
+
+    def run(self, target: str, has_time: Callable[[], bool]) -> None:
+        """Run one configuration after another while there is time."""
+        for configuration in self._configurations:
+            if not has_time():
+                break
+            started = time.monotonic()
+            ran = run_on_device(configuration, target)
+            if isinstance(ran, str):
+                self.failures.append(f"{configuration.label}: {ran}")
+            else:
+                self.capture = self.capture or ran
+            self._rows[configuration] = row_of(configuration, ran)
+            self._write()
+            print(f"{configuration.label}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+
+    def predict(self, target: str, num_jobs: int) -> None:
+        """Compile what was run once more, without the device."""
+        for configuration, footprint in predict(list(self._rows), target, num_jobs):
+            self._rows[configuration] = with_prediction(self._rows[configuration], footprint)
+            self._write()
+
+    def end(self, reason: str) -> None:
+        """Print the table, and write it, with a row for each configuration that some reason kept from running."""
+        for each in self._configurations:
+            self._rows.setdefault(each, Row(label=each.label, note=f"skipped: {reason}"))
+        print(self._write(), end="")
+
+    def _write(self) -> str:
+        """Write what there is, once something ran; returns the table."""
+        if self.capture is None:
+            return ""
+        rows = list(self._rows.values())
+        result = result_of(self._configurations, rows, self.capture)
+        table = markdown(result, rows)
+        for path, text in zip(self._files, (json.dumps(result, indent=1) + "\n", table), strict=True):
+            if path is not None:
+                unfinished = path.with_name(f".{path.name}.unfinished")
+                unfinished.write_text(text, encoding="utf-8")
+                unfinished.replace(path)
+        return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the result as JSON")
@@ -235,56 +346,16 @@ def main() -> None:
     num_jobs = default_num_jobs()
     kept_free = 0.0 if is_rehearsal else SECONDS_PER_DEVICELESS_ROW * -(-len(configurations) // num_jobs)
 
-    ran = run_all(configurations, "cpu" if is_rehearsal else "local", lambda: time.monotonic() < deadline - kept_free)
-    captures = [each for each in ran.values() if isinstance(each, Capture)]
-    if not captures:
-        sys.exit("\n".join(f"{label}: {reason}" for label, reason in ran.items()))
-    first = captures[0]
-    gpu = gpu_of_kind(first.target.description)
-    predicted = predict([each for each in configurations if each.label in ran], gpu.name, num_jobs) if gpu else {}
-    rows = [
-        row_of(each, ran[each.label], predicted.get(each.label))
-        if each.label in ran
-        else Row(label=each.label, note=f"skipped: {arguments.minutes:g} minutes were over")
-        for each in configurations
-    ]
-    result = {
-        "title": "Rehearsal on a CPU: no device was measured" if is_rehearsal else f"On {first.target.description}",
-        "explanation": (
-            "Measured is the growth of the whole process, Python and threads included; on steps this small that is"
-            " nearly all of it, so the errors say nothing about predictions for a device."
-            if is_rehearsal
-            else "Measured is the peak of XLA's allocator over the steps, preallocation off."
-        ),
-        "command": "python -m benchmarks.validate",
-        "is_rehearsal": is_rehearsal,
-        "device": asdict(first.target),
-        "deviceless_target": gpu.name if gpu else None,
-        "toolchain": asdict(first.toolchain),
-        "machine": {"architecture": platform.machine(), "system": sys.platform},
-        "num_steps": NUM_STEPS,
-        "summary": summary(rows),
-        "rows": [asdict(row) for row in rows],
-    }
-    print(markdown(result, rows), end="")
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if arguments.markdown:
-        arguments.markdown.write_text(markdown(result, rows), encoding="utf-8")
-
-
-def run_all(
-    configurations: Sequence[Configuration], target: str, has_time: Callable[[], bool]
-) -> dict[str, Capture | str]:
-    """Run one after another while there is time."""
-    ran: dict[str, Capture | str] = {}
-    for configuration in configurations:
-        if not has_time():
-            break
-        started = time.monotonic()
-        ran[configuration.label] = run_on_device(configuration, target)
-        print(f"{configuration.label}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
-    return ran
+    if is_rehearsal:
+        os.environ[_GIVE_BACK_FREED] = str(_GIVE_BACK_ABOVE_BYTES)
+    validation = Validation(configurations, arguments.output, arguments.markdown)
+    validation.run("cpu" if is_rehearsal else "local", lambda: time.monotonic() < deadline - kept_free)
+    if validation.capture is None:
+        sys.exit("\n".join(validation.failures))
+    gpu = gpu_of_kind(validation.capture.target.description)
+    if gpu is not None:
+        validation.predict(gpu.name, num_jobs)
+    validation.end(f"{arguments.minutes:g} minutes were over")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,8 @@ def test_there_are_twenty_configurations_and_all_can_be_built(
 
 
 def test_a_row_sets_predictions_against_the_measured_peak() -> None:
-    row = validate.row_of(CONFIGURATION, replace(_capture(), measured=GPU_RUN), 1920)
+    ran = validate.row_of(CONFIGURATION, replace(_capture(), measured=GPU_RUN))
+    row = validate.with_prediction(ran, 1920)
     assert (row.deviceless_bytes, row.compiled_bytes, row.measured_bytes) == (1920, 48, 1536)
     assert row.deviceless_error_percent == 25
     assert row.compiled_error_percent == pytest.approx(-96.875)
@@ -48,11 +50,36 @@ def test_a_row_sets_predictions_against_the_measured_peak() -> None:
 
 
 def test_what_has_no_number_has_a_reason() -> None:
-    failed = validate.row_of(CONFIGURATION, "the step failed", 48)
+    failed = validate.with_prediction(validate.row_of(CONFIGURATION, "the step failed"), 48)
     assert (failed.measured_bytes, failed.deviceless_error_percent, failed.note) == (None, None, "the step failed")
-    full = validate.row_of(CONFIGURATION, replace(_capture(), measured=OUT_OF_MEMORY_RUN), "no ptxas")
+    ran = validate.row_of(CONFIGURATION, replace(_capture(), measured=OUT_OF_MEMORY_RUN))
+    full = validate.with_prediction(ran, "no ptxas")
     assert full.measured_bytes is None
-    assert full.note.startswith("deviceless: no ptxas; out of memory while running step 2 of 12: RESOURCE_EXHAUSTED")
+    assert full.note.startswith("out of memory while running step 2 of 12: RESOURCE_EXHAUSTED")
+    assert full.note.endswith("; deviceless: no ptxas")
+
+
+def test_each_row_is_in_the_files_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, table = tmp_path / "result.json", tmp_path / "result.md"
+    other = replace(CONFIGURATION, techniques="bf16")
+    written: list[list[str]] = []
+
+    def run(configuration: validate.Configuration, target: str) -> Capture | str:
+        if results.exists():
+            written.append([row["label"] for row in json.loads(results.read_text())["rows"]])
+        return replace(_capture(), measured=GPU_RUN) if configuration is CONFIGURATION else "the step failed"
+
+    monkeypatch.setattr(validate, "run_on_device", run)
+    validation = validate.Validation([CONFIGURATION, other, replace(other, techniques="remat")], results, table)
+    time_left = iter([True, True, False])
+    validation.run("local", lambda: next(time_left))
+    validation.end("2 minutes were over")
+
+    assert written == [[CONFIGURATION.label]]
+    rows = json.loads(results.read_text())["rows"]
+    assert [row["note"] for row in rows] == ["", "the step failed", "skipped: 2 minutes were over"]
+    assert all(row["label"] in table.read_text() for row in rows)
+    assert sorted(tmp_path.iterdir()) == [results, table]
 
 
 def test_the_summary_takes_the_rows_that_have_both_numbers() -> None:

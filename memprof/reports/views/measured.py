@@ -154,7 +154,7 @@ def _explanations(measured: Measurement) -> tuple[Note, ...]:
     if measured.resident is None or measured.out_of_memory is not None:
         return ()
     text = (
-        "A CPU has no allocator that counts: resident is by how much the whole process grew during the steps, threads "
-        "and libraries included, and the size of the arguments."
+        "A CPU has no allocator that counts: resident is by how much the whole process grew during the steps, threads, "
+        "libraries and freed blocks that malloc keeps included, and the size of the arguments."
     )
     return (Note(tone=Tone.MUTED, text=text),)
