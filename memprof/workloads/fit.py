@@ -88,52 +88,26 @@ def fit(
         WorkloadError: a compile failed.
     """
     check_fit(request)
-    reports: dict[int, Report] = {}
-    tried: list[Trial] = []
-
-    def compile_for(value: int | None) -> Report:
-        subject = request.subject if value is None else request.subject.with_override(request.field, value)
-        name = f"{request.field} as it is" if value is None else f"{request.field}={value}"
-        began = time.monotonic()
-        capture = compile_in_child(
-            subject.builder,
-            subject.builder_arguments([request.techniques]),
-            target=request.memory.target,
-            progress=lambda stage: progress(f"{len(tried) + 1}. compile, {name}: {stage}"),
-            timeout_seconds=timeout_seconds,
-        )
-        keep(capture, value)
-        report = analyze(capture)
-        actual = _start(request, capture.config) if value is None else value
-        reports[actual] = report
-        seconds = time.monotonic() - began
-        tried.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
-        return report
-
+    compiles = _Compiles(request, progress=progress, keep=keep, timeout_seconds=timeout_seconds)
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
-    first = compile_for(None)
-    start = tried[0].value
+    first = compiles.add(None)
+    own_value = compiles.trials[0].value
     budget = request.memory.budget(first.target.memory_bytes)
     budget.check_params_fit(first)
     step, step_reason = _step(request)
-    start = max(start // step, 1) * step
-
-    def measure(value: int) -> int:
-        return (reports[value] if value in reports else compile_for(value)).footprint_bytes
-
     try:
         value = find_largest(
-            measure,
-            start=start,
+            compiles.footprint_bytes,
+            start=max(own_value // step, 1) * step,
             step=step,
             budget_bytes=budget.size_bytes,
-            fixed_bytes=_fixed_bytes(first) if _is_batch_size(first, tried[0].value) else None,
+            fixed_bytes=_fixed_bytes(first) if _is_batch_size(first, own_value) else None,
             field=request.field,
         )
     except NothingFitsError as error:
-        smallest = min(reports)
+        smallest = min(compiles.reports)
         raise NothingFitsError(
-            f"not even {request.field}={smallest} fits: {budget.arithmetic(reports[smallest])}"
+            f"not even {request.field}={smallest} fits: {budget.arithmetic(compiles.reports[smallest])}"
         ) from error
     return FitResult(
         subject=request.subject.label,
@@ -146,11 +120,62 @@ def fit(
         memory_bytes=budget.memory_bytes,
         reserve_bytes=budget.reserve_bytes,
         reserve_reason=budget.reserve_reason,
-        tried=tuple(tried),
+        tried=tuple(compiles.trials),
         command=run_command(
             request.subject.with_override(request.field, value), request.memory.target, request.techniques
         ),
     )
+
+
+class _Compiles:
+    """The compiles of a fit up to now.
+
+    Attributes:
+        reports: by the field's value.
+        trials: the same in the order in which they were made.
+    """
+
+    def __init__(
+        self,
+        request: FitRequest,
+        *,
+        progress: Callable[[str], None],
+        keep: Callable[[Capture, int | None], None],
+        timeout_seconds: float | None,
+    ) -> None:
+        self.reports: dict[int, Report] = {}
+        self.trials: list[Trial] = []
+        self._request = request
+        self._progress = progress
+        self._keep = keep
+        self._timeout_seconds = timeout_seconds
+
+    def footprint_bytes(self, value: int) -> int:
+        """With a value of the field, compiled unless it was before."""
+        return (self.reports[value] if value in self.reports else self.add(value)).footprint_bytes
+
+    def add(self, value: int | None) -> Report:
+        """Compile for a value of the field; None: for the one that it has by itself."""
+        field, subject = self._request.field, self._request.subject
+        if value is not None:
+            subject = subject.with_override(field, value)
+        name = f"{field} as it is" if value is None else f"{field}={value}"
+        number = len(self.trials) + 1
+        began = time.monotonic()
+        capture = compile_in_child(
+            subject.builder,
+            subject.builder_arguments([self._request.techniques]),
+            target=self._request.memory.target,
+            progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"),
+            timeout_seconds=self._timeout_seconds,
+        )
+        self._keep(capture, value)
+        report = analyze(capture)
+        actual = _start(self._request, capture.config) if value is None else value
+        self.reports[actual] = report
+        seconds = time.monotonic() - began
+        self.trials.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
+        return report
 
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:

@@ -11,7 +11,9 @@ the configuration. Two of them need a word:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from memprof.workloads.optimizer import Optimizer
@@ -19,6 +21,7 @@ from memprof.workloads.optimizer_state import (
     PARAMS_DTYPE,
     ParamLeaf,
     StateLeaf,
+    StateOfParams,
     bfloat16,
     one_number,
     same,
@@ -33,124 +36,43 @@ _COUNT: Final = "int32"
 _MIN_FACTORED_SIZE: Final = 128  # adafactor factors the second moment of parameters with two axes of at least this size
 
 
-def _sgd(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
+def _by_name(
+    *,
+    name: str,
+    keeps: str,
+    state_cost: str,
+    reference: str,
+    decays_weights: bool = False,
+    state: StateOfParams,
+    function: str | None = None,
+    **options: object,
+) -> Optimizer:
+    """An optimizer that a function of optax makes of the learning rate, the weight decay if it takes one, and options.
 
-    return optax.sgd(config.learning_rate)
+    Args:
+        function: its name in optax, where that is not the optimizer's.
+    """
+    function = function or name
 
+    def create(config: TrainConfig) -> optax.GradientTransformation:
+        import optax
 
-def _momentum(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
+        decay = {"weight_decay": config.weight_decay} if decays_weights else {}
+        made: optax.GradientTransformation = attrgetter(function)(optax)(config.learning_rate, **decay, **options)
+        return made
 
-    return optax.sgd(config.learning_rate, momentum=0.9)
-
-
-def _adagrad(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adagrad(config.learning_rate)
-
-
-def _rmsprop(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.rmsprop(config.learning_rate)
-
-
-def _adam(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adam(config.learning_rate)
-
-
-def _adamw(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _adamw_bf16(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adamw(config.learning_rate, weight_decay=config.weight_decay, mu_dtype="bfloat16")
-
-
-def _nadamw(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.nadamw(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _adamax(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adamax(config.learning_rate)
-
-
-def _amsgrad(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.amsgrad(config.learning_rate)
-
-
-def _radam(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.radam(config.learning_rate)
-
-
-def _adabelief(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adabelief(config.learning_rate)
-
-
-def _yogi(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.yogi(config.learning_rate)
-
-
-def _novograd(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.novograd(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _adan(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.adan(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _ademamix(config: TrainConfig) -> optax.GradientTransformation:
-    from optax import contrib
-
-    return contrib.ademamix(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _lion(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.lion(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _lars(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.lars(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _lamb(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.lamb(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _sm3(config: TrainConfig) -> optax.GradientTransformation:
-    import optax
-
-    return optax.sm3(config.learning_rate)
+    given = ("learning_rate", *["weight_decay=weight_decay"] * decays_weights)
+    set_to = (f"{option}={json.dumps(value)}" for option, value in options.items())
+    return Optimizer(
+        name=name,
+        keeps=keeps,
+        state_cost=state_cost,
+        reference=reference,
+        decays_weights=decays_weights,
+        state=state,
+        create=create,
+        code=f"optax.{function}({', '.join((*given, *set_to))})",
+    )
 
 
 def _adafactor(config: TrainConfig) -> optax.GradientTransformation:
@@ -179,12 +101,6 @@ def _muon(config: TrainConfig) -> optax.GradientTransformation:
         adam_weight_decay=config.weight_decay,
         muon_weight_dimension_numbers=matrices,
     )
-
-
-def _schedule_free(config: TrainConfig) -> optax.GradientTransformation:
-    from optax import contrib
-
-    return contrib.schedule_free_adamw(config.learning_rate, weight_decay=config.weight_decay)
 
 
 def _state_of_adafactor(param: ParamLeaf) -> Iterable[StateLeaf]:
@@ -218,188 +134,159 @@ _KINGMA: Final = "Kingma and Ba 2014, Adam: A Method for Stochastic Optimization
 _LOSHCHILOV: Final = "Loshchilov and Hutter 2017, Decoupled Weight Decay Regularization, arXiv:1711.05101"
 
 OPTAX_OPTIMIZERS: Final = (
-    Optimizer(
+    _by_name(
         name="sgd",
         keeps="nothing",
         state_cost="0",
         reference="Robbins and Monro 1951, A Stochastic Approximation Method",
-        decays_weights=False,
         state=state_of(),
-        create=_sgd,
     ),
-    Optimizer(
+    _by_name(
         name="momentum",
         keeps="the momentum",
         state_cost="4",
         reference="Sutskever et al. 2013, On the importance of initialization and momentum in deep learning",
-        decays_weights=False,
         state=state_of(same),
-        create=_momentum,
-        own_code="optax.sgd(learning_rate, momentum=0.9)",
+        function="sgd",
+        momentum=0.9,
     ),
-    Optimizer(
+    _by_name(
         name="adagrad",
         keeps="the sum of squared gradients",
         state_cost="4",
         reference="Duchi et al. 2011, Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
-        decays_weights=False,
         state=state_of(same),
-        create=_adagrad,
     ),
-    Optimizer(
+    _by_name(
         name="rmsprop",
         keeps="the second moment",
         state_cost="4",
         reference="Tieleman and Hinton 2012, Lecture 6.5: RMSProp",
-        decays_weights=False,
         state=state_of(same),
-        create=_rmsprop,
     ),
-    Optimizer(
+    _by_name(
         name="adam",
         keeps=_TWO_MOMENTS,
         state_cost="8",
         reference=_KINGMA,
-        decays_weights=False,
         state=_ADAM,
-        create=_adam,
     ),
-    Optimizer(
+    _by_name(
         name="adamw",
         keeps=_TWO_MOMENTS,
         state_cost="8",
         reference=_LOSHCHILOV,
         decays_weights=True,
         state=_ADAM,
-        create=_adamw,
     ),
-    Optimizer(
+    _by_name(
         name="adamw-bf16",
         keeps="two moments, the first in bfloat16 (mu_dtype)",
         state_cost="6",
         reference=_LOSHCHILOV,
         decays_weights=True,
         state=state_of(bfloat16, same, scalars=(_COUNT,)),
-        create=_adamw_bf16,
-        own_code='optax.adamw(learning_rate, weight_decay=weight_decay, mu_dtype="bfloat16")',
+        function="adamw",
+        mu_dtype="bfloat16",
     ),
-    Optimizer(
+    _by_name(
         name="nadamw",
         keeps=_TWO_MOMENTS,
         state_cost="8",
         reference="Dozat 2016, Incorporating Nesterov Momentum into Adam",
         decays_weights=True,
         state=_ADAM,
-        create=_nadamw,
     ),
-    Optimizer(
+    _by_name(
         name="adamax",
         keeps="the first moment and the largest gradient",
         state_cost="8",
         reference=_KINGMA,
-        decays_weights=False,
         state=_ADAM,
-        create=_adamax,
     ),
-    Optimizer(
+    _by_name(
         name="amsgrad",
         keeps="two moments and the largest second one",
         state_cost="12",
         reference="Reddi et al. 2018, On the Convergence of Adam and Beyond, arXiv:1904.09237",
-        decays_weights=False,
         state=state_of(same, same, same, scalars=(_COUNT,)),
-        create=_amsgrad,
     ),
-    Optimizer(
+    _by_name(
         name="radam",
         keeps=_TWO_MOMENTS,
         state_cost="8",
         reference="Liu et al. 2019, On the Variance of the Adaptive Learning Rate and Beyond, arXiv:1908.03265",
-        decays_weights=False,
         state=_ADAM,
-        create=_radam,
     ),
-    Optimizer(
+    _by_name(
         name="adabelief",
         keeps="the first moment and the variance around it",
         state_cost="8",
         reference="Zhuang et al. 2020, AdaBelief Optimizer, arXiv:2010.07468",
-        decays_weights=False,
         state=_ADAM,
-        create=_adabelief,
     ),
-    Optimizer(
+    _by_name(
         name="yogi",
         keeps=_TWO_MOMENTS,
         state_cost="8",
         reference="Zaheer et al. 2018, Adaptive Methods for Nonconvex Optimization",
-        decays_weights=False,
         state=_ADAM,
-        create=_yogi,
     ),
-    Optimizer(
+    _by_name(
         name="novograd",
         keeps="the first moment, and one second moment for a whole tensor",
         state_cost="4",
         reference="Ginsburg et al. 2019, Training Deep Networks with Stochastic Normalized Gradients, arXiv:1905.11286",
         decays_weights=True,
         state=state_of(same, one_number, scalars=(_COUNT,)),
-        create=_novograd,
     ),
-    Optimizer(
+    _by_name(
         name="adan",
         keeps="three moments and the last gradient",
         state_cost="16",
         reference="Xie et al. 2022, Adan: Adaptive Nesterov Momentum Algorithm, arXiv:2208.06677",
         decays_weights=True,
         state=state_of(same, same, same, same, scalars=(_COUNT,)),
-        create=_adan,
     ),
-    Optimizer(
+    _by_name(
         name="ademamix",
         keeps="a fast and a slow first moment, and the second moment",
         state_cost="12",
         reference="Pagliardini et al. 2024, The AdEMAMix Optimizer: Better, Faster, Older, arXiv:2409.03137",
         decays_weights=True,
         state=state_of(same, same, same, scalars=(_COUNT, _COUNT)),
-        create=_ademamix,
-        own_code="optax.contrib.ademamix(learning_rate, weight_decay=weight_decay)",
+        function="contrib.ademamix",
     ),
-    Optimizer(
+    _by_name(
         name="lion",
         keeps="the first moment",
         state_cost="4",
         reference="Chen et al. 2023, Symbolic Discovery of Optimization Algorithms, arXiv:2302.06675",
         decays_weights=True,
         state=state_of(same, scalars=(_COUNT,)),
-        create=_lion,
     ),
-    Optimizer(
+    _by_name(
         name="lars",
         keeps="the momentum",
         state_cost="4",
         reference="You et al. 2017, Large Batch Training of Convolutional Networks, arXiv:1708.03888",
         decays_weights=True,
         state=state_of(same),
-        create=_lars,
     ),
-    Optimizer(
+    _by_name(
         name="lamb",
         keeps=_TWO_MOMENTS,
         state_cost="8",
         reference="You et al. 2019, Large Batch Optimization for Deep Learning, arXiv:1904.00962",
         decays_weights=True,
         state=_ADAM,
-        create=_lamb,
     ),
-    Optimizer(
+    _by_name(
         name="sm3",
         keeps="the momentum, and a vector for each axis",
         state_cost="4 + 4/rows + 4/columns",
         reference="Anil et al. 2019, Memory-Efficient Adaptive Optimization, arXiv:1901.11150",
-        decays_weights=False,
         state=state_of(_state_of_sm3),
-        create=_sm3,
     ),
     Optimizer(
         name="adafactor",
@@ -410,7 +297,7 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=state_of(_state_of_adafactor, scalars=(_COUNT,)),
         create=_adafactor,
-        own_code="optax.adafactor(learning_rate, weight_decay_rate=learning_rate * weight_decay)",
+        code="optax.adafactor(learning_rate, weight_decay_rate=learning_rate * weight_decay)",
     ),
     Optimizer(
         name="muon",
@@ -420,16 +307,15 @@ OPTAX_OPTIMIZERS: Final = (
         decays_weights=True,
         state=_state_of_muon_once,
         create=_muon,
-        own_code="optax.contrib.muon(learning_rate, weight_decay=weight_decay, adam_weight_decay=weight_decay)",
+        code="optax.contrib.muon(learning_rate, weight_decay=weight_decay, adam_weight_decay=weight_decay)",
     ),
-    Optimizer(
+    _by_name(
         name="schedule-free",
         keeps="the second moment and a second copy of the parameters",
         state_cost="8",
         reference="Defazio et al. 2024, The Road Less Scheduled, arXiv:2405.15682",
         decays_weights=True,
         state=state_of(same, same, scalars=(_COUNT, _COUNT, PARAMS_DTYPE, PARAMS_DTYPE, PARAMS_DTYPE)),
-        create=_schedule_free,
-        own_code="optax.contrib.schedule_free_adamw(learning_rate, weight_decay=weight_decay)",
+        function="contrib.schedule_free_adamw",
     ),
 )

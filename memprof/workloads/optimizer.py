@@ -26,7 +26,7 @@ class Optimizer:
         state: declares the leaves of the state for the leaves of the parameters, exactly.
         create: makes it with the learning rate and weight decay of the configuration. It imports optax when called,
             so that listing optimizers imports no jax.
-        own_code: the expression that makes it, where that is not optax's function of its name.
+        code: the expression that makes it, with a `learning_rate` and, where it decays weights, a `weight_decay`.
     """
 
     name: str
@@ -36,12 +36,7 @@ class Optimizer:
     decays_weights: bool
     state: StateOfParams
     create: Callable[[TrainConfig], optax.GradientTransformation]
-    own_code: str = ""
-
-    @property
-    def code(self) -> str:
-        """The expression that makes it, with a `learning_rate` and, where it decays weights, a `weight_decay`."""
-        return self.own_code or f"optax.{self.name}(learning_rate{', weight_decay=weight_decay' * self.decays_weights})"
+    code: str
 
     @property
     def summary(self) -> str:

@@ -43,5 +43,5 @@ OPTIMIZER = Optimizer(
     decays_weights=True,
     state=state_of(_state, scalars=("int32",)),
     create=create,
-    own_code="memprof.workloads.transformations.adam8bit.adam8bit(learning_rate, weight_decay=weight_decay)",
+    code="memprof.workloads.transformations.adam8bit.adam8bit(learning_rate, weight_decay=weight_decay)",
 )

@@ -57,5 +57,5 @@ OPTIMIZER = Optimizer(
     decays_weights=True,
     state=state_of(_state, scalars=("int32",)),
     create=create,
-    own_code="memprof.workloads.transformations.galore.galore(learning_rate, weight_decay=weight_decay)",
+    code="memprof.workloads.transformations.galore.galore(learning_rate, weight_decay=weight_decay)",
 )
