@@ -14,6 +14,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 
+from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
 from memprof.capture.parallel import default_num_jobs
 from memprof.workloads.side_by_side import Rows, compile_rows
@@ -145,7 +146,7 @@ def _markdown(table: PublishedTable, reports: dict[str, Report]) -> str:
             f"| {row.name} | `{row.techniques}` | {row.published_bytes / _GB:.2f}"
             f" | {report.footprint_bytes / _GB:.2f} | {report.live_peak_bytes / _GB:.2f}"
             f" | {report.footprint_bytes / row.published_bytes:.2f}"
-            f" | {report.categories['unattributed'] / report.footprint_bytes:.2%} |"
+            f" | {report.categories[Category.UNATTRIBUTED] / report.footprint_bytes:.2%} |"
         )
     return "\n".join(lines)
 

@@ -31,7 +31,7 @@ from memprof.reports.formats.html import FORMAT
 
 NUM_REPEATS = 5
 MANY = 20_000
-VIEWPORT = {"width": 1280, "height": 800}
+WIDTH, HEIGHT = 1280, 800
 _NOTE_WHEN_SEEN = """
 window.seconds = {};
 new PerformanceObserver((list) => { window.seconds.text = list.getEntries()[0].startTime / 1000; })
@@ -102,7 +102,7 @@ def open_page(html: str) -> tuple[float | None, float | None]:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         timings = []
         for _ in range(NUM_REPEATS):
-            page = browser.new_page(viewport=VIEWPORT)
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             page.add_init_script(_NOTE_WHEN_SEEN)
             page.goto(path.as_uri())
             while len(seconds := page.evaluate("window.seconds")) < 2:

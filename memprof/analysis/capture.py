@@ -127,5 +127,5 @@ class Capture:
 
     @property
     def num_params(self) -> int:
-        """The number of trainable parameters (elements, not bytes)."""
+        """The number of parameters, frozen ones too (elements, not bytes)."""
         return sum(leaf.num_elements for leaf in self.arguments if leaf.role is Role.PARAMS)

@@ -53,7 +53,7 @@ class Category(StrEnum):
 
 
 CATEGORY_MEANINGS: dict[Category, str] = {
-    Category.PARAMS: "trainable parameters passed to the step",
+    Category.PARAMS: "parameters passed to the step, frozen ones too",
     Category.OPTIMIZER_STATE: "optimizer state passed to the step",
     Category.BATCH: "input data passed to the step",
     Category.OTHER_STATE: "rng keys, counters, statistics and whatever else is passed to the step",

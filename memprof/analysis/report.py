@@ -55,7 +55,7 @@ class ModuleNode:
 
     Attributes:
         path: `layers_0/mlp`; empty for the root.
-        num_params: trainable parameters in it and under it.
+        num_params: elements of the parameters in it and under it.
         params: its own parameter leaves (not its children's), as (name, shape, dtype).
         bytes: sum of `categories`.
     """

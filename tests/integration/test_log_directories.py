@@ -137,8 +137,8 @@ class TestTracedSteps:
         assert 0 < plain < sum(measured["step_seconds"]) * (os.cpu_count() or 1)
 
 
-def test_a_trace_that_is_killed_leaves_no_session(memprof):
-    running = memprof.start(
+def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
+    running = start(
         "trace", "transformer", "--preset", "tiny", "--target", "cpu", "--steps", "1000000", "--logdir", "logs"
     )
     wait_until(lambda: any(memprof.temp_folder.glob("memprof-*/dump/*")))
