@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hlo import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, Step, array, capture_of, f32, tuple_of
+from hlo import Step, capture_of
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, array, f32, tuple_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

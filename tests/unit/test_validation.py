@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hlo import FORWARD, Step, f32
+from hlo import Step
+from hlo_nodes import FORWARD, f32
 from measurements import GPU_RUN, OUT_OF_MEMORY_RUN
 
 from memprof.analysis.capture import Capture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hlo import Computation, Node, Shape, Step, array, f32, tuple_of
+from hlo import Step
+from hlo_nodes import Computation, Node, Shape, array, f32, tuple_of
 
 from memprof.analysis.aliases import Groups
 from memprof.analysis.buffer_table import decode_buffer_table

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hlo import Step, array, f32, tuple_of
+from hlo import Step
+from hlo_nodes import array, f32, tuple_of
 
 from memprof.analysis.buffer_table import (
     Allocation,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hlo import BACKWARD, FORWARD, PLAIN, UNNAMED, Node, Step, array, categories, f32, tuple_of
+from hlo import Step, categories
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, UNNAMED, Node, array, f32, tuple_of
 
 from memprof.analysis.categories import Category, Role
 

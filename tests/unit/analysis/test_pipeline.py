@@ -4,50 +4,24 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
-import pytest
-from hlo import BACKWARD, FORWARD, PLAIN, Step, array, f32, tuple_of
+from added_up_step import added_up_step
+from hlo import Step
+from hlo_nodes import BACKWARD, FORWARD, f32, tuple_of
 from measurements import GPU_RUN
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.measurement import OpTime
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.report import LiveBuffer, ModuleNode
 from memprof.analysis.timeline import Change, PhaseSpan
-from memprof.errors import InternalError, MemprofError
 
 V = f32(4)
 
 
-def _step() -> Step:
-    """A step with donated state, of which every number can be added up by hand.
-
-    Outside the temp block: three arguments of 16 bytes, a constant of 8, a result of 4. In it: h (16 bytes), t (32,
-    dies as soon as dw is made), dw (16), dx (8).
-    """
-    step = Step()
-    line = step.frame("model.py", 12)
-    w = step.argument("params['a']['w']", Role.PARAMS, V, donated=True)
-    w.frame = line  # the line of an argument tells nothing of its own
-    m = step.argument("opt.m['a']['w']", Role.OPTIMIZER_STATE, V, donated=True)
-    x = step.argument("x", Role.BATCH, V)
-    c = step.op("c", "constant", f32(2))
-    h = step.op("h", "multiply", V, [w, x], "jit(step)/jvp(Net)/a/mul", frame=line)
-    t = step.op("t", "dot", f32(8), [h, h], FORWARD)
-    loss = step.op("loss", "reduce", f32(), [t, c], FORWARD)
-    dw = step.op("dw", "multiply", V, [h, x], BACKWARD)
-    step.free(t, after=dw)
-    step.op("dx", "multiply", array("bf16", 4), [h, w], BACKWARD)
-    new_m = step.op("new_m", "add", V, [m, dw], PLAIN, shares=m)
-    new_w = step.op("new_w", "subtract", V, [w, new_m], PLAIN, shares=w)
-    step.result(new_w, new_m, loss)
-    return step
-
-
 def test_every_byte_of_the_footprint_has_a_category() -> None:
-    report = analyze(_step().capture())
+    report = analyze(added_up_step().capture())
     # 3 * 16 + 8 + 4 outside, 16 + 32 + 16 + 8 in the temp block.
     assert report.footprint_bytes == 132
     # t and dw are live together, dx comes later: 72 - 8 bytes of the block are live at the peak.
@@ -77,7 +51,7 @@ def test_every_byte_of_the_footprint_has_a_category() -> None:
 
 
 def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
-    buffers = analyze(_step().capture()).buffers
+    buffers = analyze(added_up_step().capture()).buffers
     assert [buffer.name for buffer in buffers] == [
         "t",
         "params['a']['w']",
@@ -121,7 +95,7 @@ def test_the_module_tree_holds_everything() -> None:
         },
         children=(),
     )
-    root = analyze(_step().capture()).modules
+    root = analyze(added_up_step().capture()).modules
     assert root == ModuleNode(
         path="",
         num_params=4,
@@ -142,7 +116,7 @@ def test_the_module_tree_holds_everything() -> None:
 
 
 def test_the_timeline_tells_what_comes_and_goes() -> None:
-    timeline = analyze(_step().capture()).timeline
+    timeline = analyze(added_up_step().capture()).timeline
     assert timeline.num_positions == 12
     assert timeline.base == {
         Category.PARAMS: 16,
@@ -213,7 +187,7 @@ def test_memory_that_is_taken_again_is_held_twice() -> None:
 
 
 def test_each_temp_buffer_knows_its_two_changes_of_the_timeline() -> None:
-    report = analyze(_step().capture())
+    report = analyze(added_up_step().capture())
     assert {buffer.name: buffer.held for buffer in report.temp_buffers} == {
         "h": (0, 7),
         "t": (1, 3),
@@ -259,7 +233,7 @@ def test_a_step_that_makes_nothing_of_its_own_has_arguments_only() -> None:
 
 
 def test_arguments_that_jit_dropped_cost_nothing() -> None:
-    capture = _step().capture()
+    capture = added_up_step().capture()
     unused = ArgumentLeaf(
         path="params['b']['w']",
         role=Role.PARAMS,
@@ -278,7 +252,7 @@ def test_arguments_that_jit_dropped_cost_nothing() -> None:
 
 
 def test_the_facts_of_the_capture_are_carried_over() -> None:
-    capture = _step().capture()
+    capture = added_up_step().capture()
     report = analyze(capture)
     assert (report.label, report.workload, report.techniques, report.config) == (
         capture.label,
@@ -296,123 +270,13 @@ def test_the_facts_of_the_capture_are_carried_over() -> None:
     assert report.analysis_seconds > 0
 
 
-# Damage
-
-
-@pytest.mark.parametrize("data", [b"no proto", b"\xff" * 40, b"\x0a\x05abc"])
-def test_what_is_no_proto_is_said_to_be_damaged(data: bytes) -> None:
-    with pytest.raises(MemprofError, match=r"cannot be read .* it is damaged: make the capture again"):
-        analyze(replace(_step().capture(), hlo_proto=data))
-
-
-def test_a_proto_cut_off_anywhere_is_an_error() -> None:
-    capture = _step().capture()
-    for length in range(len(capture.hlo_proto)):
-        with pytest.raises(MemprofError):
-            analyze(replace(capture, hlo_proto=capture.hlo_proto[:length]))
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        pytest.param(lambda arguments: arguments[:-1], id="one missing"),
-        pytest.param(lambda arguments: (*arguments, replace(arguments[0], parameter_number=9)), id="one too many"),
-        pytest.param(lambda arguments: (replace(arguments[0], parameter_number=None), *arguments[1:]), id="unused"),
-    ],
-)
-def test_arguments_that_do_not_fit_the_program_are_an_error(edit: Any) -> None:
-    capture = _step().capture()
-    with pytest.raises(InternalError, match="3 parameters"):
-        analyze(replace(capture, arguments=edit(capture.arguments)))
-
-
-def test_an_allocation_that_holds_nothing_is_an_error() -> None:
-    step = _step()
-    proto = step.proto()
-    del proto.buffer_assignment.buffer_allocations[4].assigned[:]
-    with pytest.raises(InternalError, match=r"allocation 4 \(4 bytes\) holds no value"):
-        analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
-
-
-# Conservation: the totals of `_step`, each off by one.
-
-
-@pytest.mark.parametrize(
-    ("field", "what", "here", "compilers"),
-    [
-        ("argument_bytes", "the bytes of the arguments", 48, 49),
-        ("output_bytes", "the bytes of the outputs", 4, 5),
-        ("alias_bytes", "the bytes of the outputs", 4, 3),
-        ("temp_bytes", "the bytes of the temp block", 72, 73),
-        ("peak_memory_bytes", "the live peak", 124, 125),
-    ],
-)
-def test_a_total_that_is_not_the_compilers_is_an_error(field: str, what: str, here: int, compilers: int) -> None:
-    capture = _step().capture()
-    totals = replace(capture.compiler, **{field: getattr(capture.compiler, field) + 1})
-    message = rf"^{what} in the buffer assignment \({here}\) differs from the compiler's total \({compilers}\)"
-    with pytest.raises(InternalError, match=message):
-        analyze(replace(capture, compiler=totals))
-
-
-def test_the_peak_is_not_compared_where_the_compiler_gives_none() -> None:
-    capture = _step().capture()
-    report = analyze(replace(capture, compiler=replace(capture.compiler, peak_memory_bytes=None)))
-    assert report.live_peak_bytes == 124
-
-
-def test_results_in_the_memory_of_the_host_count_in_the_compilers_peak_alone() -> None:
-    step = _step()
-    proto, capture = step.proto(), step.capture()
-    proto.buffer_assignment.buffer_allocations.add(index=6, size=1000, color=5, maybe_live_out=True)
-    totals = replace(capture.compiler, peak_memory_bytes=1124)
-    report = analyze(replace(capture, hlo_proto=proto.SerializeToString(), compiler=totals))
-    assert (report.footprint_bytes, report.live_peak_bytes, report.program.host_bytes) == (132, 124, 1000)
-
-
-# Lasting are 48 of arguments, 4 of results and 8 of constants; the temporaries of the device are 64 at their highest.
-@pytest.mark.parametrize(("host_bytes", "compilers_peak"), [(50, 60 + 64), (64, 60 + 64), (100, 60 + 100)])
-def test_the_compilers_peak_is_of_the_memory_with_the_most_temporaries(host_bytes: int, compilers_peak: int) -> None:
-    proto, capture = _step().proto(), _step().capture()
-    assignment = proto.buffer_assignment
-    name = assignment.heap_simulator_traces[0].events[0].instruction_name
-    buffer = assignment.logical_buffers.add(id=99, size=host_bytes, color=5)
-    buffer.defined_at.CopyFrom(assignment.logical_buffers[-2].defined_at)
-    allocation = assignment.buffer_allocations.add(index=6, size=host_bytes, color=5)
-    allocation.assigned.add(logical_buffer_id=99, offset=0, size=host_bytes)
-    events = assignment.heap_simulator_traces.add().events
-    for kind in (0, 1):
-        events.add(kind=kind, buffer_id=99, instruction_name=name)
-
-    def report_with(peak_bytes: int) -> Report:
-        totals = replace(capture.compiler, peak_memory_bytes=peak_bytes)
-        return analyze(replace(capture, hlo_proto=proto.SerializeToString(), compiler=totals))
-
-    report = report_with(compilers_peak)
-    assert (report.footprint_bytes, report.live_peak_bytes, report.program.host_bytes) == (132, 124, host_bytes)
-    with pytest.raises(InternalError, match="the live peak"):
-        report_with(compilers_peak + 1)
-
-
-def test_a_trace_that_replays_to_another_peak_is_an_error() -> None:
-    step = _step()
-    proto = step.proto()
-    events = proto.buffer_assignment.heap_simulator_traces[0].events
-    del events[-1]
-    assert analyze(replace(step.capture(), hlo_proto=proto.SerializeToString())).live_peak_bytes == 124
-    freed = next(number for number, event in enumerate(events) if event.kind == 1)
-    del events[freed]
-    with pytest.raises(InternalError, match=r"the live peak .* \(132\) .* \(124\)"):
-        analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
-
-
 def test_the_operations_of_a_trace_are_joined_by_name() -> None:
     times = (
         OpTime(name="h", seconds=0.5, num_calls=2),
         OpTime(name="new_w", seconds=0.25, num_calls=2),
         OpTime(name="from elsewhere", seconds=0.125, num_calls=1),
     )
-    capture = replace(_step().capture(), measured=replace(GPU_RUN, op_times=times))
+    capture = replace(added_up_step().capture(), measured=replace(GPU_RUN, op_times=times))
     costs = analyze(capture).op_costs
     assert [(cost.name, cost.seconds, cost.num_calls) for cost in costs] == [
         ("h", 0.5, 2),
@@ -425,11 +289,11 @@ def test_the_operations_of_a_trace_are_joined_by_name() -> None:
     # It updates the parameter in place: that memory is the argument's.
     assert (new_w.phase, new_w.category, new_w.held_bytes) == (Phase.UPDATE, None, 0)
     assert (elsewhere.op, elsewhere.phase, elsewhere.module, elsewhere.category) == ("", Phase.NONE, "", None)
-    assert analyze(_step().capture()).op_costs == ()
+    assert analyze(added_up_step().capture()).op_costs == ()
 
 
 def test_the_timeline_says_which_module_is_at_work() -> None:
-    timeline = analyze(_step().capture()).timeline
+    timeline = analyze(added_up_step().capture()).timeline
     spans = timeline.modules
     assert {span.path for span in spans} == {"a"}
     assert all(0 <= span.start <= span.end < timeline.num_positions for span in spans)

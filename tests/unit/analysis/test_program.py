@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hlo import Step, array, f32, tuple_of, write_shape
+from hlo import Step
+from hlo_nodes import array, f32, tuple_of, write_shape
 
 from memprof.analysis.categories import Role
 from memprof.analysis.hlo_proto import HloProto

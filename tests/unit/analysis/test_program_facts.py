@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hlo import BACKWARD, RECOMPUTED, Step, array, f32, tuple_of
+from hlo import Step
+from hlo_nodes import BACKWARD, RECOMPUTED, array, f32, tuple_of
 
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.pipeline import analyze

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlo import BACKWARD, FORWARD, PLAIN, UNNAMED, Step, array, f32, tuple_of
+from hlo import Step
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, UNNAMED, array, f32, tuple_of
 
 from memprof.analysis.aliases import Groups
 from memprof.analysis.buffer_table import Event, EventKind, Trace, decode_buffer_table

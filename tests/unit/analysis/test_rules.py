@@ -9,21 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hlo import (
-    BACKWARD,
-    FORWARD,
-    PLAIN,
-    RECOMPUTED,
-    UNNAMED,
-    Node,
-    Shape,
-    Step,
-    array,
-    categories,
-    f32,
-    tuple_of,
-    values,
-)
+from hlo import Step, categories, values
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, Shape, array, f32, tuple_of
 
 from memprof.analysis.attribution import attribute, attribution_rules
 from memprof.analysis.categories import Category, Role

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hlo import Step, f32
+from hlo import Step
+from hlo_nodes import f32
 
 from memprof.analysis.program import decode_program
 from memprof.analysis.sources import Sources

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hlo import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, Step, array, f32, tuple_of, values
+from hlo import Step, values
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, array, f32, tuple_of
 
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.dataflow import Origin, Use

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hlo import FORWARD, Step, f32
+from hlo import Step
+from hlo_nodes import FORWARD, f32
 from measurements import CPU_RUN, GPU_RUN
 
 from memprof.analysis.capture import Capture

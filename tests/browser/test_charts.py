@@ -1,0 +1,229 @@
+"""The charts of the HTML report in a real browser: they show what is so, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from comparisons_data import techniques
+from pages import OpenPage, point_at, report_html, shown_positions, staircase, until
+from reports_data import many_buffers
+from transformer_report import transformer
+
+from memprof.reports.format import RenderOptions
+from memprof.reports.formats.html import FORMAT
+from memprof.reports.units import format_bytes
+
+
+def test_hovering_shows_what_is_live_there(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    panel = page.locator("#timeline-panel")
+    assert "8.00 MiB live at position 30 (forward), 4 buffers" in panel.inner_text()
+    page.mouse.move(*point_at(page, "#timeline", 0.255))
+    until(page, "document.querySelector('#timeline-panel').innerText.includes('4.00 MiB live at')")
+    assert [row.split("\t")[0] for row in panel.locator("tbody tr").all_inner_texts()] == [
+        "2.00 MiB",
+        "1.00 MiB",
+        "1.00 MiB",
+    ]
+    assert "net/third" not in panel.inner_text()
+
+
+def test_a_click_pins_a_point_until_it_is_released(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    panel = page.locator("#timeline-panel")
+    page.mouse.click(*point_at(page, "#timeline", 0.755))
+    page.wait_for_selector("#timeline-panel.pinned")
+    assert "pinned: 2.00 MiB live at position 75 (backward), 2 buffers" in panel.inner_text()
+    page.mouse.move(*point_at(page, "#timeline", 0.4))
+    page.wait_for_timeout(200)
+    assert "position 75" in panel.inner_text()
+    page.locator("#timeline-unpin").click()
+    assert "8.00 MiB live at position 30" in panel.inner_text()
+    assert page.locator("#timeline-panel.pinned").count() == 0
+
+
+def test_the_timeline_answers_to_the_keyboard(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    page.locator("#timeline-position").focus()
+    page.keyboard.press("ArrowLeft")
+    assert "pinned: 4.00 MiB live at position 29" in page.locator("#timeline-panel").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#timeline-panel.pinned").count() == 0
+
+
+def test_zooming_into_the_timeline_keeps_what_it_shows_exact(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    start, end = point_at(page, "#timeline", 0.201), point_at(page, "#timeline", 0.399)
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    assert page.locator("#timeline .selection").is_visible()
+    page.mouse.up()
+    assert shown_positions(page, "#timeline") == "positions 20 to 39"
+    assert page.locator("#timeline .selection").is_hidden()
+    page.mouse.move(*point_at(page, "#timeline", 0.99))
+    assert "8.00 MiB live at position 39" in page.locator("#timeline-panel").inner_text()
+    assert page.locator("#timeline-panel.pinned").count() == 0
+    page.mouse.dblclick(*point_at(page, "#timeline", 0.5))
+    assert shown_positions(page, "#timeline") == "positions 0 to 99"
+
+
+@pytest.mark.parametrize("plot", ["#timeline", "#map"])
+def test_a_chart_is_zoomed_and_moved_from_the_keyboard(plot: str, open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    page.locator(f"{plot} .area").focus()
+    for key, shown in (
+        ("+", "25 to 74"),
+        ("+", "38 to 62"),
+        ("ArrowLeft", "32 to 56"),
+        ("-", "20 to 69"),
+        ("0", "0 to 99"),
+    ):
+        page.keyboard.press(key)
+        assert shown_positions(page, plot) == f"positions {shown}"
+
+
+def test_buttons_zoom_and_never_leave_the_program(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    for title, shown in (
+        ("zoom out", "0 to 99"),
+        ("zoom in", "25 to 74"),
+        ("move right", "38 to 87"),
+        ("show all", "0 to 99"),
+    ):
+        page.locator("#timeline").get_by_role("button", name=title).click()
+        assert shown_positions(page, "#timeline") == f"positions {shown}"
+
+
+def test_marks_outside_of_what_is_shown_are_not_drawn(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    page.mouse.click(*point_at(page, "#timeline", 0.4))
+    marks = page.locator("#timeline .peak-mark, #timeline .pin-line")
+    assert marks.count() == 2
+    for key in ("+", "+", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert shown_positions(page, "#timeline") == "positions 50 to 74"
+    assert marks.count() == 0
+
+
+def test_the_map_zooms_into_addresses_too(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    assert page.locator("#map .byte-tick").all_inner_texts()[-1] == "7.00 MiB"
+    start, end = point_at(page, "#map", 0.0, 0.99), point_at(page, "#map", 1.0, 6 / 7)
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+    assert page.locator("#map .byte-tick").all_inner_texts()[-1] == "896 KiB"
+
+
+@pytest.mark.parametrize("make", [staircase, transformer])
+def test_the_highest_point_of_the_chart_is_the_live_peak(make: Any, open_page: OpenPage) -> None:
+    made = make()
+    page = open_page(report_html(made))
+    # The chart is 1.1 times as high as the peak, and drawn in a square of 1000 units, from the top.
+    tops = page.evaluate("[...document.querySelectorAll('#timeline path[data-category]')].map((p) => p.getBBox().y)")
+    assert min(tops) == pytest.approx(1000 * (1 - 1 / 1.1), abs=0.01)
+    assert page.locator("#timeline .peak-mark").inner_text() == f"peak {format_bytes(made.live_peak_bytes)}"
+
+
+def test_a_box_of_the_icicle_zooms_in_and_out(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    second, third = (page.locator("#icicle .box", has_text=re.compile(f"^{name}")) for name in ("second", "third"))
+    assert second.count() == 1
+    third.click()
+    assert second.count() == 0
+    assert page.locator("#icicle .path button").all_inner_texts() == [
+        "live at the peak 8.00 MiB",
+        "net 7.00 MiB",
+        "third 4.00 MiB",
+    ]
+    page.locator("#icicle .path button").first.click()
+    assert second.count() == 1
+
+
+def test_a_box_of_the_icicle_says_what_it_is_made_of(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    page.locator("#icicle .box", has_text=re.compile("^net")).hover()
+    tip = page.locator("#icicle .tip")
+    assert tip.inner_text().split("\n") == ["net", "7.00 MiB, 87.5% of the peak", "Aactivations 7.00 MiB"]
+    page.mouse.move(0, 0)
+    assert tip.is_hidden()
+
+
+def test_the_icicle_answers_to_the_keyboard(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    focused = "document.activeElement.getAttribute('aria-label')"
+    page.locator("#icicle .box").first.focus()
+    assert page.evaluate(focused) == "net, 7.00 MiB"
+    for key, label in (
+        ("ArrowRight", "third, 4.00 MiB"),
+        ("ArrowDown", "second, 2.00 MiB"),
+        ("ArrowLeft", "net, 7.00 MiB"),
+        ("Enter", "third, 4.00 MiB"),
+        ("Escape", "net, 7.00 MiB"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == label
+
+
+def test_the_boxes_of_the_icicle_add_up_to_the_live_peak(open_page: OpenPage) -> None:
+    page = open_page(report_html(many_buffers(2_000)))
+    for _ in range(2):
+        boxes = page.evaluate(
+            "[...document.querySelectorAll('#icicle .box')].map((box) => "
+            "[Number(box.dataset.level), parseFloat(box.style.top), parseFloat(box.style.height)])"
+        )
+        # Without gaps from the top to the bottom, and what is in a box stands beside it.
+        columns = [sorted(each[1:] for each in boxes if each[0] == level) for level in (0, 1)]
+        for column in columns:
+            assert [top for top, _ in column] == pytest.approx([0, *accumulate(h for _, h in column)][:-1], abs=0.01)
+        assert [sum(height for _, height in column) for column in columns] == pytest.approx([100, 100])
+        page.locator("#icicle .box").first.click()
+
+
+def test_what_is_too_low_to_see_is_one_box_that_opens(open_page: OpenPage) -> None:
+    page = open_page(report_html(many_buffers(20_000)))
+    page.locator("#icicle .box").first.click()
+    assert page.locator("#icicle .box").count() < 2_000
+    smaller = page.locator("#icicle .box[aria-label*=' smaller, ']").first
+    number = int(smaller.get_attribute("aria-label").split()[0])
+    smaller.focus()
+    page.keyboard.press("Enter")
+    assert number > 1
+    assert page.locator("#icicle .path button").last.inner_text().startswith(f"{number} smaller")
+
+
+def test_the_address_map_tells_which_buffer_lies_where(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    panel = page.locator("#map-panel")
+    # The third lies at 3 to 7 of 7 MiB, from 30 to 60; the first below 1 MiB, from 10 to 80.
+    page.mouse.move(*point_at(page, "#map", 0.45, 0.2))
+    assert "4.00 MiB f32[1048576]" in panel.inner_text()
+    assert "net/third" in panel.inner_text()
+    page.mouse.move(*point_at(page, "#map", 0.15, 0.95))
+    assert "1.00 MiB f32[262144]" in panel.inner_text()
+
+
+def test_a_legend_lights_up_its_category(open_page: OpenPage) -> None:
+    page = open_page(FORMAT.render_comparison(techniques(), RenderOptions()))
+    legend = page.locator(".legend").first
+    legend.get_by_role("button", name="outputs").click()
+    assert page.locator(".part.lit").count() == page.locator(".part[data-category=outputs]").count() == 6
+    legend.get_by_role("button", name="outputs").click()
+    assert page.locator("[data-only]").count() == 0
+
+
+def test_zooming_keeps_the_lit_category_alone(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    figure = page.locator("figure", has=page.locator("#timeline"))
+    figure.get_by_role("button", name="activations").click()
+    page.locator("#timeline").get_by_role("button", name="zoom in").click()
+    opacities = page.evaluate(
+        "[...document.querySelectorAll('#timeline path[data-category]')].map((path) => "
+        "[path.dataset.category, getComputedStyle(path).opacity])"
+    )
+    assert dict(opacities) == {"params": "0.15", "activations": "1"}
