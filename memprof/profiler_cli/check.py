@@ -10,6 +10,7 @@ import typer
 from memprof.analysis.capture import Capture
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
+from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.exit_codes import ExitCode
 from memprof.profiler_cli.render import print_document, rendering
@@ -93,15 +94,12 @@ def _capture(
     """The capture that was named, or that of a step compiled now."""
     from memprof.capture.capture_file import read_capture
     from memprof.capture.launch import compile_in_child
-    from memprof.capture.targets.resolve import deviceless_target
-    from memprof.workloads.subject import find_subject
 
     if what.endswith(".memprof"):
         return read_capture(Path(what))
-    if target is not None:
-        deviceless_target(target)
-    subject = find_subject(what, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    subject.check(technique)
+    subject = checked_subject(
+        what, technique, preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target
+    )
     with stages(f"check {subject.label}") as stage:
         return compile_in_child(
             subject.builder,

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from memprof.analysis.capture import Capture
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, free_path
 from memprof.profiler_cli.complete import complete_techniques
-from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
-from memprof.profiler_cli.kept_captures import keep_in
-from memprof.profiler_cli.render import print_document, rendering
+from memprof.profiler_cli.fit_value import print_largest_value
+from memprof.profiler_cli.render import rendering
 
 AUTO = "auto"
 
@@ -83,10 +81,8 @@ def fit(
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
-    from memprof.reports.fit_json import fit_object
-    from memprof.reports.views.fit import fit_document
-    from memprof.workloads import fit as fitting
     from memprof.workloads.budget import MemoryRequest
+    from memprof.workloads.fit import FitRequest
     from memprof.workloads.fit_techniques import TechniquesRequest
     from memprof.workloads.subject import find_subject
 
@@ -106,21 +102,10 @@ def fit(
             show=show,
         )
         return
-    field = vary or "batch_size"
-    request = fitting.FitRequest(
-        subject=subject, techniques=techniques, field=field, memory=wanted, multiple_of=multiple_of
+    request = FitRequest(
+        subject=subject, techniques=techniques, field=vary or "batch_size", memory=wanted, multiple_of=multiple_of
     )
-    fitting.check_fit(request)
-
-    def keep(capture: Capture, value: int | None) -> None:
-        if save:
-            keep_in(folder, capture, detail="" if value is None else f"{field}={value}")
-
-    with stages(f"fit {subject.label}") as stage:
-        result = fitting.fit(request, progress=stage, keep=keep, timeout_seconds=timeout)
-    print_document(fit_document(result), fit_object(result), show)
-    if save:
-        say(f"captures written to {folder}")
+    print_largest_value(request, folder=folder if save else None, timeout=timeout, show=show)
 
 
 def _check_together(

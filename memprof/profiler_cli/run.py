@@ -11,6 +11,7 @@ import typer
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import free_path, stem
+from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 
@@ -60,18 +61,14 @@ def run(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import check_writable, write_capture
     from memprof.capture.launch import compile_in_child
-    from memprof.capture.targets.resolve import check_can_run, deviceless_target
-    from memprof.workloads.subject import find_subject
 
     if verify and not advise:
         raise MemprofError("--verify puts advice to the test: give --advise too")
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
-    if target is not None:
-        deviceless_target(target)
-    if steps:
-        check_can_run(target)
-    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    subject.check(technique)  # mistakes come before the work
+    subject = checked_subject(
+        workload, technique,
+        preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target, runs=bool(steps),
+    )  # fmt: skip
     label = f"{subject.label} {'+'.join(technique)}".rstrip()
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)

@@ -9,6 +9,7 @@ import typer
 
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
+from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 from memprof.profiler_cli.viewer import check_can_view, view
@@ -50,16 +51,15 @@ def trace(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.launch import compile_in_child, trace_in_child
-    from memprof.capture.targets.resolve import check_can_run, deviceless_target
+    from memprof.capture.targets.resolve import deviceless_target
     from memprof.capture.xprof_log import check_log_folder, write_compiled_session
-    from memprof.workloads.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width)
     runs = target is None or deviceless_target(target) is None
-    if steps:
-        check_can_run(target)
-    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    subject.check(technique)  # mistakes come before the work
+    subject = checked_subject(
+        workload, technique,
+        preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target, runs=bool(steps),
+    )  # fmt: skip
     if view_it:
         check_can_view()
     check_log_folder(log_folder)

@@ -54,7 +54,7 @@ class FitRequest:
     multiple_of: int | None = None
 
 
-def check_fit(request: FitRequest) -> None:
+def _check(request: FitRequest) -> None:
     """Find the mistakes that can be found before anything is compiled.
 
     Raises:
@@ -87,7 +87,7 @@ def fit(
         MemprofError: a mistake in what was asked for, or the footprint does not depend on the field.
         WorkloadError: a compile failed.
     """
-    check_fit(request)
+    _check(request)
     compiles = _Compiles(request, progress=progress, keep=keep, timeout_seconds=timeout_seconds)
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
     first = compiles.add(None)

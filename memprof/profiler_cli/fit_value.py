@@ -1,0 +1,36 @@
+"""`memprof fit`: the largest value of a field with which a step fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memprof.analysis.capture import Capture
+from memprof.profiler_cli.console import say, stages
+from memprof.profiler_cli.kept_captures import keep_in
+from memprof.profiler_cli.render import Rendering, print_document
+
+if TYPE_CHECKING:
+    from memprof.workloads.fit import FitRequest
+
+
+def print_largest_value(request: FitRequest, *, folder: Path | None, timeout: float | None, show: Rendering) -> None:
+    """Find it and print what was tried.
+
+    Raises:
+        NothingFitsError: not even the smallest value does.
+        MemprofError, WorkloadError: see `fit`.
+    """
+    from memprof.reports.fit_json import fit_object
+    from memprof.reports.views.fit import fit_document
+    from memprof.workloads.fit import fit
+
+    def keep(capture: Capture, value: int | None) -> None:
+        if folder is not None:
+            keep_in(folder, capture, detail="" if value is None else f"{request.field}={value}")
+
+    with stages(f"fit {request.subject.label}") as stage:
+        result = fit(request, progress=stage, keep=keep, timeout_seconds=timeout)
+    print_document(fit_document(result), fit_object(result), show)
+    if folder is not None:
+        say(f"captures written to {folder}")
