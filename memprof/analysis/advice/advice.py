@@ -38,8 +38,8 @@ class Advice:
 
     Attributes:
         rule: the name of the rule that made it.
-        saving_bytes: by how much the footprint would be lower, at most: memory that XLA would need for something new in
-            exchange is not known before it compiles.
+        saving_bytes: by about how much the footprint would be lower. What XLA would need for something new in exchange,
+            and what it would put into another order, is not known before it compiles.
         true_saving_bytes: the same once it was compiled; None where it was not.
         refusal: why it could not be compiled.
     """

@@ -45,10 +45,13 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
 
 
 def _ladder(rungs: list[_Rung]) -> list[_Rung]:
-    """Those that save more than whatever is no dearer, the cheapest first."""
+    """Those that save as much as whatever is no dearer, the cheapest first.
+
+    Where two save the same, something else makes the peak then. The compiler may move that, so the dearer one stays.
+    """
     ladder: list[_Rung] = []
     for rung in sorted(rungs, key=lambda rung: (rung.flops, -rung.saving_bytes)):
-        if not ladder or rung.saving_bytes > ladder[-1].saving_bytes:
+        if not ladder or rung.saving_bytes >= ladder[-1].saving_bytes:
             ladder.append(rung)
     return ladder
 
