@@ -24,7 +24,10 @@ MANIFEST, PROGRAM, SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
 Parts = dict[str, bytes]
 
 _NUMBERS = (0, 1, -1, 2, 7, 2**31 - 1, 2**31, -(2**31), 2**53 + 1, 2**62, 2**63 - 1, -(2**63))
-_TEXTS = ("", "\x1b[31m", "while", "get-tuple-element", "fusion", "tuple", "x" * 70_000, "a(" * 500, "/" * 300, "\u202e", "[0]" * 50)  # fmt: skip
+_TEXTS = (
+    "", "\x1b[31m", "while", "get-tuple-element", "fusion", "tuple", "x" * 70_000, "a(" * 500, "/" * 300, "\u202e",
+    "[0]" * 50,
+)  # fmt: skip
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**63, -(2**63), 10**400, 1.5, -0.0, float("nan"), float("inf"), 1e308, "", "\x1b[2J",
     "x" * 100_000, "9" * 5000, [], {}, [[]], [None], {"": 0}, {"a": {"b": []}},
@@ -203,4 +206,6 @@ def _odd_value(field: Any, value: Any, rng: random.Random) -> Any:
     if field.type == field.TYPE_BYTES:
         return rng.choice([b"", b"\xff", b'"known_trip_count":{"n":"' + b"9" * 5000 + b'"}'])
     bits = 31 if field.cpp_type == field.CPPTYPE_INT32 else 63
-    return max(-(2**bits), min(2**bits - 1, rng.choice([*_NUMBERS, int(value or 0) + 1, int(value or 0) - 1, rng.randrange(60)])))  # fmt: skip
+    number = int(value or 0)
+    odd = rng.choice([*_NUMBERS, number + 1, number - 1, rng.randrange(60)])
+    return max(-(2**bits), min(2**bits - 1, odd))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import struct
@@ -20,7 +21,7 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from memprof.analysis.capture import MAX_OPERATIONS, Capture
 from memprof.analysis.foreign import UnfitError, as_record, clean, open_regular, parse_json, quote
@@ -102,8 +103,7 @@ def read_capture(path: Path) -> Capture:
         MemprofError: there is no such file, or it is no capture, damaged, or of another schema.
     """
     try:
-        with open_regular(path) as file:
-            capture = _read(file, path)
+        capture = _unpack(_content(path), path)
     except FileNotFoundError as error:
         raise MemprofError(f"there is no file {path}; `memprof run` writes captures (*.memprof)") from error
     except IsADirectoryError as error:
@@ -115,10 +115,18 @@ def read_capture(path: Path) -> Capture:
     return dataclasses.replace(capture, file=str(path))
 
 
-def _read(file: BinaryIO, path: Path) -> Capture:
-    _check_directory(file)
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise _DamagedError(f"it has more than {_MAX_FILE_BYTES:,} bytes, and no capture has")
+    return content
+
+
+def _unpack(content: bytes, path: Path) -> Capture:
+    _check_directory(content)
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = archive.infolist()
             manifest_bytes = _read_member(archive, members, _MANIFEST)
             manifest = _parse_manifest(manifest_bytes)
@@ -140,27 +148,21 @@ def _read(file: BinaryIO, path: Path) -> Capture:
     return capture
 
 
-def _check_directory(file: BinaryIO) -> None:
-    """Look at the end of the zip, which says how long its directory is, before `zipfile` reads that into memory.
+def _check_directory(content: bytes) -> None:
+    """Look at the end of the zip, which says how long its directory is, before `zipfile` makes records of that.
 
     Raises:
         _DamagedError: it is no zip as memprof writes it.
     """
-    length = file.seek(0, os.SEEK_END)
-    if length > _MAX_FILE_BYTES:
-        raise _DamagedError(f"it has {length:,} bytes, and no capture has more than {_MAX_FILE_BYTES:,}")
     # The last record, without a comment; before it there may be a record of zip64, which no capture needs.
     record = struct.Struct("<4s4H2IH")
     locator_bytes = 20
-    tail_bytes = min(length, record.size + locator_bytes)
-    file.seek(length - tail_bytes)
-    tail = file.read(tail_bytes)
-    if tail_bytes < record.size:
+    tail = content[-record.size - locator_bytes :]
+    if len(tail) < record.size:
         raise _DamagedError("it is too short")
     signature, *_, num_members, directory_bytes, _, comment_bytes = record.unpack(tail[-record.size :])
     if signature != b"PK\5\6" or comment_bytes or tail[:4] == b"PK\6\7" or num_members > 64 or directory_bytes > 8192:
         raise _DamagedError("it does not end as a capture does, and may have been cut short")
-    file.seek(0)
 
 
 def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str) -> bytes:
@@ -248,8 +250,7 @@ def _read_back(temporary: Path, capture: Capture, path: Path) -> None:
         MemprofError: it is not what was to be written, or nothing that can be read again.
     """
     try:
-        with open_regular(temporary) as file:
-            found = _read(file, path)
+        found = _unpack(_content(temporary), path)
     except _DamagedError as error:
         raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
     if found.hlo_proto != capture.hlo_proto:
