@@ -13,12 +13,17 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
+from memprof.analysis.buffer_table import decode_buffer_table
+from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, ReplayTotals, TargetInfo, Timings
+from memprof.analysis.hlo_proto import parse_proto
+from memprof.analysis.program import Program, decode_program
+from memprof.analysis.replay_totals import totals_of
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.roles.paths import longest_prefix
+from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
 from memprof.capture.toolchain import toolchain
@@ -51,7 +56,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         progress: called with the name of each stage as it begins.
 
     Raises:
-        InternalError: XLA wrote no program.
+        MemprofError: XLA's dump was cut short.
+        InternalError: XLA wrote no program, or one that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
     started = time.perf_counter()
@@ -67,6 +73,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         compiled = _compile(lowered, target, spec.compiler_options, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
+    hlo_proto = _read_dump(dump_folder)
+    program, replay = _check_dump(hlo_proto, dump_folder)
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -81,7 +89,9 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         recomputed_flops=recomputed_flops(flops),
         flops_by_scope=dict(flops),
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
-        hlo_proto=_read_dump(dump_folder),
+        hlo_proto=hlo_proto,
+        replay=replay,
+        source_lines=source_lines_of(program),
     )
     return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
 
@@ -175,3 +185,21 @@ def _read_dump(folder: Path) -> bytes:
             " unset it and try again"
         )
     return programs[0].read_bytes()
+
+
+def _check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, ReplayTotals]:
+    """Decode the program that XLA wrote, before anything is made of it.
+
+    Raises:
+        MemprofError: it was cut short.
+        InternalError: it does not hold together.
+    """
+    try:
+        proto = parse_proto(hlo_proto)
+    except MemprofError as error:
+        raise MemprofError(
+            f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
+            " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
+        ) from error
+    program = decode_program(proto)
+    return program, totals_of(decode_buffer_table(proto, program))
