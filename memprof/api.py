@@ -25,6 +25,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import MemprofError
+from memprof.files import IfTaken
 from memprof.reports.format import RenderOptions
 from memprof.reports.registry import format_named
 from memprof.reports.web.fragment import comparison_fragment, html_fragment
@@ -113,9 +114,8 @@ class Profile:
         Raises:
             MemprofError: the file exists, or cannot be written.
         """
-        path = Path(path)
-        write_capture(self.capture, path, overwrite=overwrite)
-        return path
+        if_taken = IfTaken.REPLACE if overwrite else IfTaken.REFUSE
+        return write_capture(self.capture, Path(path), if_taken=if_taken)
 
     def __str__(self) -> str:
         return str(self.render())

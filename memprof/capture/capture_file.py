@@ -8,67 +8,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
 from memprof.analysis.capture import Capture
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, write_whole
 
 SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 1
 _MANIFEST, _PROGRAM = "manifest.json", "program.hlo.pb"
 
 
-def write_capture(capture: Capture, path: Path, *, overwrite: bool = False) -> None:
+def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.REFUSE) -> Path:
     """Write a capture so that `path` holds all of it or is not touched.
 
     Args:
-        overwrite: replace a file that exists.
+        if_taken: what is done where there is a file of that name.
+
+    Returns:
+        The path that was written.
 
     Raises:
         MemprofError: the file exists, or the folder cannot be written to.
     """
-    check_writable(path, overwrite=overwrite)
     manifest = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **_to_json(capture)}
-    try:
-        # In the same folder, so that the last step is one atomic rename.
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                    archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-                    archive.writestr(_PROGRAM, capture.hlo_proto)
-                file.flush()
-                os.fsync(file.fileno())
-                _set_default_mode(temporary)
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise MemprofError(f"the capture cannot be written to {path}: {error.strerror or error}") from error
 
+    def fill(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+            archive.writestr(_PROGRAM, capture.hlo_proto)
 
-def check_writable(path: Path, *, overwrite: bool) -> None:
-    """Find out before the work starts whether a file can be written.
-
-    Raises:
-        MemprofError: the file exists and must not be overwritten, or its folder is missing or read-only.
-    """
-    if path.is_dir():
-        raise MemprofError(f"{path} is a folder; give the name of a file")
-    if path.exists() and not overwrite:
-        raise MemprofError(f"{path} exists already; choose another name with -o, or overwrite it with --force")
-    if not path.parent.is_dir():
-        raise MemprofError(f"the folder {path.parent} does not exist; create it, or choose another with -o")
-    if not os.access(path.parent, os.W_OK):
-        raise MemprofError(f"the folder {path.parent} cannot be written to; choose another with -o, or use --no-save")
+    return write_whole(path, fill, what="the capture", if_taken=if_taken)
 
 
 def read_capture(path: Path) -> Capture:
@@ -113,13 +88,6 @@ def _check_schema(manifest: Any, path: Path) -> None:
             f"{path} has schema {schema}, but this memprof reads up to {SCHEMA_NAME}/{SCHEMA_VERSION};"
             " read it with a newer memprof (`pip install --upgrade jax-memprof`)"
         )
-
-
-def _set_default_mode(path: Path) -> None:
-    """Give a temporary file, which only its owner may read, the mode of any other new file."""
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)
 
 
 def _to_json(record: Any) -> Any:

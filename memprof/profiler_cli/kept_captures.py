@@ -6,8 +6,8 @@ from pathlib import Path
 
 from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import write_capture
-from memprof.errors import MemprofError
-from memprof.profiler_cli.capture_names import free_path, stem
+from memprof.files import IfTaken, make_folder
+from memprof.profiler_cli.capture_names import stem
 
 
 def keep_in(folder: Path, capture: Capture, *, detail: str = "") -> None:
@@ -19,9 +19,6 @@ def keep_in(folder: Path, capture: Capture, *, detail: str = "") -> None:
     Raises:
         MemprofError: the folder cannot be made, or the capture not be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MemprofError(f"The folder {folder} cannot be made: {error.strerror or error}") from error
+    make_folder(folder)
     name = "-".join(part for part in (stem(capture), detail) if part)
-    write_capture(capture, free_path(folder / f"{name}.memprof"))
+    write_capture(capture, folder / f"{name}.memprof", if_taken=IfTaken.NUMBER)

@@ -14,6 +14,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.resolve import deviceless_target
 from memprof.errors import MemprofError
+from memprof.files import IfTaken
 from memprof.workloads.budget import DEFAULT_RESERVE
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.evidence import verdicts
@@ -97,7 +98,7 @@ def update_baseline(capture: Capture, path: Path) -> None:
         MemprofError: it cannot be written.
     """
     if path.suffix == _CAPTURE_SUFFIX:
-        write_capture(capture, path, overwrite=True)
+        write_capture(capture, path, if_taken=IfTaken.REPLACE)
     else:
         write_baseline(baseline_of(analyze(capture)), path)
 
