@@ -58,7 +58,7 @@ def compare(
     steps: options.Steps = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", min=1, help="Rows at a time, by default as cores and memory allow; 1 with --steps."),
+        typer.Option("--jobs", min=1, max=options.MOST_JOBS, help="Rows at a time, by default as cores and memory allow; 1 with --steps."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the rows' captures.", metavar="FOLDER")

@@ -7,7 +7,7 @@ from pathlib import Path
 from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import write_capture
 from memprof.files import IfTaken, make_folder
-from memprof.profiler_cli.capture_names import stem
+from memprof.profiler_cli.capture_names import file_name, stem
 
 
 def keep_in(folder: Path, capture: Capture, *, detail: str = "") -> None:
@@ -20,5 +20,5 @@ def keep_in(folder: Path, capture: Capture, *, detail: str = "") -> None:
         MemprofError: the folder cannot be made, or the capture not be written.
     """
     make_folder(folder)
-    name = "-".join(part for part in (stem(capture), detail) if part)
+    name = file_name(stem(capture), detail)
     write_capture(capture, folder / f"{name}.memprof", if_taken=IfTaken.NUMBER)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
@@ -63,8 +62,6 @@ def run(
     from memprof.capture.capture_file import write_capture
     from memprof.capture.launch import compile_in_child
 
-    if verify and not advise:
-        raise MemprofError("--verify puts advice to the test: give --advise too")
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     subject = checked_subject(
         workload, technique,
