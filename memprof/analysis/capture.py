@@ -107,6 +107,8 @@ class Capture:
         doubts: sentences about arguments whose role had to be guessed.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         measured: what was measured when the step ran; None where it did not.
+        row: all that decided what the compile gave, as one text; empty where that is not known.
+        inputs: digests of the files that the user's code was made of and read, by path.
     """
 
     label: str
@@ -124,6 +126,8 @@ class Capture:
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
     flops_by_scope: Mapping[str, int] = field(default_factory=dict)
+    row: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_params(self) -> int:

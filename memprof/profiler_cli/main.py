@@ -22,8 +22,7 @@ from memprof.profiler_cli.app import app
 from memprof.profiler_cli.console import finish_streams, prepare_streams, say_error, say_lines
 from memprof.profiler_cli.exit_codes import ExitCode
 
-
-# What the system says where a disk is full or a limit reached: no defect of ours, and nothing that a traceback explains.
+# What the system says where a disk is full or a limit reached: no defect of ours, and no traceback explains it.
 _NOT_OURS = (
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC,
     errno.EPERM, errno.EROFS,

@@ -13,6 +13,7 @@ from typing import Any
 
 from memprof.reports.formats.json import FORMAT as JSON
 from memprof.reports.registry import formats
+from memprof.workloads.user.reference import is_reference
 
 AUTO = "auto"  # the techniques that `fit` is to find
 CAPTURE_SUFFIX = ".memprof"
@@ -65,9 +66,9 @@ def _format(values: Values) -> str:
 
 def _is_data(values: Values) -> bool:
     """Whether the format gives facts and no document: such a format is always whole."""
-    return any(
-        each.name == _format(values) and each.lower is None and each.name != "html" for each in formats()
-    ) or (_format(values) == JSON.name)
+    return any(each.name == _format(values) and each.lower is None and each.name != "html" for each in formats()) or (
+        _format(values) == JSON.name
+    )
 
 
 def _is_picture(values: Values) -> bool:
@@ -116,6 +117,12 @@ ROWS = (
         where=lambda values: not _is_auto(values),
         options=("steps", "jobs"),
         why="is for --techniques auto",
+    ),
+    Row(
+        commands=("check",),
+        where=lambda values: not (values["technique"] or _of_capture(values) or is_reference(values["what"])),
+        options=("require_effect",),
+        why="looks for techniques in the program: name them with -t, or",
     ),
     Row(
         commands=("compare", "fit"),

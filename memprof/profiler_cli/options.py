@@ -73,7 +73,9 @@ Target = Annotated[
 ]  # fmt: skip
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", min=1, max=MOST, help="Also run this many steps on the device that is here, and measure them."),
+    typer.Option(
+        "--steps", min=1, max=MOST, help="Also run this many steps on the device that is here, and measure them."
+    ),
 ]
 CaptureFile = Annotated[Path, typer.Argument(help="A capture that `memprof run` wrote (*.memprof).", metavar="CAPTURE")]
 Format = Annotated[
