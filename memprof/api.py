@@ -9,7 +9,6 @@ memprof.compare({"baseline": before, "remat": after})
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,10 +203,11 @@ def profile_spec(spec: StepSpec, *, target: str | None = None) -> Profile:
     """Like `profile`, of a step with everything that is known about it."""
     from memprof.capture.compile import compile_step
     from memprof.capture.targets.choose import choose_target, spare_missing_devices
+    from memprof.capture.work_folder import work_folder
 
     spare_missing_devices()
-    with tempfile.TemporaryDirectory(prefix="memprof-") as folder:
-        compiled = compile_step(spec, choose_target(target), dump_folder=Path(folder), progress=lambda stage: None)
+    with work_folder() as folder:
+        compiled = compile_step(spec, choose_target(target), dump_folder=folder / "dump", progress=lambda stage: None)
     return Profile(compiled.capture, analyze(compiled.capture))
 
 

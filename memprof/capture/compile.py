@@ -50,7 +50,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         progress: called with the name of each stage as it begins.
 
     Raises:
-        InternalError: XLA wrote no program.
+        MemprofError: XLA could not write its program.
         Exception: whatever the user's function raises while it is traced.
     """
     jitted = _jit(spec, target)
@@ -124,9 +124,7 @@ def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], dump_folde
         MemprofError: XLA has no such option, or it does not take that value.
     """
     try:
-        return lowered.compile(
-            compiler_options={**options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
-        )
+        return lowered.compile(compiler_options={**options, **xla_adapter.dump_options(dump_folder)})
     except Exception as error:  # XLA's own errors have no common type
         reason = xla_adapter.rejected_option(error, options)
         if reason is None:
@@ -149,9 +147,11 @@ def _totals(compiled: jax.stages.Compiled, target: TargetInfo) -> CompilerTotals
 
 def _read_dump(folder: Path) -> bytes:
     programs = list(folder.glob("*_after_optimizations.hlo.pb"))
-    if len(programs) != 1:
-        raise InternalError(
-            f"XLA wrote {len(programs)} optimized programs where one was expected; if XLA_FLAGS sets --xla_dump_...,"
-            " unset it and try again"
+    if not programs:
+        raise MemprofError(
+            f"XLA could not write its program to {folder}: is the disk full, is there a limit on the size of files, or"
+            " does the code change its folder for temporary files?"
         )
+    if len(programs) != 1:
+        raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")
     return programs[0].read_bytes()

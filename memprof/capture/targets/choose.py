@@ -42,8 +42,9 @@ def spare_devices(name: str | None) -> None:
 
 def spare_missing_devices() -> None:
     """Tell JAX not to look for devices where there are none, unless it has looked already: it would complain."""
-    if not has_accelerator_device() and not xla_adapter.has_started_backends():
-        jax.config.update("jax_platforms", "cpu")
+    with xla_adapter.PROCESS_WIDE:
+        if not has_accelerator_device() and not xla_adapter.has_started_backends():
+            jax.config.update("jax_platforms", "cpu")
 
 
 def choose_target(name: str | None) -> ChosenTarget:
