@@ -56,6 +56,11 @@ def choose_target(name: str | None) -> ChosenTarget:
     Raises:
         MemprofError: there is no such target, or what it takes is not installed.
     """
+    with xla_adapter.PROCESS_WIDE:  # JAX starts its backends and registers its plugins
+        return _chosen(name)
+
+
+def _chosen(name: str | None) -> ChosenTarget:
     if name is not None:
         deviceless = deviceless_target(name)
         if deviceless is not None:
