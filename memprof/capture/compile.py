@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import jax
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import abstract_arguments, argument_leaves
+from memprof.capture.deviceless_options import deviceless_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import JittedStep, jit_step
 from memprof.capture.roles.paths import longest_prefix
@@ -65,8 +67,11 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     _place_arguments(spec, lowered, arguments)
     lowered_at = time.perf_counter()
     progress("compiling")
-    with xla_adapter.no_compilation_cache():
-        compiled = _compile(lowered, spec.compiler_options, dump_folder)
+    is_deviceless = target.sharding is not None
+    plugin = xla_adapter.cuda_plugin_version()
+    ours = deviceless_options(target.info, dump_folder, plugin) if is_deviceless else nullcontext({})
+    with xla_adapter.no_compilation_cache(), ours as our_options:
+        compiled = _compile(lowered, spec.compiler_options, our_options, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(traced.jaxpr)
     capture = Capture(
@@ -75,7 +80,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         techniques=spec.techniques,
         config=spec.config,
         target=target.info,
-        toolchain=toolchain(xla_adapter.cuda_plugin_version()),
+        toolchain=toolchain(plugin),
         compiler=_totals(compiled, target.info),
         arguments=arguments,
         doubts=doubts,
@@ -117,21 +122,28 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], dump_folder: Path) -> jax.stages.Compiled:
-    """Compile with a dump.
+def _compile(
+    lowered: jax.stages.Lowered, options: Mapping[str, str], our_options: Mapping[str, str], dump_folder: Path
+) -> jax.stages.Compiled:
+    """Compile with a dump. The step's own options win over ours, and one of ours that this XLA has not is left out.
 
     Raises:
         MemprofError: XLA has no such option, or it does not take that value.
     """
-    try:
-        return lowered.compile(
-            compiler_options={**options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
-        )
-    except Exception as error:  # XLA's own errors have no common type
-        reason = xla_adapter.rejected_option(error, options)
-        if reason is None:
-            raise
-        raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
+    ours = {name: value for name, value in our_options.items() if name not in options}
+    dump = {"xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
+    while True:
+        try:
+            return lowered.compile(compiler_options={**ours, **options, **dump})
+        except Exception as error:  # XLA's own errors have no common type
+            unknown = next((name for name in ours if xla_adapter.rejected_option(error, [name])), None)
+            if unknown is not None:
+                del ours[unknown]
+                continue
+            reason = xla_adapter.rejected_option(error, options)
+            if reason is None:
+                raise
+            raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
 
 
 def _totals(compiled: jax.stages.Compiled, target: TargetInfo) -> CompilerTotals:
