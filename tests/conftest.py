@@ -26,3 +26,13 @@ def browser() -> Iterator[Any]:
     """Chromium as the machine has it. There can be one Playwright in a process at a time, so all tests share it."""
     with open_browser() as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def quick_compiles() -> Iterator[None]:
+    """The CPU's compiler without what takes most of its time: where numbers are looked at, not plans or speed."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
