@@ -59,7 +59,7 @@ def run(
         memprof run transformer --preset tiny --steps 20
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import check_writable, write_capture
+    from memprof.capture.capture_file import check_writable, without_source, write_capture
     from memprof.capture.launch import compile_in_child
 
     if verify and not advise:
@@ -82,6 +82,8 @@ def run(
             progress=stage,
             timeout_seconds=timeout,
         )
+        if not source:
+            capture = without_source(capture)
         if save:
             path = output or free_path(Path(f"{stem(capture)}.memprof"))
             write_capture(capture, path, overwrite=force)

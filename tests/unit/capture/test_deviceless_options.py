@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from memprof.analysis.capture import TargetInfo
 from memprof.capture import compile as compile_module
 from memprof.capture import deviceless_options as module
+from memprof.capture import xla_adapter
 from memprof.capture.deviceless_options import WITHOUT_AUTOTUNING, deviceless_options
 from memprof.errors import MemprofError
 
@@ -89,10 +92,11 @@ def test_too_many_kernels_are_begun_anew(dump: Path, kernels: Path, monkeypatch:
 
 
 class Lowered:
-    """A program of an XLA that knows some options."""
+    """A program of an XLA that knows some options, lowered from a function that was jitted with others."""
 
-    def __init__(self, *known: str) -> None:
+    def __init__(self, *known: str, jitted_with: tuple[str, ...] = ()) -> None:
         self.known = {*known, "xla_dump_to", "xla_dump_hlo_as_proto"}
+        self._lowering = SimpleNamespace(_compiler_options_kvs=tuple((name, "1") for name in jitted_with))
 
     def compile(self, compiler_options: dict[str, Any]) -> dict[str, Any]:
         for name in compiler_options:
@@ -101,18 +105,29 @@ class Lowered:
         return compiler_options
 
 
-def compiled(lowered: Lowered, options: dict[str, str]) -> dict[str, Any]:
-    found: Any = compile_module._compile(lowered, options, WITHOUT_AUTOTUNING, Path("dump"))  # type: ignore[arg-type]
-    return {name: value for name, value in found.items() if not name.startswith("xla_dump")}
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Lowered, dict[str, str]], dict[str, Any]]:
+    """Compiles such a program with options of the step, and says with which ones XLA did it."""
+    monkeypatch.setattr(xla_adapter, "is_lowered_for", lambda lowered, on_device: True)
+    target: Any = SimpleNamespace(on_device=None)
+
+    def compiled(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
+        found = compile_module._compile(lowered, target, options, WITHOUT_AUTOTUNING, Path("dump"))
+        return {name: value for name, value in found.items() if not name.startswith("xla_dump")}
+
+    return compiled
 
 
-def test_the_option_of_a_step_wins() -> None:
-    assert compiled(Lowered("xla_gpu_autotune_level"), {"xla_gpu_autotune_level": "3"}) == {
-        "xla_gpu_autotune_level": "3"
-    }
+def test_the_option_of_a_step_or_of_its_jit_wins(compiled: Callable[..., dict[str, Any]]) -> None:
+    name = "xla_gpu_autotune_level"
+    assert compiled(Lowered(name), {}) == WITHOUT_AUTOTUNING
+    assert compiled(Lowered(name), {name: "3"}) == {name: "3"}
+    assert compiled(Lowered(name, jitted_with=(name,)), {}) == {}
 
 
-def test_an_option_of_ours_that_xla_has_not_is_left_out_and_one_of_a_step_is_told() -> None:
+def test_an_option_of_ours_that_xla_has_not_is_left_out_and_one_of_a_step_is_told(
+    compiled: Callable[..., dict[str, Any]],
+) -> None:
     assert compiled(Lowered("other"), {"other": "1"}) == {"other": "1"}
     with pytest.raises(MemprofError, match="No such compile option: 'other'"):
         compiled(Lowered(), {"other": "1"})
