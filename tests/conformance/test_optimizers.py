@@ -21,7 +21,6 @@ from memprof.workloads.optimizers import __path__ as optimizers_path
 from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.transformations.param_leaves import param_leaves
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 OPTIMIZERS = [pytest.param(optimizer, id=optimizer.name) for optimizer in registry.optimizers()]
 NUM_STEPS = 40
 
