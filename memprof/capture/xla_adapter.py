@@ -274,6 +274,11 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
     return message if is_about_options and any(name in message for name in options) else None
 
 
+def jit_compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """XLA's options that a step was jitted with (jax 0.10.2 to 0.12)."""
+    return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
+
+
 def is_out_of_memory(message: str) -> bool:
     """Whether the runtime's error says that memory ran out (jaxlib 0.10.2 to 0.12)."""
     return message.startswith("RESOURCE_EXHAUSTED")
