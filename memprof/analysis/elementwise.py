@@ -23,6 +23,8 @@ _ELEMENTWISE = LAYOUT | frozenset(
     " round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract tan"
     " tanh xor".split()
 )
+# What XLA repeats beside elementwise operations.
+_REPEATED = frozenset({"broadcast", "slice", "iota", "constant"})
 # What loops stack up, and what they take from a stack: the operand that is moved.
 _MOVED_PIECE = {"dynamic-update-slice": 1, "dynamic-slice": 0}
 
@@ -76,6 +78,7 @@ class Steps:
                 if number == instruction.parameter_number and len(instruction.shape.leaves) == 1:
                     self.size[group] = prod(instruction.shape.leaves[0].dimensions)
         self.all = tuple(self._steps(program))
+        self._twins = _twins(self.all)
 
     def _steps(self, program: Program) -> Iterator[Step]:
         for operation in self.flow.operations:
@@ -133,13 +136,36 @@ class Steps:
                         found.add(step.output)
                 elif step.is_elementwise and step.output not in self.is_minor:
                     self._grow(found, step)
+            found.update(twin for group in tuple(found) for twin in self._twins.get(group, ()))
         return frozenset(found)
 
     def _grow(self, found: set[int], step: Step) -> None:
         alike = self.alike(step)
         if len(alike) == 1 and (alike[0] in found or step.output in found):
             found.update((alike[0], step.output))
+        elif alike and found.issuperset(alike):
+            found.add(step.output)
         elif step.is_backward and any(
             group in found and self.flow.computed_in(group) is not Phase.BACKWARD for group in alike
         ):
             found.update((*alike, step.output))
+
+
+def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:
+    """Groups that hold the same values: XLA repeats cheap operations in each fusion that needs their results."""
+    first: dict[tuple[object, ...], int] = {}
+    known_as: dict[int, int] = {}
+    twins: dict[int, list[int]] = {}
+    for step in steps:
+        if not (step.is_elementwise or step.opcode in _REPEATED):
+            continue
+        instruction = step.instruction
+        inputs = tuple(known_as.get(group, group) for _, group in step.inputs)
+        named = (instruction.op_name, instruction.stack_frame_id)
+        told = (step.opcode, named, instruction.shape.leaves[0], instruction.dimensions, inputs)
+        original = known_as[step.output] = first.setdefault(told, step.output)
+        if original != step.output:
+            alike = twins.setdefault(original, [original])
+            alike.append(step.output)
+            twins[step.output] = alike
+    return twins

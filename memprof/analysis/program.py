@@ -47,8 +47,8 @@ class Instruction:
     """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
 
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
-    `while` runs its body, where the compiler knows. `dimensions` are those that a `reduce` does away with, a `sort` sorts
-    along, or a `broadcast` keeps.
+    `while` runs its body, where the compiler knows. `dimensions` are those that a `reduce` does away with, or that a
+    `sort` sorts along.
     """
 
     name: str

@@ -17,9 +17,7 @@ _HOST_COLOR = 5
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 
 
-def program_facts(
-    program: Program, table: BufferTable, values: Values, *, backward_end: int = -1
-) -> ProgramFacts:
+def program_facts(program: Program, table: BufferTable, values: Values, *, backward_end: int = -1) -> ProgramFacts:
     """Look through the whole program, fused operations included."""
     loops = []
     num_by_name: Counter[str] = Counter()

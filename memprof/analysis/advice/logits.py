@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from memprof.analysis.advice.passing import FLOATS, MADE_IN_PASSES, has_passes, is_square
+from memprof.analysis.advice.passing import FLOATS, MADE_IN_PASSES, has_passes
 from memprof.analysis.advice.residuals import repeated_modules
 from memprof.analysis.categories import Phase
 from memprof.analysis.report import LiveBuffer, Report
@@ -20,7 +20,7 @@ def num_classes(report: Report) -> int | None:
     by_width: dict[int, list[LiveBuffer]] = defaultdict(list)
     for buffer in report.temp_buffers:
         is_array = buffer.category in MADE_IN_PASSES and buffer.dtype in FLOATS and len(buffer.shape) > 1
-        if is_array and not is_square(buffer):
+        if is_array and not buffer.is_of_attention:
             by_width[buffer.shape[-1]].append(buffer)
     widths = sorted(by_width, reverse=True)
     if len(widths) < 2 or widths[0] < _WIDER * widths[1]:
