@@ -38,6 +38,19 @@ def attention_arrays(steps: Steps) -> frozenset[int]:
     return steps.grown(_back_to_scores(steps, told, confirmed)) if confirmed else frozenset()
 
 
+def softmax_arrays(steps: Steps) -> frozenset[int]:
+    """The groups of which exponentials are taken and summed up, as a loss over classes does with its logits."""
+    exponentials: set[int] = set()
+    summed: set[int] = set()
+    for step in steps.all:
+        operand = step.operand(0)
+        if step.opcode == "exponential" or (step.opcode in LAYOUT and operand in exponentials):
+            exponentials.add(step.output)
+        elif step.opcode == "reduce" and operand in exponentials and operand is not None:
+            summed.add(operand)
+    return steps.grown(summed) if summed else frozenset()
+
+
 def _pass_down(steps: Steps, told: dict[int, _Is], confirmed: set[int]) -> bool:
     """Look at each step. Returns whether anything changed.
 

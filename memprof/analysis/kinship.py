@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from memprof.analysis.aliases import called_computations
-from memprof.analysis.attentions import attention_arrays
+from memprof.analysis.attentions import attention_arrays, softmax_arrays
 from memprof.analysis.elementwise import LAYOUT, Steps
 from memprof.analysis.holdings import Holdings
 from memprof.analysis.op_names import Named, named_phase
@@ -24,6 +24,7 @@ class Kinship:
     """See the module's docstring. Groups of `aliases.py`, and a position in program order (-1: no backward pass)."""
 
     of_attention: frozenset[int]
+    of_softmax: frozenset[int]
     stacked: frozenset[int]
     families: dict[int, int]
     backward_end: int
@@ -33,6 +34,7 @@ class Kinship:
         return replace(
             buffer,
             is_of_attention=value.group in self.of_attention,
+            is_of_softmax=value.group in self.of_softmax,
             is_stacked=value.group in self.stacked,
             family=self.families.get(value.group, 0),
         )
@@ -48,6 +50,7 @@ def find_kinship(program: Program, values: Values, order: ProgramOrder, holdings
     }
     return Kinship(
         of_attention=attention_arrays(steps),
+        of_softmax=softmax_arrays(steps),
         stacked=frozenset(steps.stacked),
         families=families(steps, sorted(large, key=lambda group: -large[group])),
         backward_end=_backward_end(program, order),

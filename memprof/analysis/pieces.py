@@ -26,7 +26,7 @@ def families(steps: Steps, arrays: Iterable[int]) -> dict[int, int]:
     seen: set[int] = set()
     number = 0
     for array in arrays:
-        if array in seen:
+        if array in seen or array in steps.is_minor:
             continue
         family = steps.grown([array])
         seen |= family

@@ -31,6 +31,7 @@ class LiveBuffer:
         held: held from the first of these changes of the timeline up to, not including, the second; None for what is
             held throughout. Positions alone do not tell what is live beside what: several changes can share one.
         is_of_attention: it relates queries to keys within an attention (see `attentions.py`).
+        is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
         is_stacked: a loop puts it together, a piece in each turn.
         family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
             for small ones (see `pieces.py`).
@@ -52,6 +53,7 @@ class LiveBuffer:
     offset: int | None
     held: tuple[int, int] | None
     is_of_attention: bool = False
+    is_of_softmax: bool = False
     is_stacked: bool = False
     family: int = 0
 

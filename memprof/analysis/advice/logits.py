@@ -14,7 +14,10 @@ _WIDER = 2  # than whatever else the model computes
 
 
 def num_classes(report: Report) -> int | None:
-    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop."""
+    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
+
+    A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
+    """
     repeated = {path for paths in repeated_modules(report).values() for path in paths}
     lengths = {loop.trip_count for loop in report.program.loops}
     by_width: dict[int, list[LiveBuffer]] = defaultdict(list)
@@ -26,6 +29,8 @@ def num_classes(report: Report) -> int | None:
     if len(widths) < 2 or widths[0] < _WIDER * widths[1]:
         return None
     widest = by_width[widths[0]]
+    if not any(buffer.is_of_softmax for buffer in widest):
+        return None
     if not has_passes(widest) or any(
         buffer.module in repeated or buffer.shape[0] in lengths or "/while/" in buffer.op for buffer in widest
     ):
