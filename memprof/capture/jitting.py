@@ -53,6 +53,7 @@ class TracedStep:
 
     Attributes:
         traced: what JAX made of it: the jaxpr, which leaves are donated.
+        names: of the user's positional arguments.
         arguments: the user's arguments by name.
         paths: where the user's arguments hold the leaves of the program's arguments, in the program's order.
         given: the positional and the keyword arguments of the program, without static ones, with the user's leaves.
@@ -61,6 +62,7 @@ class TracedStep:
     """
 
     traced: Any
+    names: tuple[str, ...]
     arguments: Mapping[str, Any]
     paths: tuple[str, ...]
     given: tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -117,6 +119,7 @@ def trace_step(step: JittedStep, place: Place) -> TracedStep:
         )
     return TracedStep(
         traced=traced,
+        names=step.names,
         arguments=step.arguments,
         paths=tuple(observer.paths),
         given=jax.tree.unflatten(structure, observer.given),
