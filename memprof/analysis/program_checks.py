@@ -18,7 +18,6 @@ from memprof.errors import InternalError
 if TYPE_CHECKING:
     from memprof.analysis.program import Computation, Instruction, Program
 
-MAX_TEXT = 1 << 16  # the characters of a name: XLA joins those of operations that it merges
 _MAX_DIMENSIONS = 64
 
 # What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
@@ -95,24 +94,31 @@ def check_assignment(assignment: Any, program: Program) -> None:
             _require(fits, f"{name} holds a buffer that is larger than it")
             _require(assigned.logical_buffer_id not in placed, "one of its logical buffers lies in two places")
             placed[assigned.logical_buffer_id] = assigned.size
+    elements: dict[int, frozenset[tuple[int, ...]]] = {}
     for buffer in assignment.logical_buffers:
         if buffer.id in placed:
-            _check_buffer(buffer, placed.pop(buffer.id), program)
+            _check_buffer(buffer, placed.pop(buffer.id), program, elements)
     _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
 
 
-def _check_buffer(buffer: Any, placed_bytes: int, program: Program) -> None:
+def _check_buffer(
+    buffer: Any, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
+) -> None:
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
     _require(buffer.size == placed_bytes, f"logical buffer {buffer.id} has another size than its place")
     index = program.instruction_by_id.get(buffer.defined_at.instruction_id)
     _require(index is not None, f"logical buffer {buffer.id} is of an instruction that the program does not have")
     assert index is not None
     place = tuple(buffer.defined_at.shape_index)
-    leaves = program.instructions[index].shape.leaves
     if not place:
         return
-    exists = any(leaf.shape_index[: len(place)] == place for leaf in leaves)
-    _require(exists, f"logical buffer {buffer.id} is of an element that its instruction does not have")
+    if index not in elements:
+        leaves = program.instructions[index].shape.leaves
+        elements[index] = frozenset(
+            leaf.shape_index[:depth] for leaf in leaves for depth in range(1, len(leaf.shape_index) + 1)
+        )
+    known = place in elements[index]
+    _require(known, f"logical buffer {buffer.id} is of an element that its instruction does not have")
 
 
 def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:

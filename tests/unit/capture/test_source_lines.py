@@ -1,0 +1,33 @@
+"""The text of source lines that goes into a capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memprof.capture.source_lines import read_source_lines
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.py"
+    path.write_text("".join(f"\tline_{number} = {number}  \n" for number in range(1, 10)))
+    return str(path)
+
+
+def test_lines_are_kept_with_those_around_them_and_once(model: str) -> None:
+    found = read_source_lines([f"{model}:1", f"{model}:4", f"{model}:5", f"{model}:4"])
+    assert found == {model: {number: f"    line_{number} = {number}" for number in range(1, 8)}}
+
+
+def test_a_file_of_an_installed_package_is_found_by_its_path_in_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(model).parent))
+    assert list(read_source_lines(["model.py:9"])["model.py"]) == [7, 8, 9]
+
+
+def test_what_is_no_line_of_a_python_file_is_left_out(model: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret\n")
+    sources = [f"{secret}:1", f"{tmp_path}:1", "no/such/file.py:1", f"{model}:x", f"{model}:90", "\0.py:1", "nothing"]
+    assert read_source_lines([*sources, "", f"{model}:²", "<string>:1"]) == {}
