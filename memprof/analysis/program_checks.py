@@ -25,8 +25,7 @@ _MAX_DIMENSIONS = 64
 _NUM_OPERANDS = {
     "get-tuple-element": 1, "bitcast": 1, "optimization-barrier": 1, "add-dependency": 1, "domain": 1,
     "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
-    "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1, "copy": 1,
-    "transpose": 1, "reshape": 1, "convert": 1, "broadcast": 1,
+    "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1,
 }  # fmt: skip
 _OPERANDS_WITH_DATA = {
     "dynamic-update-slice": (0, 1), "scatter": (0,), "copy": (0,), "transpose": (0,), "reshape": (0,), "convert": (0,),
@@ -142,7 +141,7 @@ def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]
     _require(len(operands) >= _NUM_OPERANDS.get(opcode, 0), f"{name} lacks an operand")
     num_called = len(operands) - 1 if opcode == "conditional" else _NUM_CALLED.get(opcode, len(instruction.called))
     _require(len(instruction.called) == num_called, f"{name} calls another number of computations than it should")
-    for number in _OPERANDS_WITH_DATA.get(opcode, ()):
+    for number in _OPERANDS_WITH_DATA.get(opcode, ()) if operands else ():
         has_data = bool(operands[number].shape.leaves and instruction.shape.leaves)
         _require(has_data, f"{name} has an operand or a result without data")
     if opcode == "get-tuple-element":
@@ -153,7 +152,7 @@ def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]
         _check_element(instruction, _ELEMENT_OF_RESULT[opcode], name)
 
 
-_CHECKED = frozenset({*_NUM_OPERANDS, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
+_CHECKED = frozenset({*_NUM_OPERANDS, *_OPERANDS_WITH_DATA, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
 
 
 def _check_element(instruction: Instruction, element: int, name: str) -> None:
