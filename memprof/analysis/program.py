@@ -186,7 +186,9 @@ def _instruction(
     message: Any, first_position: int, instruction_by_id: dict[int, int], computation_by_id: dict[int, int]
 ) -> Instruction:
     metadata = message.metadata
-    texts = (message.name, message.opcode, message.custom_call_target, metadata.op_name, metadata.source_file)
+    texts: tuple[str, ...] = (
+        message.name, message.opcode, message.custom_call_target, metadata.op_name, metadata.source_file,
+    )  # fmt: skip
     together = "".join(texts)  # one look at all of them is enough for nearly every instruction
     if len(together) > _MAX_TEXT or not together.isprintable():
         texts = tuple(map(_text, texts))
