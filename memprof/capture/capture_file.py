@@ -18,16 +18,16 @@ import json
 import os
 import re
 import struct
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from memprof.analysis.capture import MAX_OPERATIONS, Capture
 from memprof.analysis.foreign import UnfitError, as_record, clean, open_regular, parse_json, quote
 from memprof.analysis.replay_totals import replay_totals
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, write_whole
 
 SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 2
 _MANIFEST, _PROGRAM, _SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
@@ -44,58 +44,37 @@ class _DamagedError(Exception):
     """Something in the file is not as it was written; the message says what."""
 
 
-def write_capture(capture: Capture, path: Path, *, overwrite: bool = False) -> None:
+def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.REFUSE) -> Path:
     """Write a capture so that `path` holds all of it or is not touched.
 
     What was written is read back before it gets its name.
 
     Args:
-        overwrite: replace a file that exists.
+        if_taken: what is done where there is a file of that name.
+
+    Returns:
+        The path that was written.
 
     Raises:
         MemprofError: the file exists, the folder cannot be written to, or what was written cannot be read.
     """
-    check_writable(path, overwrite=overwrite)
     parts = {_MANIFEST: _manifest(capture), _PROGRAM: capture.hlo_proto}
-    try:
-        # In the same folder, so that the last step is one atomic rename.
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                    for name, content in {**parts, _SUMS: _sums(parts)}.items():
-                        archive.writestr(name, content)
-                file.flush()
-                os.fsync(file.fileno())
-                _set_default_mode(temporary)
-                _read_back(temporary, capture, path)
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise MemprofError(f"the capture cannot be written to {path}: {error.strerror or error}") from error
+
+    def fill(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, content in {**parts, _SUMS: _sums(parts)}.items():
+                archive.writestr(name, content)
+        file.flush()
+        os.fsync(file.fileno())  # what is read back is to be what the disk holds
+        file.seek(0)
+        _check_written(file.read(), capture, path)
+
+    return write_whole(path, fill, what="the capture", if_taken=if_taken)
 
 
 def without_source(capture: Capture) -> Capture:
     """The capture without the text of source lines: for whoever passes it on without the code."""
     return dataclasses.replace(capture, source_lines={})
-
-
-def check_writable(path: Path, *, overwrite: bool) -> None:
-    """Find out before the work starts whether a file can be written.
-
-    Raises:
-        MemprofError: the file exists and must not be overwritten, or its folder is missing or read-only.
-    """
-    if path.is_dir():
-        raise MemprofError(f"{path} is a folder; give the name of a file")
-    if path.exists() and not overwrite:
-        raise MemprofError(f"{path} exists already; choose another name with -o, or overwrite it with --force")
-    if not path.parent.is_dir():
-        raise MemprofError(f"the folder {path.parent} does not exist; create it, or choose another with -o")
-    if not os.access(path.parent, os.W_OK):
-        raise MemprofError(f"the folder {path.parent} cannot be written to; choose another with -o, or use --no-save")
 
 
 def read_capture(path: Path) -> Capture:
@@ -247,25 +226,18 @@ def _sums(parts: dict[str, bytes]) -> bytes:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in parts.items()).encode()
 
 
-def _read_back(temporary: Path, capture: Capture, path: Path) -> None:
+def _check_written(content: bytes, capture: Capture, path: Path) -> None:
     """Read what was written, before it gets its name.
 
     Raises:
         MemprofError: it is not what was to be written, or nothing that can be read again.
     """
     try:
-        found = _unpack(_content(temporary), path)
+        found = _unpack(content, path)
     except _DamagedError as error:
         raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
     if found.hlo_proto != capture.hlo_proto:
         raise MemprofError(f"the capture cannot be written to {path}: what was written is not what is read back")
-
-
-def _set_default_mode(path: Path) -> None:
-    """Give a temporary file, which only its owner may read, the mode of any other new file."""
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)
 
 
 def _to_json(record: Any) -> Any:

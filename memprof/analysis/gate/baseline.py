@@ -17,6 +17,7 @@ from memprof.analysis.categories import Category
 from memprof.analysis.foreign import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, write_whole
 
 SCHEMA = "memprof.baseline/1"
 _NUM_BUFFERS = 100
@@ -77,10 +78,8 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
     Raises:
         MemprofError: the file cannot be written.
     """
-    try:
-        path.write_text(json.dumps({"schema": SCHEMA, **asdict(baseline)}, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise MemprofError(f"the baseline cannot be written to {path}: {error.strerror or error}") from error
+    text = json.dumps({"schema": SCHEMA, **asdict(baseline)}, indent=1) + "\n"
+    write_whole(path, text.encode(), what="the baseline", if_taken=IfTaken.REPLACE)
 
 
 def read_baseline(path: Path) -> Baseline:

@@ -23,8 +23,9 @@ from memprof.analysis.categories import Role
 from memprof.analysis.foreign import quote
 from memprof.analysis.replay_totals import replay_totals
 from memprof.capture import capture_file
-from memprof.capture.capture_file import check_writable, read_capture, without_source, write_capture
+from memprof.capture.capture_file import read_capture, without_source, write_capture
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_writable
 
 
 def _capture(**changes: Any) -> Capture:
@@ -399,7 +400,7 @@ def test_a_file_that_exists_is_kept_unless_asked_otherwise(written: Path) -> Non
     with pytest.raises(MemprofError, match="exists already; choose another name with -o, or overwrite it with --force"):
         write_capture(_capture(label="new"), written)
     assert written.read_bytes() == before
-    write_capture(_capture(label="new"), written, overwrite=True)
+    write_capture(_capture(label="new"), written, if_taken=IfTaken.REPLACE)
     assert read_capture(written).label == "new"
 
 
@@ -449,7 +450,7 @@ def test_a_failure_while_writing_leaves_everything_as_it_was(
 
     monkeypatch.setattr(place, fail)
     with pytest.raises(raised) as caught:
-        write_capture(_capture(), path, overwrite=True)
+        write_capture(_capture(), path, if_taken=IfTaken.REPLACE)
     if raised is MemprofError:
         assert str(caught.value) == f"the capture cannot be written to {path}: {error.strerror}"
     assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == (
