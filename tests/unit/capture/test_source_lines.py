@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from added_up_step import added_up_step
 
+from memprof.capture.capture_file import read_capture
 from memprof.capture.source_lines import read_source_lines
+from memprof.profiler_cli.kept_captures import KeptCaptures
+from memprof.workloads.subject import find_subject
 
 
 @pytest.fixture
@@ -31,3 +36,12 @@ def test_what_is_no_line_of_a_python_file_is_left_out(model: str, tmp_path: Path
     secret.write_text("secret\n")
     sources = [f"{secret}:1", f"{tmp_path}:1", "no/such/file.py:1", f"{model}:x", f"{model}:90", "\0.py:1", "nothing"]
     assert read_source_lines([*sources, "", f"{model}:²", "<string>:1"]) == {}
+
+
+@pytest.mark.parametrize("with_source", [True, False])
+def test_a_folder_of_captures_is_kept_with_or_without_it(tmp_path: Path, with_source: bool) -> None:
+    subject = find_subject("mlp", preset=None, overrides=[], roles=[], arguments=[])
+    capture = replace(added_up_step().capture(), source_lines={"f.py": {1: "secret"}})
+    KeptCaptures(tmp_path, subject, [], with_source=with_source).keep(capture)
+    (path,) = tmp_path.iterdir()
+    assert bool(read_capture(path).source_lines) == with_source
