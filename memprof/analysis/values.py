@@ -202,7 +202,7 @@ class Values:
                 return named[-1]
             for definer in self._flow.definers[group]:
                 definition = self._program.instructions[definer]
-                if definition.opcode in _PASSING_ON:
+                if definition.opcode in _PASSING_ON and definition.operands:
                     position = self._program.instructions[definition.operands[0]].first_position
         return index
 
