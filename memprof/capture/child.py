@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from memprof.capture.hints import hint
+from memprof.capture.inputs import watch_inputs
 from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, RESULT_FILE, TRACE_FOLDER, Job, Message
 from memprof.capture.supervisor import fork_worker
 from memprof.capture.user_traceback import first_line, user_traceback
@@ -119,6 +120,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     progress("importing")
+    inputs = watch_inputs()
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
@@ -140,7 +142,7 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
         lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
     )
     shutil.rmtree(dump_folder, ignore_errors=True)
-    capture = compiled.capture
+    capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())
     if job.num_steps:
         from memprof.capture.run import measure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def compile_in_child(
     """
     job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps)
     with _done(job, progress, timeout_seconds, children) as folder:
-        return read_capture(folder / CAPTURE_FILE)
+        return _made_here(folder)
 
 
 def trace_in_child(
@@ -67,10 +68,15 @@ def trace_in_child(
     """
     job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps, traces=True)
     with _done(job, progress, timeout_seconds, None) as folder:
-        capture = read_capture(folder / CAPTURE_FILE)
+        capture = _made_here(folder)
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
+
+
+def _made_here(folder: Path) -> Capture:
+    """The capture that the child has left: what is wrong with it is no damage to a file, but a defect."""
+    return replace(read_capture(folder / CAPTURE_FILE), file=None)
 
 
 def recomputed_in_child(
