@@ -25,8 +25,9 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.holdings import Holding, Holdings, hold
+from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.op_costs import op_costs
-from memprof.analysis.op_names import ModulePaths, Named, named_phase
+from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.program_facts import program_facts
 from memprof.analysis.program_order import ProgramOrder
@@ -115,7 +116,7 @@ def _analyze(capture: Capture) -> Report:
             values,
             (*holdings.lasting, *holdings.passing),
         ),
-        forward_flops=_forward_flops(capture.flops_by_scope, modules),
+        forward_flops=_forward_flops(capture.flops_by_scope, values),
     )
 
 
@@ -133,12 +134,12 @@ def parse_proto(data: bytes) -> Any:
         ) from error
 
 
-def _forward_flops(by_scope: Mapping[str, int], modules: ModulePaths) -> dict[str, int]:
+def _forward_flops(by_scope: Mapping[str, int], values: Values) -> dict[str, int]:
     flops: Counter[str] = Counter()
     for scope, number in by_scope.items():
         op_name = f"{scope}/"  # the name of an operation ends with its primitive
         if named_phase(op_name) is Named.FORWARD:
-            flops[modules.with_params(op_name)] += number
+            flops[values.module_of_scope(op_name)] += number
     return dict(flops)
 
 

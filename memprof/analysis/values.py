@@ -11,7 +11,8 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase
 from memprof.analysis.dataflow import Dataflow, Origin
 from memprof.analysis.module_flow import ModuleFlow
-from memprof.analysis.op_names import ModulePaths, Named
+from memprof.analysis.module_paths import ModulePaths
+from memprof.analysis.op_names import Named
 from memprof.analysis.program import Instruction, Program
 from memprof.errors import InternalError
 
@@ -67,7 +68,6 @@ class Values:
         self._table = table
         self._arguments = arguments
         self._groups = Groups(program, table)
-        self._modules = modules
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
@@ -85,8 +85,11 @@ class Values:
     def module_of(self, instruction: Instruction) -> str:
         """The module of what an instruction makes; empty where it belongs to none."""
         groups = self._groups.of_instruction(instruction)
-        by_name = self._modules.with_params(instruction.op_name)
-        return by_name or (self._module_flow.module[groups[0]] if groups else "")
+        return self._module_flow.of(groups[0], instruction) if groups else ""
+
+    def module_of_scope(self, op_name: str) -> str:
+        """The module with parameters that the scopes of an op name tell; empty where they tell none."""
+        return self._module_flow.of_scope(op_name)
 
     def of_buffer(self, buffer: LogicalBuffer) -> Value:
         """The value that a logical buffer holds."""
@@ -127,7 +130,7 @@ class Values:
             dtype=leaf.dtype,
             op_name=op_name,
             operation=operation,
-            module=self._modules.with_params(op_name) or self._module_flow.module[group],
+            module=self._module_flow.of(group, self._program.instructions[operation]),
             phase=self._flow.phase(group),
             computed_in=self._flow.computed_in(group),
             origin=self._flow.origin[group],
