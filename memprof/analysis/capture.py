@@ -96,6 +96,19 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFolders:
+    """Where code lay on the machine that made a capture, as absolute paths.
+
+    Attributes:
+        user: the folder that the user worked in, and the folder of his script.
+        standard_library: where Python's own modules are.
+    """
+
+    user: tuple[str, ...] = ()
+    standard_library: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
     """One compiled step. See the module's docstring.
 
@@ -107,6 +120,7 @@ class Capture:
         doubts: sentences about arguments whose role had to be guessed.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         measured: what was measured when the step ran; None where it did not.
+        folders: where the user's code lay; None in captures that do not tell.
     """
 
     label: str
@@ -124,6 +138,7 @@ class Capture:
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
     flops_by_scope: Mapping[str, int] = field(default_factory=dict)
+    folders: CodeFolders | None = None
 
     @property
     def num_params(self) -> int:

@@ -21,7 +21,7 @@ from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
-from memprof.capture.toolchain import toolchain
+from memprof.capture.toolchain import code_folders, toolchain
 from memprof.errors import InternalError, MemprofError
 
 Progress = Callable[[str], None]
@@ -82,6 +82,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         flops_by_scope=dict(flops),
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
         hlo_proto=_read_dump(dump_folder),
+        folders=code_folders(),
     )
     return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
 
