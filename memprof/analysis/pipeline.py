@@ -32,7 +32,7 @@ from memprof.analysis.program import Program, decode_program
 from memprof.analysis.program_facts import program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.sources import Sources
+from memprof.analysis.sources import SourceLines, Sources
 from memprof.analysis.timeline import Change, Timeline
 from memprof.analysis.values import Values
 from memprof.errors import InternalError, MemprofError
@@ -77,7 +77,7 @@ def _analyze(capture: Capture) -> Report:
     check_totals(capture, table, holdings)
 
     changes, held = _changes(holdings)
-    sources = Sources(program)
+    sources = Sources(program, capture.folders)
     lasting = [_live_buffer(holding, None, program, sources) for holding in holdings.lasting]
     temps = [_live_buffer(*pair, program, sources) for pair in zip(holdings.passing, held, strict=True)]
     at_peak = (buffer for buffer, holding in zip(temps, holdings.passing, strict=True) if holding.at_peak)
@@ -156,6 +156,7 @@ def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) ->
 
 def _live_buffer(holding: Holding, held: tuple[int, int] | None, program: Program, sources: Sources) -> LiveBuffer:
     value, claim = holding.value, holding.claim
+    lines = SourceLines("", "") if value.argument else sources.lines(program.instructions[value.operation])
     return LiveBuffer(
         size_bytes=holding.size_bytes,
         shape=value.shape,
@@ -165,7 +166,8 @@ def _live_buffer(holding: Holding, held: tuple[int, int] | None, program: Progra
         module=value.module,
         name=value.name,
         op=value.argument.path if value.argument else value.op_name,
-        source="" if value.argument else sources.line(program.instructions[value.operation]),
+        source=lines.user,
+        library=lines.library,
         rule=claim.rule,
         evidence=claim.evidence,
         start=holding.start,
