@@ -56,6 +56,9 @@ class ModuleFlow:
         for group, number in flow.argument.items():
             self._learn(group, self._owners.module_of_argument[number], _Told.BY_OWNER)
         self._tree_around = self._trees_by_scope()
+        names = {self._op_name(operation) for operation in flow.operations}
+        matches = (match for name in names if (match := paths.match(name)))
+        self._networks = {match.around[:1] for match in matches if match.certain and match.around}
         self._names_tell = any(
             operation.named in (Named.FORWARD, Named.BACKWARD) and self._has_module(self._op_name(operation))
             for operation in flow.operations
@@ -167,10 +170,11 @@ class ModuleFlow:
         module = self._in_network(operation)
         if module:
             return module, _Told.BY_MODULE
-        module = self._paths.plain_scope(op_name)
+        module = self._plain_scope(op_name)
         if module:
             return module, _Told.BY_SCOPE
-        if self._names_tell and operation.named not in (Named.NOTHING, Named.UNPHASED):
+        in_network = plain_scopes(op_name)[:1] in self._networks
+        if self._names_tell and (in_network or operation.named not in (Named.NOTHING, Named.UNPHASED)):
             # It stands outside all modules on purpose, unless it works on the parameters of one itself.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
             return (modules.pop(), _Told.BY_MODULE) if len(modules) == 1 else ("", _Told.NOT)
@@ -191,6 +195,13 @@ class ModuleFlow:
                 if self._told[group] >= _Told.BY_MODULE and _within(self._module[group], "/".join(root)):
                     return module
         return ""
+
+    def _plain_scope(self, op_name: str) -> str:
+        """The outermost scope without parameters that is not the whole network's."""
+        scope = self._paths.plain_scope(op_name)
+        if (scope,) not in self._networks:
+            return scope
+        return next(iter(plain_scopes(op_name)[1:]), "")
 
     def _in_network(self, operation: Operation) -> str:
         """The module of what lies in a network's scope, but in none of its modules with parameters.

@@ -17,7 +17,7 @@ from memprof.analysis.program import Instruction, Program
 from memprof.errors import InternalError
 
 # What the compiler inserts without a name between an operation and the use of its result.
-_PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert", "broadcast"})
+_PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class Value:
         phase: makes the value.
         computed_in: the phase that computes the data, where the one that makes the value only moves them.
         origin, use: sets of bits, see `dataflow.py`.
+        dies_in_forward: nothing of the backward pass runs while it is in memory: a copy of it at most is used there.
         is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
     """
 
@@ -52,6 +53,7 @@ class Value:
     origin: int
     use: int
     is_past_differentiation: bool = False
+    dies_in_forward: bool = False
     argument: ArgumentLeaf | None = None
     is_output: bool = False
     is_constant: bool = False
@@ -177,8 +179,8 @@ class Values:
             makes_data = instruction.opcode not in ALIASING or source in self._program.entry.parameters
             if makes_data and instruction.op_name:
                 return self._moved(source)
-        named = self._named_definers(position)
-        return self._moved(named[-1]) if named else index
+        maker = self._named_maker(position)
+        return index if maker is None else self._moved(maker)
 
     def _moved(self, index: int) -> int:
         """What a loop stacks up is told by the operation that makes it, not by the one that puts it into the stack.
@@ -188,23 +190,25 @@ class Values:
         instruction = self._program.instructions[index]
         if instruction.opcode != "dynamic-update-slice":
             return index
-        position = self._program.instructions[instruction.operands[1]].first_position
+        maker = self._named_maker(self._program.instructions[instruction.operands[1]].first_position)
+        return index if maker is None else maker
+
+    def _named_maker(self, position: int) -> int | None:
+        """The last instruction with an op name that makes the data of a position's group.
+
+        Where none has one, what it is a copy or a conversion of is told by those who made that.
+        """
         seen = set()
         while (group := self._groups.of(position)) not in seen:
             seen.add(group)
-            named = self._named_definers(position)
-            if named:
-                return named[-1]
+            for definer in reversed(self._flow.definers[group]):
+                if self._program.instructions[definer].op_name:
+                    return definer
             for definer in self._flow.definers[group]:
                 definition = self._program.instructions[definer]
                 if definition.opcode in _PASSING_ON:
                     position = self._program.instructions[definition.operands[0]].first_position
-        return index
-
-    def _named_definers(self, position: int) -> list[int]:
-        """The instructions that make the data of a position's group and have an op name."""
-        definers = self._flow.definers[self._groups.of(position)]
-        return [definer for definer in definers if self._program.instructions[definer].op_name]
+        return None
 
     def _sources(self, index: int, position: int) -> Iterator[int]:
         """The instruction itself and, through a fusion's root and what only passes data on, the ones that it is of."""

@@ -308,3 +308,13 @@ def test_a_step_without_gradients_is_all_forward() -> None:
         "copy": Category.FORWARD_TEMPS,
         "y": Category.OUTPUTS,
     }
+
+
+def test_what_is_computed_beside_the_loss_for_a_result_is_explained() -> None:
+    step, w, _, x = _start()
+    dx = step.op("dx", "multiply", V, [w, x], BACKWARD)
+    h = step.op("h", "multiply", V, [w, x], "jit(step)/Net/mul")
+    squares = step.op("squares", "multiply", V, [x, x], PLAIN)
+    step.result(dx, step.op("metric", "add", f32(), [h, squares], PLAIN))
+    found = categories(step)
+    assert (found["h"], found["squares"]) == (Category.FORWARD_TEMPS, Category.FORWARD_TEMPS)
