@@ -249,12 +249,14 @@ class Dataflow:
             of_outputs = 0
             for group in operation.outputs:
                 of_outputs |= use[group]
-            phase = self._phases[operation.outputs[0]] if operation.outputs else Phase.NONE
+            phase = self.phase(operation.outputs[0]) if operation.outputs else Phase.NONE
             if operation.named is Named.NOTHING or phase is Phase.NONE:
                 passed = of_outputs & ~Use.GRADIENT
             else:
                 passed = _PHASE_USE[phase]
-                if instruction.opcode in _LAYOUT or not self._in_memory.issuperset(operation.outputs):
+                if not self._in_memory.issuperset(operation.outputs) or (
+                    instruction.opcode in _LAYOUT and self._phases[operation.outputs[0]] is not Phase.NONE
+                ):
                     # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
                     # keeping their results, and puts off a change of layout until the backward pass needs it: then
                     # what they read is used in the backward pass.
@@ -285,8 +287,12 @@ class Dataflow:
         return [self._program.instructions[index] for index in self.definers[groups[0]]] if groups else []
 
     def _accumulates(self, instruction: Instruction, group: int) -> bool:
-        """Whether an instruction adds to what a loop carries."""
-        operands = (self._program.instructions[operand] for operand in instruction.operands)
+        """Whether an instruction adds to what a loop carries, or brings back what has been added up elsewhere."""
+        operands = [self._program.instructions[operand] for operand in instruction.operands]
+        if instruction.opcode == "copy":
+            return any(
+                each.opcode == "add" and self._accumulates(each, group) for each in self._definers_of(operands[0])
+            )
         return instruction.opcode == "add" and any(group in self._groups.of_instruction(each) for each in operands)
 
     def _is_gradient(

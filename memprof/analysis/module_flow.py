@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from functools import reduce
 from itertools import takewhile
 
 from memprof.analysis.aliases import Groups, called_computations
@@ -165,6 +166,10 @@ class ModuleFlow:
         owner = next((owner for group in operation.outputs if (owner := self._owners.of(group)) is not None), None)
         if owner is not None:
             return self._owners.module_of_argument[owner], _Told.BY_OWNER
+        if any(map(self._owners.is_of_several, operation.outputs)):
+            # XLA puts the weights of layers that read the same input side by side.
+            modules = [self._module[group] for _, group in operation.inputs if self._told[group]]
+            return reduce(_common, modules) if modules else "", _Told.BY_OWNER
         if operation.moved is not None and self._told[operation.moved] >= _Told.BY_MODULE:
             return self._inherited(operation, operation.moved)
         module = self._in_network(operation)
@@ -178,8 +183,13 @@ class ModuleFlow:
             # It stands outside all modules on purpose, unless it works on the parameters of one itself.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
             return (modules.pop(), _Told.BY_MODULE) if len(modules) == 1 else ("", _Told.NOT)
-        source = max((group for _, group in operation.inputs), key=lambda group: self._told[group], default=None)
+        source = max((group for _, group in operation.inputs), key=self._weight, default=None)
         return ("", _Told.NOT) if source is None else self._inherited(operation, source)
+
+    def _weight(self, group: int) -> tuple[int, int]:
+        """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
+        owner = self._owners.of(group)
+        return self._told[group], 0 if owner is None else self._arguments[owner].size_bytes
 
     def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
         """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""

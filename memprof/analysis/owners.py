@@ -44,6 +44,10 @@ class Owners:
         owner = self._owner.get(group, _SEVERAL)
         return None if owner == _SEVERAL else owner
 
+    def is_of_several(self, group: int) -> bool:
+        """Whether a value is made of parameters of several layers, and of nothing else."""
+        return self._owner.get(group) == _SEVERAL
+
     def _pass_down(self) -> bool:
         changed = False
         for operation in self._flow.operations:
