@@ -168,8 +168,8 @@ class ModuleFlow:
             return self._owners.module_of_argument[owner], _Told.BY_OWNER
         if any(map(self._owners.is_of_several, operation.outputs)):
             # XLA puts the weights of layers that read the same input side by side.
-            modules = [self._module[group] for _, group in operation.inputs if self._told[group]]
-            return reduce(_common, modules) if modules else "", _Told.BY_OWNER
+            parts = [self._module[group] for _, group in operation.inputs if self._told[group]]
+            return reduce(_common, parts) if parts else "", _Told.BY_OWNER
         if operation.moved is not None and self._told[operation.moved] >= _Told.BY_MODULE:
             return self._inherited(operation, operation.moved)
         module = self._in_network(operation)

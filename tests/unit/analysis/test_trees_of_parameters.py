@@ -110,3 +110,23 @@ def test_what_each_branch_makes_for_itself_belongs_to_what_their_modules_share()
     step.result(step.op("dx", "negate", V, [step.element(switch, 0)], BACKWARD))
     names = ("made_0", "made_1", "result_0", "result_1")
     assert _modules(step, *names) == ["experts/0", "experts/1", "experts", "experts"]
+
+
+def test_weights_side_by_side_belong_to_what_their_modules_share() -> None:
+    step = Step()
+    first = step.argument("params['a']['q']['w']", Role.PARAMS, V)
+    second = step.argument("params['a']['k']['w']", Role.PARAMS, V)
+    step.argument("params['b']['w']", Role.PARAMS, V)
+    x = step.argument("x", Role.BATCH, f32(8))
+    both = step.op("both", "concatenate", f32(8), [first, second], UNNAMED)
+    step.op("h", "multiply", f32(8), [x, both], "jit(step)/jvp()/dot_general")
+    assert _modules(step, "both", "h") == ["a", "a"]
+
+
+def test_a_layer_belongs_to_its_weights_rather_than_to_their_scale() -> None:
+    step = Step()
+    scale = step.argument("scales['a']['s']", Role.PARAMS, f32())
+    w = step.argument("params['a']['w']", Role.PARAMS, V)
+    x = step.argument("x", Role.BATCH, V)
+    step.op("h", "custom-call", V, [scale, w, x], "jit(step)/jvp()/dot_general")
+    assert _modules(step, "h") == ["params/a"]
