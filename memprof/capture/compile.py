@@ -28,7 +28,7 @@ from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
-from memprof.capture.toolchain import toolchain
+from memprof.capture.toolchain import code_folders, toolchain
 from memprof.errors import InternalError, MemprofError
 
 Progress = Callable[[str], None]
@@ -77,6 +77,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     flops = count_flops(step.traced.jaxpr)
     hlo_proto = _read_dump(dump_folder)
     program, replay = _check_dump(hlo_proto, dump_folder)
+    folders = code_folders()
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -93,7 +94,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
         hlo_proto=hlo_proto,
         replay=replay,
-        source_lines=source_lines_of(program),
+        source_lines=source_lines_of(program, folders),
+        folders=folders,
     )
     return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
 
