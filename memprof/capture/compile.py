@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from memprof.analysis.program import Program, decode_program
 from memprof.analysis.replay_totals import totals_of
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
+from memprof.capture.deviceless_options import deviceless_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.roles.paths import longest_prefix
@@ -57,7 +59,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
 
     Raises:
         MemprofError: XLA could not write its program, or not all of it.
-        InternalError: the program does not hold together.
+        InternalError: XLA wrote a program that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
     started = time.perf_counter()
@@ -69,8 +71,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     _place_arguments(spec, lowered, arguments)
     lowered_at = time.perf_counter()
     progress("compiling")
-    with xla_adapter.no_compilation_cache():
-        compiled = _compile(lowered, target, spec.compiler_options, dump_folder)
+    with xla_adapter.no_compilation_cache(), _our_options(target, dump_folder) as ours:
+        compiled = _compile(lowered, target, spec.compiler_options, ours, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
     hlo_proto = _read_dump(dump_folder)
@@ -146,22 +148,43 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(lowered: jax.stages.Lowered, target: ChosenTarget, options: Mapping[str, str], dump_folder: Path) -> Any:
-    """Compile with a dump.
+def _our_options(target: ChosenTarget, dump_folder: Path) -> AbstractContextManager[Mapping[str, str]]:
+    """XLA's options for a compile that are ours: none where the program may run."""
+    if target.sharding is None:
+        return nullcontext({})
+    return deviceless_options(target.info, dump_folder, xla_adapter.cuda_plugin_version())
+
+
+def _compile(
+    lowered: jax.stages.Lowered,
+    target: ChosenTarget,
+    options: Mapping[str, str],
+    our_options: Mapping[str, str],
+    dump_folder: Path,
+) -> Any:
+    """Compile with a dump. The step's own options win over ours, and one of ours that this XLA has not is left out.
 
     Raises:
         MemprofError: XLA has no such option, or it does not take that value.
     """
-    all_options = {**options, **xla_adapter.dump_options(dump_folder)}
-    try:
-        if xla_adapter.is_lowered_for(lowered, target.on_device):
-            return lowered.compile(compiler_options=all_options)
-        return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
-    except Exception as error:  # XLA's own errors have no common type
-        reason = xla_adapter.rejected_option(error, options)
-        if reason is None:
-            raise
-        raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
+    own_options = xla_adapter.jit_compiler_options(lowered)
+    ours = {name: value for name, value in our_options.items() if name not in {*options, *own_options}}
+    dump = xla_adapter.dump_options(dump_folder)
+    while True:
+        try:
+            if xla_adapter.is_lowered_for(lowered, target.on_device):
+                return lowered.compile(compiler_options={**ours, **options, **dump})
+            all_options = {**ours, **own_options, **options, **dump}
+            return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
+        except Exception as error:  # XLA's own errors have no common type
+            unknown = [name for name in ours if xla_adapter.rejected_option(error, [name])]
+            if unknown:
+                ours = {name: value for name, value in ours.items() if name not in unknown}
+                continue
+            reason = xla_adapter.rejected_option(error, options)
+            if reason is None:
+                raise
+            raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
 
 
 def _totals(compiled: Any, target: TargetInfo) -> CompilerTotals:
@@ -181,8 +204,8 @@ def _read_dump(folder: Path) -> bytes:
     programs = list(folder.glob("*_after_optimizations.hlo.pb"))
     if not programs:
         raise MemprofError(
-            f"XLA could not write its program to {folder}: the disk may be full, files be limited in size (`ulimit -f`),"
-            " or the step's code have removed that folder"
+            f"XLA could not write its program to {folder}: the disk may be full, files be limited in size"
+            " (`ulimit -f`), or the step's code have removed that folder"
         )
     if len(programs) != 1:
         raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")

@@ -20,7 +20,6 @@ from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
-
 # Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
 # compilation cache off and on again, overlapping, leave it off.
@@ -275,6 +274,11 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
     return message if is_about_options and any(name in message for name in options) else None
 
 
+def jit_compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """XLA's options that a step was jitted with (jax 0.10.2 to 0.12)."""
+    return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
+
+
 def is_out_of_memory(message: str) -> bool:
     """Whether the runtime's error says that memory ran out (jaxlib 0.10.2 to 0.12)."""
     return message.startswith("RESOURCE_EXHAUSTED")
@@ -364,18 +368,18 @@ def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
         The `jax.jit` inside.
     """
     attribute = next(attribute for attribute in _INNER_JIT.values() if hasattr(fn, attribute))
+    equinox_jit: Any = sys.modules.get("equinox._jit")
     with PROCESS_WIDE:
         inner = getattr(fn, attribute)
+        is_array = getattr(equinox_jit, "is_array", None)
         object.__setattr__(fn, attribute, replacement)
-        equinox_jit: Any = sys.modules.get("equinox._jit")
-        if equinox_jit is not None:
-            is_array = equinox_jit.is_array
+        if is_array is not None:
             equinox_jit.is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct) or is_array(leaf)
         try:
             yield inner
         finally:
             object.__setattr__(fn, attribute, inner)
-            if equinox_jit is not None:
+            if is_array is not None:
                 equinox_jit.is_array = is_array
 
 
