@@ -206,8 +206,8 @@ def _read_dump(folder: Path) -> bytes:
     programs = list(folder.glob("*_after_optimizations.hlo.pb"))
     if not programs:
         raise MemprofError(
-            f"XLA could not write its program to {folder}: is the disk full, is there a limit on the size of files, or"
-            " does the code change its folder for temporary files?"
+            f"XLA could not write its program to {folder}: the disk may be full, files be limited in size"
+            " (`ulimit -f`), or the step's code have removed that folder"
         )
     if len(programs) != 1:
         raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")
