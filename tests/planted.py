@@ -265,9 +265,3 @@ def state_that_waits(recipe: str = "") -> StepSpec:
         donate_argnums=(0, 1),
         memory_kinds={"state": "pinned_host"} if recipe else {},
     )
-
-
-def scratch_of_products(recipe: str = "") -> StepSpec:
-    spec = _sgd(_of_tanh, _layers(2, 512, 512), _shape(512, 512))
-    options = dict(option.removeprefix("--").split("=") for option in recipe.partition("=")[2].strip('"').split())
-    return StepSpec(spec.fn, spec.args, donate_argnums=(0,), roles=spec.roles, compiler_options=options)
