@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
 from memprof.analysis.op_costs import OpCost
@@ -25,6 +25,8 @@ class LiveBuffer:
         module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
         op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
         source: `file.py:12` of the user's own code, empty where the program does not tell.
+        library: the line of a library beneath it that says most of what it does (`flax/linen/linear.py:271`), empty
+            where there is none.
         rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
         start, end: first and last position in program order at which the buffer is live (end inclusive).
         offset: byte offset in the temp block; None for what lies outside it.
@@ -56,6 +58,7 @@ class LiveBuffer:
     is_of_softmax: bool = False
     is_stacked: bool = False
     family: int = 0
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ class Report:
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
+        source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
     label: str
@@ -178,6 +182,7 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
+    source_lines: SourceLines = field(default_factory=dict)
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:
