@@ -74,7 +74,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
     hlo_proto = _read_dump(dump_folder)
-    program, replay = _check_dump(hlo_proto, dump_folder)
+    program, replay = check_dump(hlo_proto, dump_folder)
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -187,7 +187,7 @@ def _read_dump(folder: Path) -> bytes:
     return programs[0].read_bytes()
 
 
-def _check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, ReplayTotals]:
+def check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, ReplayTotals]:
     """Decode the program that XLA wrote, before anything is made of it.
 
     Raises:
