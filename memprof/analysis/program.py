@@ -53,7 +53,8 @@ class Instruction:
     """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
 
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
-    `while` runs its body, where the compiler knows.
+    `while` runs its body, where the compiler knows. `dimensions` are those that a `reduce` does away with, or that a
+    `sort` sorts along.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Instruction:
     source_line: int
     stack_frame_id: int
     trip_count: int | None
+    dimensions: tuple[int, ...] = ()
 
     @property
     def positions(self) -> range:
@@ -208,6 +210,7 @@ def _instruction(
         source_line=metadata.source_line,
         stack_frame_id=metadata.stack_frame_id,
         trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
+        dimensions=tuple(message.dimensions),
     )
 
 

@@ -25,11 +25,18 @@ class LiveBuffer:
         module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
         op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
         source: `file.py:12` of the user's own code, empty where the program does not tell.
+        library: the line of a library beneath it that says most of what it does (`flax/linen/linear.py:271`), empty
+            where there is none.
         rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
         start, end: first and last position in program order at which the buffer is live (end inclusive).
         offset: byte offset in the temp block; None for what lies outside it.
         held: held from the first of these changes of the timeline up to, not including, the second; None for what is
             held throughout. Positions alone do not tell what is live beside what: several changes can share one.
+        is_of_attention: it relates queries to keys within an attention (see `attentions.py`).
+        is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
+        is_stacked: a loop puts it together, a piece in each turn.
+        family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
+            for small ones (see `pieces.py`).
     """
 
     size_bytes: int
@@ -47,6 +54,11 @@ class LiveBuffer:
     end: int
     offset: int | None
     held: tuple[int, int] | None
+    is_of_attention: bool = False
+    is_of_softmax: bool = False
+    is_stacked: bool = False
+    family: int = 0
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,8 @@ class ProgramFacts:
         host_bytes: bytes in host memory that the step holds, beside the footprint.
         operations: all named operations by scope and phase, in that order.
         library_calls: how many calls of each library function there are (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
+        backward_end: the position in program order of the last operation that does work of the backward pass; -1 where
+            there is none.
     """
 
     num_recomputed_operations: int
@@ -114,6 +128,7 @@ class ProgramFacts:
     host_bytes: int
     operations: tuple[ScopedOperations, ...] = ()
     library_calls: Mapping[str, int] = field(default_factory=dict)
+    backward_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

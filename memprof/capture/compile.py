@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from memprof.analysis.buffer_table import decode_buffer_table
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, ReplayTotals, TargetInfo, Timings
+from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
+from memprof.analysis.checks import check_allocations
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.replay_totals import totals_of
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
+from memprof.capture.deviceless_options import deviceless_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
-from memprof.capture.toolchain import toolchain
+from memprof.capture.toolchain import code_folders, toolchain
 from memprof.errors import InternalError, MemprofError
 
 Progress = Callable[[str], None]
@@ -56,8 +59,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         progress: called with the name of each stage as it begins.
 
     Raises:
-        MemprofError: XLA's dump was cut short.
-        InternalError: XLA wrote no program, or one that does not hold together.
+        MemprofError: XLA could not write its program, or not all of it.
+        InternalError: XLA wrote a program that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
     started = time.perf_counter()
@@ -69,12 +72,15 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     _place_arguments(spec, lowered, arguments)
     lowered_at = time.perf_counter()
     progress("compiling")
-    with xla_adapter.no_compilation_cache():
-        compiled = _compile(lowered, target, spec.compiler_options, dump_folder)
+    with xla_adapter.no_compilation_cache(), _our_options(target, dump_folder) as ours:
+        compiled = _compile(lowered, target, spec.compiler_options, ours, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
     hlo_proto = _read_dump(dump_folder)
-    program, replay = check_dump(hlo_proto, dump_folder)
+    program, table = check_dump(hlo_proto, dump_folder)
+    totals = _totals(compiled, target.info)
+    check_allocations(totals, table)
+    folders = code_folders()
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -82,7 +88,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         config=spec.config,
         target=target.info,
         toolchain=toolchain(xla_adapter.cuda_plugin_version()),
-        compiler=_totals(compiled, target.info),
+        compiler=totals,
         arguments=arguments,
         doubts=doubts,
         flops=flops.total(),
@@ -90,8 +96,9 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         flops_by_scope=dict(flops),
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
         hlo_proto=hlo_proto,
-        replay=replay,
-        source_lines=source_lines_of(program),
+        replay=totals_of(table),
+        source_lines=source_lines_of(program, folders),
+        folders=folders,
     )
     return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
 
@@ -146,22 +153,43 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(lowered: jax.stages.Lowered, target: ChosenTarget, options: Mapping[str, str], dump_folder: Path) -> Any:
-    """Compile with a dump.
+def _our_options(target: ChosenTarget, dump_folder: Path) -> AbstractContextManager[Mapping[str, str]]:
+    """XLA's options for a compile that are ours: none where the program may run."""
+    if target.sharding is None:
+        return nullcontext({})
+    return deviceless_options(target.info, dump_folder, xla_adapter.cuda_plugin_version())
+
+
+def _compile(
+    lowered: jax.stages.Lowered,
+    target: ChosenTarget,
+    options: Mapping[str, str],
+    our_options: Mapping[str, str],
+    dump_folder: Path,
+) -> Any:
+    """Compile with a dump. The step's own options win over ours, and one of ours that this XLA has not is left out.
 
     Raises:
         MemprofError: XLA has no such option, or it does not take that value.
     """
-    all_options = {**options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
-    try:
-        if xla_adapter.is_lowered_for(lowered, target.on_device):
-            return lowered.compile(compiler_options=all_options)
-        return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
-    except Exception as error:  # XLA's own errors have no common type
-        reason = xla_adapter.rejected_option(error, options)
-        if reason is None:
-            raise
-        raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
+    own_options = xla_adapter.jit_compiler_options(lowered)
+    ours = {name: value for name, value in our_options.items() if name not in {*options, *own_options}}
+    dump = xla_adapter.dump_options(dump_folder)
+    while True:
+        try:
+            if xla_adapter.is_lowered_for(lowered, target.on_device):
+                return lowered.compile(compiler_options={**ours, **options, **dump})
+            all_options = {**ours, **own_options, **options, **dump}
+            return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
+        except Exception as error:  # XLA's own errors have no common type
+            unknown = [name for name in ours if xla_adapter.rejected_option(error, [name])]
+            if unknown:
+                ours = {name: value for name, value in ours.items() if name not in unknown}
+                continue
+            reason = xla_adapter.rejected_option(error, options)
+            if reason is None:
+                raise
+            raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
 
 
 def _totals(compiled: Any, target: TargetInfo) -> CompilerTotals:
@@ -179,27 +207,32 @@ def _totals(compiled: Any, target: TargetInfo) -> CompilerTotals:
 
 def _read_dump(folder: Path) -> bytes:
     programs = list(folder.glob("*_after_optimizations.hlo.pb"))
-    if len(programs) != 1:
-        raise InternalError(
-            f"XLA wrote {len(programs)} optimized programs where one was expected; if XLA_FLAGS sets --xla_dump_...,"
-            " unset it and try again"
+    if not programs:
+        raise MemprofError(
+            f"XLA could not write its program to {folder}: is the disk full, is there a limit on the size of files, or"
+            " does the code change its folder for temporary files?"
         )
+    if len(programs) != 1:
+        raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")
     return programs[0].read_bytes()
 
 
-def check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, ReplayTotals]:
+def check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, BufferTable]:
     """Decode the program that XLA wrote, before anything is made of it.
 
     Raises:
         MemprofError: it was cut short.
         InternalError: it does not hold together.
     """
+    cut_short = MemprofError(
+        f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
+        " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
+    )
     try:
         proto = parse_proto(hlo_proto)
     except MemprofError as error:
-        raise MemprofError(
-            f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
-            " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
-        ) from error
+        raise cut_short from error
+    if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
+        raise cut_short
     program = decode_program(proto)
-    return program, totals_of(decode_buffer_table(proto, program))
+    return program, decode_buffer_table(proto, program)

@@ -91,6 +91,7 @@ def test_the_module_tree_holds_everything() -> None:
         categories={
             Category.PARAMS: 16,
             Category.OPTIMIZER_STATE: 16,
+            Category.GRADIENTS: 16,
             Category.ACTIVATIONS: 16,
         },
         children=(),
@@ -246,7 +247,7 @@ def test_arguments_that_jit_dropped_cost_nothing() -> None:
     report = analyze(replace(capture, arguments=(*capture.arguments, unused)))
     assert (report.footprint_bytes, report.num_params) == (132, 10)
     assert [(node.path, node.num_params, node.size_bytes) for node in report.modules.children] == [
-        ("a", 4, 48),
+        ("a", 4, 64),
         ("b", 6, 0),
     ]
 
