@@ -102,6 +102,7 @@ class ArgumentLeaf:
         path: its path in the argument tree, as JAX writes it: `state.params['Dense_0']['kernel']`.
         dtype: JAX's name: `float32`, `bfloat16`, `int32`, `key<fry>`.
         parameter_number: its number in the compiled program; None where jit dropped it because the step never uses it.
+        position: the number of the step's positional argument that it belongs to; None for keyword arguments.
     """
 
     path: Text
@@ -111,6 +112,7 @@ class ArgumentLeaf:
     size_bytes: Bytes
     donated: bool
     parameter_number: Count | None
+    position: Count | None = None
 
     @property
     def num_elements(self) -> int:

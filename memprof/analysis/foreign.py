@@ -4,13 +4,14 @@ Captures and baselines are handed on between machines and people, so nothing in 
 through here once, where it is read: how much of it there is, which types and ranges it has, and what its text may do to
 a terminal. Whatever lies behind takes it as it is.
 
-    data = read_limited(open_regular(path), 1 << 20, path)
+    data = open_regular(path).read(1 << 20)
     record = as_record(parse_json(data), Baseline)
     label = clean("\x1b[31mred")                   # "\\x1b[31mred"
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -63,11 +64,17 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: it cannot be opened; a folder is an `IsADirectoryError`.
     """
     # Opening a pipe that nobody writes to waits for ever without O_NONBLOCK.
-    file = open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)), "rb")  # noqa: SIM115 - the caller closes it
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise MemprofError(f"{path} is no regular file but a device, a pipe or the like; give a file")
-    return file
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise MemprofError(f"{path} is no regular file but a device, a pipe or the like; give a file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def parse_json(data: bytes) -> Any:

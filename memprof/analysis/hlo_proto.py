@@ -33,6 +33,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "metadata": (7, "OpMetadata"),
         "parameter_number": (9, "int64"),
         "tuple_index": (13, "int64"),
+        "dimensions": (14, "int64[]"),
         "custom_call_target": (28, "string"),
         "id": (35, "int64"),
         "operand_ids": (36, "int64[]"),

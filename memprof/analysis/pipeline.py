@@ -22,6 +22,7 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.holdings import Holding, Holdings, hold
+from memprof.analysis.kinship import find_kinship
 from memprof.analysis.op_costs import op_costs
 from memprof.analysis.op_names import ModulePaths, Named, named_phase
 from memprof.analysis.program import Program, decode_program
@@ -83,8 +84,12 @@ def _analyze(capture: Capture) -> Report:
 
     changes, held = _changes(holdings)
     sources = Sources(program)
-    lasting = [_live_buffer(holding, None, program, sources) for holding in holdings.lasting]
-    temps = [_live_buffer(*pair, program, sources) for pair in zip(holdings.passing, held, strict=True)]
+    kinship = find_kinship(program, values, order, holdings)
+    lasting = [kinship.told(_live_buffer(each, None, program, sources), each.value) for each in holdings.lasting]
+    temps = [
+        kinship.told(_live_buffer(each, places, program, sources), each.value)
+        for each, places in zip(holdings.passing, held, strict=True)
+    ]
     at_peak = (buffer for buffer, holding in zip(temps, holdings.passing, strict=True) if holding.at_peak)
     buffers = tuple(sorted([*lasting, *at_peak], key=lambda buffer: -buffer.size_bytes))
     rest = holdings.footprint_bytes - holdings.live_peak_bytes
@@ -112,7 +117,7 @@ def _analyze(capture: Capture) -> Report:
         timeline=_timeline(holdings, changes, order, values),
         arguments=capture.arguments,
         doubts=capture.doubts,
-        program=program_facts(program, table, values),
+        program=program_facts(program, table, values, backward_end=kinship.backward_end),
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(

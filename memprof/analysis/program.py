@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 
 from memprof.analysis.foreign import clean
 from memprof.analysis.hlo_proto import PRIMITIVE_TYPES
-from memprof.analysis.program_checks import MAX_TEXT, check_program, check_shape, check_unique
+from memprof.analysis.program_checks import check_program, check_shape, check_unique
 from memprof.errors import InternalError
 
 _Item = TypeVar("_Item")
 _MAX_ELEMENT_BYTES = 16  # c128
+_MAX_TEXT = 1 << 16  # XLA joins the names of operations that it merges; no rule reads on so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Instruction:
     """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
 
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
-    `while` runs its body, where the compiler knows.
+    `while` runs its body, where the compiler knows. `dimensions` are those that a `reduce` does away with, or that a
+    `sort` sorts along.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Instruction:
     source_line: int
     stack_frame_id: int
     trip_count: int | None
+    dimensions: tuple[int, ...] = ()
 
     @property
     def positions(self) -> range:
@@ -185,21 +188,29 @@ def _instruction(
     message: Any, first_position: int, instruction_by_id: dict[int, int], computation_by_id: dict[int, int]
 ) -> Instruction:
     metadata = message.metadata
+    texts: tuple[str, ...] = (
+        message.name, message.opcode, message.custom_call_target, metadata.op_name, metadata.source_file,
+    )  # fmt: skip
+    together = "".join(texts)  # one look at all of them is enough for nearly every instruction
+    if len(together) > _MAX_TEXT or not together.isprintable():
+        texts = tuple(map(_text, texts))
+    name, opcode, custom_call_target, op_name, source_file = texts
     return Instruction(
-        name=_text(message.name),
-        opcode=_text(message.opcode),
+        name=name,
+        opcode=opcode,
         shape=_shape(message.shape),
         first_position=first_position,
         operands=tuple([instruction_by_id[operand] for operand in message.operand_ids]),
         called=tuple([computation_by_id[called] for called in message.called_computation_ids]),
         parameter_number=message.parameter_number,
         tuple_index=message.tuple_index,
-        custom_call_target=_text(message.custom_call_target),
-        op_name=_text(metadata.op_name),
-        source_file=_text(metadata.source_file),
+        custom_call_target=custom_call_target,
+        op_name=op_name,
+        source_file=source_file,
         source_line=metadata.source_line,
         stack_frame_id=metadata.stack_frame_id,
-        trip_count=_trip_count(message.backend_config) if message.opcode == "while" else None,
+        trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
+        dimensions=tuple(message.dimensions),
     )
 
 
@@ -250,6 +261,5 @@ def _numbered(items: list[_Item], number: int) -> _Item:
 
 def _text(text: str) -> str:
     """A name as it may be shown; see `foreign.clean`."""
-    if len(text) > MAX_TEXT:
-        raise InternalError(f"the program has a name of {len(text):,} characters, where {MAX_TEXT:,} are the most")
+    text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
     return text if text.isprintable() else clean(text)

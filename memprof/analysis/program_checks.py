@@ -18,7 +18,6 @@ from memprof.errors import InternalError
 if TYPE_CHECKING:
     from memprof.analysis.program import Computation, Instruction, Program
 
-MAX_TEXT = 1 << 16  # the characters of a name: XLA joins those of operations that it merges
 _MAX_DIMENSIONS = 64
 
 # What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
@@ -26,8 +25,7 @@ _MAX_DIMENSIONS = 64
 _NUM_OPERANDS = {
     "get-tuple-element": 1, "bitcast": 1, "optimization-barrier": 1, "add-dependency": 1, "domain": 1,
     "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
-    "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1, "copy": 1,
-    "transpose": 1, "reshape": 1, "convert": 1, "broadcast": 1,
+    "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1,
 }  # fmt: skip
 _OPERANDS_WITH_DATA = {
     "dynamic-update-slice": (0, 1), "scatter": (0,), "copy": (0,), "transpose": (0,), "reshape": (0,), "convert": (0,),
@@ -95,24 +93,31 @@ def check_assignment(assignment: Any, program: Program) -> None:
             _require(fits, f"{name} holds a buffer that is larger than it")
             _require(assigned.logical_buffer_id not in placed, "one of its logical buffers lies in two places")
             placed[assigned.logical_buffer_id] = assigned.size
+    elements: dict[int, frozenset[tuple[int, ...]]] = {}
     for buffer in assignment.logical_buffers:
         if buffer.id in placed:
-            _check_buffer(buffer, placed.pop(buffer.id), program)
+            _check_buffer(buffer, placed.pop(buffer.id), program, elements)
     _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
 
 
-def _check_buffer(buffer: Any, placed_bytes: int, program: Program) -> None:
+def _check_buffer(
+    buffer: Any, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
+) -> None:
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
     _require(buffer.size == placed_bytes, f"logical buffer {buffer.id} has another size than its place")
     index = program.instruction_by_id.get(buffer.defined_at.instruction_id)
     _require(index is not None, f"logical buffer {buffer.id} is of an instruction that the program does not have")
     assert index is not None
     place = tuple(buffer.defined_at.shape_index)
-    leaves = program.instructions[index].shape.leaves
     if not place:
         return
-    exists = any(leaf.shape_index[: len(place)] == place for leaf in leaves)
-    _require(exists, f"logical buffer {buffer.id} is of an element that its instruction does not have")
+    if index not in elements:
+        leaves = program.instructions[index].shape.leaves
+        elements[index] = frozenset(
+            leaf.shape_index[:depth] for leaf in leaves for depth in range(1, len(leaf.shape_index) + 1)
+        )
+    known = place in elements[index]
+    _require(known, f"logical buffer {buffer.id} is of an element that its instruction does not have")
 
 
 def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:
@@ -136,7 +141,7 @@ def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]
     _require(len(operands) >= _NUM_OPERANDS.get(opcode, 0), f"{name} lacks an operand")
     num_called = len(operands) - 1 if opcode == "conditional" else _NUM_CALLED.get(opcode, len(instruction.called))
     _require(len(instruction.called) == num_called, f"{name} calls another number of computations than it should")
-    for number in _OPERANDS_WITH_DATA.get(opcode, ()):
+    for number in _OPERANDS_WITH_DATA.get(opcode, ()) if operands else ():
         has_data = bool(operands[number].shape.leaves and instruction.shape.leaves)
         _require(has_data, f"{name} has an operand or a result without data")
     if opcode == "get-tuple-element":
@@ -147,7 +152,7 @@ def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]
         _check_element(instruction, _ELEMENT_OF_RESULT[opcode], name)
 
 
-_CHECKED = frozenset({*_NUM_OPERANDS, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
+_CHECKED = frozenset({*_NUM_OPERANDS, *_OPERANDS_WITH_DATA, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
 
 
 def _check_element(instruction: Instruction, element: int, name: str) -> None:

@@ -57,10 +57,7 @@ def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> 
     Returns:
         Their number; of data that is no such message, some number.
     """
-    fields = {
-        name: {number: kind.removesuffix("[]") for number, kind in declared.values()}
-        for name, declared in messages.items()
-    }
+    fields = {name: _kinds(declared) for name, declared in messages.items()}
     count, place, length = 0, 0, len(data)
     ends: list[tuple[int, dict[int, str]]] = []  # of the messages around
     end, kinds = length, fields[message]
@@ -101,6 +98,11 @@ def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> 
     except IndexError:  # it ends within a number
         pass
     return count
+
+
+def _kinds(fields: Mapping[str, tuple[int, str]]) -> dict[int, str]:
+    """What each field of a message holds, by its number."""
+    return {number: kind.removesuffix("[]") for number, kind in fields.values()}
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

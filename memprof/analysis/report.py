@@ -30,6 +30,11 @@ class LiveBuffer:
         offset: byte offset in the temp block; None for what lies outside it.
         held: held from the first of these changes of the timeline up to, not including, the second; None for what is
             held throughout. Positions alone do not tell what is live beside what: several changes can share one.
+        is_of_attention: it relates queries to keys within an attention (see `attentions.py`).
+        is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
+        is_stacked: a loop puts it together, a piece in each turn.
+        family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
+            for small ones (see `pieces.py`).
     """
 
     size_bytes: int
@@ -47,6 +52,10 @@ class LiveBuffer:
     end: int
     offset: int | None
     held: tuple[int, int] | None
+    is_of_attention: bool = False
+    is_of_softmax: bool = False
+    is_stacked: bool = False
+    family: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +116,8 @@ class ProgramFacts:
         host_bytes: bytes in host memory that the step holds, beside the footprint.
         operations: all named operations by scope and phase, in that order.
         library_calls: how many calls of each library function there are (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
+        backward_end: the position in program order of the last operation that does work of the backward pass; -1 where
+            there is none.
     """
 
     num_recomputed_operations: int
@@ -114,6 +125,7 @@ class ProgramFacts:
     host_bytes: int
     operations: tuple[ScopedOperations, ...] = ()
     library_calls: Mapping[str, int] = field(default_factory=dict)
+    backward_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ def argument_leaves(
     given = _given_roles(roles, paths)
     is_given = [longest_prefix(path, given) is not None for path in paths]
     doubts = [*_untold(leaves, claims, is_given), *_in_doubt(leaves, claims, is_given)]
+    positions = {name: number for number, name in enumerate(step.names)}
     parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(leaves)))}
     infos = jax.tree.leaves(step.traced.args_info)
     return tuple(
@@ -77,6 +78,7 @@ def argument_leaves(
             size_bytes=xla_adapter.argument_bytes(leaf),
             donated=bool(info.donated),
             parameter_number=parameter_numbers.get(flat),
+            position=positions.get(leaf.argument),
         )
         for flat, (leaf, claim, info) in enumerate(zip(leaves, claims, infos, strict=True))
     ), tuple(doubts)

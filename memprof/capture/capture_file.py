@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -35,6 +36,7 @@ _MAX_MEMBER_BYTES = {_MANIFEST: 16 << 20, _PROGRAM: 256 << 20, _SUMS: 1 << 10}
 _MAX_FILE_BYTES = sum(_MAX_MEMBER_BYTES.values())
 # Programs are packed to a fifth or a tenth; what expands much more is made to fill memory.
 _MAX_EXPANSION, _SMALL_BYTES = 100, 1 << 20
+_KEYS, _MAX_KEYS = re.compile(r"[\[./]"), 100  # what keys of an argument's path begin with
 _MAKE_AGAIN = "make it again with `memprof run`"
 
 
@@ -209,6 +211,8 @@ def _check_capture(capture: Capture) -> None:
     for leaf in capture.arguments:
         if not leaf.has_sane_size:
             raise _DamagedError(f"its manifest has an argument of an impossible shape, {quote(leaf.path)}")
+        if len(_KEYS.findall(leaf.path)) > _MAX_KEYS:
+            raise _DamagedError(f"its manifest has an argument nested deeper than any, {quote(leaf.path)}")
 
 
 def _manifest(capture: Capture) -> bytes:

@@ -58,8 +58,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         progress: called with the name of each stage as it begins.
 
     Raises:
-        MemprofError: XLA's dump was cut short.
-        InternalError: XLA wrote no program, or one that does not hold together.
+        MemprofError: XLA could not write its program, or not all of it.
+        InternalError: XLA wrote a program that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
     started = time.perf_counter()
@@ -167,14 +167,15 @@ def _compile(
     Raises:
         MemprofError: XLA has no such option, or it does not take that value.
     """
-    own_options = {*options, *xla_adapter.jit_compiler_options(lowered)}
-    ours = {name: value for name, value in our_options.items() if name not in own_options}
-    dump = {"xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
+    own_options = xla_adapter.jit_compiler_options(lowered)
+    ours = {name: value for name, value in our_options.items() if name not in {*options, *own_options}}
+    dump = xla_adapter.dump_options(dump_folder)
     while True:
         try:
             if xla_adapter.is_lowered_for(lowered, target.on_device):
                 return lowered.compile(compiler_options={**ours, **options, **dump})
-            return xla_adapter.compile_for_device(lowered, target.on_device, {**ours, **options, **dump})
+            all_options = {**ours, **own_options, **options, **dump}
+            return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
         except Exception as error:  # XLA's own errors have no common type
             unknown = [name for name in ours if xla_adapter.rejected_option(error, [name])]
             if unknown:
@@ -201,11 +202,13 @@ def _totals(compiled: Any, target: TargetInfo) -> CompilerTotals:
 
 def _read_dump(folder: Path) -> bytes:
     programs = list(folder.glob("*_after_optimizations.hlo.pb"))
-    if len(programs) != 1:
-        raise InternalError(
-            f"XLA wrote {len(programs)} optimized programs where one was expected; if XLA_FLAGS sets --xla_dump_...,"
-            " unset it and try again"
+    if not programs:
+        raise MemprofError(
+            f"XLA could not write its program to {folder}: is the disk full, is there a limit on the size of files, or"
+            " does the code change its folder for temporary files?"
         )
+    if len(programs) != 1:
+        raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")
     return programs[0].read_bytes()
 
 

@@ -53,6 +53,7 @@ class TracedStep:
 
     Attributes:
         traced: what JAX made of it: the jaxpr, which leaves are donated.
+        names: of the user's positional arguments.
         arguments: the user's arguments by name.
         paths: where the user's arguments hold the leaves of the program's arguments, in the program's order.
         given: the positional and the keyword arguments of the program, without static ones, with the user's leaves.
@@ -61,6 +62,7 @@ class TracedStep:
     """
 
     traced: Any
+    names: tuple[str, ...]
     arguments: Mapping[str, Any]
     paths: tuple[str, ...]
     given: tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -80,9 +82,10 @@ def jit_step(spec: StepSpec) -> JittedStep:
     arguments = {**dict(zip(names, args, strict=True)), **kwargs}
     step = JittedStep(fn=fn, args=args, kwargs=kwargs, names=names, arguments=arguments)
     if not _is_jitted(fn):
-        num_bound = len(args) - len(spec.args)
-        donated = _positions("donate_argnums", spec.donate_argnums, len(spec.args), num_bound)
-        return _jit(step, donated, _positions("static_argnums", spec.static_argnums, len(spec.args), num_bound))
+        num_given = len(spec.args)
+        first = len(args) - num_given  # before these stands what a method is bound to
+        donated = tuple(first + number % num_given for number in spec.donate_argnums)
+        return _jit(step, donated, tuple(first + number % num_given for number in spec.static_argnums))
     if spec.donate_argnums or spec.static_argnums:
         raise MemprofError(
             "the step is jitted already, so donate_argnums and static_argnums belong to its own jit:"
@@ -116,6 +119,7 @@ def trace_step(step: JittedStep, place: Place) -> TracedStep:
         )
     return TracedStep(
         traced=traced,
+        names=step.names,
         arguments=step.arguments,
         paths=tuple(observer.paths),
         given=jax.tree.unflatten(structure, observer.given),
@@ -226,12 +230,10 @@ def several_devices(what: str, num_devices: int) -> MemprofError:
 
 
 def _check_function(fn: Any) -> None:
-    wanted = "give the function that makes one training step"
-    if isinstance(fn, type):
-        raise MemprofError(f"the step is the class {fn.__name__}, and no function: {wanted}")
-    if not callable(fn) or isinstance(fn, (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
-        what = "None" if fn is None else f"of type {type(fn).__name__}"
-        raise MemprofError(f"the step is {what}, and no function: {wanted}")
+    """What is callable, and still no step that can be traced."""
+    if isinstance(fn, (type, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
+        what = f"the class {fn.__name__}" if isinstance(fn, type) else f"{type(fn).__name__.lower()} already"
+        raise MemprofError(f"the step is {what}, but a function was expected: the one that makes one training step")
     if _is_jitted(fn) and not hasattr(fn, "trace") and not _is_of("equinox", fn):
         raise MemprofError(
             "the step is mapped over devices with jax.pmap, and memprof looks at the memory of one: give the function"
@@ -272,14 +274,6 @@ def _names(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[s
         elif kind is not inspect.Parameter.VAR_KEYWORD:
             names.append(name)
     return tuple(names[: len(args)])
-
-
-def _positions(option: str, numbers: tuple[int, ...], num_args: int, num_bound: int) -> tuple[int, ...]:
-    """Where the arguments stand that an option names, behind those that a method is bound to."""
-    for number in numbers:
-        if not -num_args <= number < num_args:
-            raise MemprofError(f"{option} names argument {number}, but the step has {num_args} positional arguments")
-    return tuple(number % num_args + num_bound for number in numbers)
 
 
 def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) -> JittedStep:

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+# Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
+# threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
+# compilation cache off and on again, overlapping, leave it off.
+PROCESS_WIDE = threading.RLock()
 
 
 def deviceless_sharding(target_config: str) -> NamedSharding:
@@ -30,11 +35,12 @@ def deviceless_sharding(target_config: str) -> NamedSharding:
         target_config: the text of a `stream_executor.GpuTargetConfigProto`.
     """
     arguments = {"platform": "cuda", "topology_name": "", "target_config": target_config, "topology": "1x1x1"}
-    try:
-        topology = topologies.get_topology_desc(**arguments)
-    except NotImplementedError:
-        _register_cuda_plugin()
-        topology = topologies.get_topology_desc(**arguments)
+    with PROCESS_WIDE:
+        try:
+            topology = topologies.get_topology_desc(**arguments)
+        except NotImplementedError:
+            _register_cuda_plugin()
+            topology = topologies.get_topology_desc(**arguments)
     return NamedSharding(Mesh(np.array(topology.devices), ("device",)), PartitionSpec())
 
 
@@ -57,17 +63,56 @@ def cuda_folder() -> Path | None:
 
 @contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """Turn the persistent compilation cache off for a while: a hit writes no dump (jax 0.10.2 to 0.12)."""
+    """Turn the persistent compilation cache off for a while: a hit writes no dump (jax 0.10.2 to 0.12).
+
+    One thread at a time, since the switch is that of the process.
+    """
     from jax.experimental.compilation_cache import compilation_cache
 
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
+    with PROCESS_WIDE:
+        before = jax.config.jax_enable_compilation_cache
+        jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", before)
+            compilation_cache.reset_cache()
+
+
+_OTHER_DUMPS = (
+    "xla_dump_compress_protos",
+    "xla_dump_include_timestamp",
+    "xla_dump_hlo_as_text",
+    "xla_dump_hlo_as_long_text",
+    "xla_dump_hlo_as_dot",
+    "xla_dump_hlo_as_html",
+    "xla_dump_hlo_as_url",
+    "xla_dump_hlo_snapshots",
+    "xla_dump_hlo_unoptimized_snapshots",
+    "xla_dump_module_metadata",
+    "xla_dump_fusion_visualization",
+    "xla_dump_latency_hiding_schedule",
+)
+
+
+def dump_options(folder: Path) -> dict[str, str | bool | int]:
+    """The compile options for one dump of the program as a proto, whatever XLA_FLAGS says of dumps.
+
+    An option of a compile stands over the same one in XLA_FLAGS, so each that would keep the proto from being written,
+    change its form or drown it in other files is named (jaxlib 0.10.2 to 0.12).
+    """
+    return {
+        "xla_dump_to": str(folder),
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_hlo_module_re": "",  # every program
+        "xla_dump_hlo_pass_re": "",  # none in the middle of a compile
+        "xla_dump_hlo_pipeline_re": "",
+        "xla_dump_emitter_re": "",
+        "xla_dump_max_hlo_modules": -1,
+        "xla_dump_disable_metadata": False,
+        **dict.fromkeys(_OTHER_DUMPS, False),
+    }
 
 
 @contextmanager
@@ -77,14 +122,15 @@ def full_tracebacks() -> Iterator[None]:
     They decide phases and modules, and a user may have turned them off; they change nothing else.
     """
     wanted = {"jax_include_full_tracebacks_in_locations": True, "jax_traceback_in_locations_limit": 100}
-    before = {name: getattr(jax.config, name) for name in wanted}
-    for name, value in wanted.items():
-        jax.config.update(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
+    with PROCESS_WIDE:
+        before = {name: getattr(jax.config, name) for name in wanted}
+        for name, value in wanted.items():
             jax.config.update(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                jax.config.update(name, value)
 
 
 def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
@@ -228,9 +274,9 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
     return message if is_about_options and any(name in message for name in options) else None
 
 
-def jit_compiler_options(lowered: jax.stages.Lowered) -> tuple[str, ...]:
-    """The names of XLA's options that a step was jitted with (jax 0.10.2 to 0.12)."""
-    return tuple(name for name, _ in getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
+def jit_compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """XLA's options that a step was jitted with (jax 0.10.2 to 0.12)."""
+    return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
 
 
 def is_out_of_memory(message: str) -> bool:
@@ -322,18 +368,19 @@ def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
         The `jax.jit` inside.
     """
     attribute = next(attribute for attribute in _INNER_JIT.values() if hasattr(fn, attribute))
-    inner = getattr(fn, attribute)
-    object.__setattr__(fn, attribute, replacement)
     equinox_jit: Any = sys.modules.get("equinox._jit")
-    if equinox_jit is not None:
-        is_array = equinox_jit.is_array
-        equinox_jit.is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct) or is_array(leaf)
-    try:
-        yield inner
-    finally:
-        object.__setattr__(fn, attribute, inner)
-        if equinox_jit is not None:
-            equinox_jit.is_array = is_array
+    with PROCESS_WIDE:
+        inner = getattr(fn, attribute)
+        is_array = getattr(equinox_jit, "is_array", None)
+        object.__setattr__(fn, attribute, replacement)
+        if is_array is not None:
+            equinox_jit.is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct) or is_array(leaf)
+        try:
+            yield inner
+        finally:
+            object.__setattr__(fn, attribute, inner)
+            if is_array is not None:
+                equinox_jit.is_array = is_array
 
 
 def _register_cuda_plugin() -> None:

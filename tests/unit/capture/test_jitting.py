@@ -120,11 +120,11 @@ def test_bound_methods() -> None:
 @pytest.mark.parametrize(
     ("fn", "sentence"),
     [
-        ("a text", "the step is of type str, and no function"),
-        (None, "the step is None, and no function"),
-        (Trainer, "the step is the class Trainer, and no function"),
+        ("a text", r"the step is 'a text' \(str\), but a function was expected"),
+        (None, "the step is None, but a function was expected"),
+        (Trainer, "the step is the class Trainer, but a function was expected"),
         (jax.pmap(lambda x: x), "mapped over devices with jax.pmap"),
-        (jax.jit(lambda x: x).trace(X), "the step is of type Traced, and no function"),
+        (jax.jit(lambda x: x).trace(X), "the step is traced already, but a function was expected"),
     ],
 )
 def test_what_is_no_step_gets_one_sentence(fn: Any, sentence: str) -> None:
