@@ -15,7 +15,10 @@ LONG = "x" * 300
 ENDLESS = "9" * 5000
 ESCAPE = "\x1b[31mred\x07"
 
-BUILDING = (["run", "mlp"], ["trace", "mlp"], ["compare", "mlp"], ["fit", "mlp", "--memory", "1GiB"], ["check", "mlp", "--max", "1GiB"])  # fmt: skip
+BUILDING = (
+    ["run", "mlp"], ["trace", "mlp"], ["compare", "mlp"], ["fit", "mlp", "--memory", "1GiB"],
+    ["check", "mlp", "--max", "1GiB"],
+)  # fmt: skip
 SHOWING = (["show", "one.memprof"], ["advise", "one.memprof"])
 BAD_OF_ALL = (
     ["--no-such-option"], ["--format", "xlm"], ["--format", ""], ["--format", LONG], ["--format", "\n"],
@@ -41,15 +44,19 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
     (
         [],
         (
-            ["run"], ["runn"], ["show"], ["list"], ["list", "things"], ["list", "targets", "more"], ["--bla"], ["doctor", "x"],
-            ["run", ""], ["run", " "], ["run", "gpt"], ["run", LONG], ["run", "train.py"], ["run", "nothing.py:f"],
-            ["run", f"{LONG}.py:f"], ["run", "a b:c"], ["run", ":"], ["run", "x:"], ["run", ":y"], ["run", "train.py:1"],
+            ["run"], ["runn"], ["show"], ["list"], ["list", "things"], ["list", "targets", "more"], ["--bla"],
+            ["doctor", "x"],
+            ["run", ""], ["run", " "], ["run", "gpt"], ["run", LONG], ["run", "nothing.py:f"],
+            ["run", f"{LONG}.py:f"], ["run", "a b:c"], ["run", ":"], ["run", "x:"], ["run", ":y"],
+            ["run", "train.py:1"],
             ["run", "/dev/null:f"], ["run", "mlp", "more"], ["run", "mlp", "--", "--mine"], ["run", "one.memprof"],
             ["trace", "one.memprof"], ["fit", "one.memprof"], ["run", f"{ESCAPE}:f"],
             ["show", ""], ["show", "nothing.memprof"], ["show", "."], ["show", LONG], ["show", "text.memprof"],
-            ["show", "empty.memprof"], ["show", "/dev/null"], ["advise", "nothing.memprof"], ["advise", "text.memprof"],
+            ["show", "empty.memprof"], ["show", "/dev/null"], ["advise", "nothing.memprof"],
+            ["advise", "text.memprof"],
             ["compare"], ["compare", ""], ["compare", "one.memprof", "nothing.memprof"],
-            ["compare", "one.memprof", "text.memprof"], ["compare", "mlp", "transformer"], ["compare", "one.memprof", "mlp"],
+            ["compare", "one.memprof", "text.memprof"], ["compare", "mlp", "transformer"],
+            ["compare", "one.memprof", "mlp"],
             ["check"], ["check", "mlp"], ["check", ""], ["check", "nothing.memprof", "--max", "1GiB"],
             ["check", "text.memprof", "--max", "1GiB"],
         ),
@@ -57,9 +64,11 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
     (
         ["run", "mlp"],
         (
-            ["-o", ""], ["-o", "."], ["-o", "text.memprof"], ["-o", "no/such/folder"], ["-o", LONG], ["-o", f"{LONG}/x"],
+            ["-o", ""], ["-o", "."], ["-o", "text.memprof"], ["-o", "no/such/folder"], ["-o", LONG],
+            ["-o", f"{LONG}/x"],
             ["-o", "/dev/null", "--force"], ["-o", "train.py/x"], ["--no-save", "-o", "x"], ["--no-save", "--force"],
-            ["--force"], ["--verify"], ["--steps", "0"], ["--steps", HUGE], ["--steps", "few"], ["--steps", "1", "--target", "l4"],
+            ["--force"], ["--verify"], ["--steps", "0"], ["--steps", HUGE], ["--steps", "few"],
+            ["--steps", "1", "--target", "l4"],
             ["--depth", "0"], ["--depth", HUGE], ["--top", "0"], ["--top", HUGE], ["--top", ""], ["--no-source"],
             ["--format", "json", "--depth", "3"], ["--format", "svg", "--top", "3"], ["-o", "x", "-o", "y"],
         ),
@@ -68,23 +77,28 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
         ["trace", "mlp"],
         (
             ["--logdir", ""], ["--logdir", "train.py"], ["--logdir", LONG], ["--logdir", "train.py/logs"],
-            ["--steps", "0"], ["--steps", HUGE], ["--steps", "3", "--target", "l4"], ["--top", "0"], ["--depth", HUGE],
+            ["--steps", "0"], ["--steps", HUGE], ["--steps", "3", "--target", "l4"], ["--top", "0"],
+            ["--depth", HUGE],
         ),
     ),
     (
         ["compare", "mlp"],
         (
-            ["--reference", "zzz"], ["--reference", ""], ["--reference", LONG], ["-t", "bf16", "--reference", "baseline"],
+            ["--reference", "zzz"], ["--reference", ""], ["--reference", LONG],
+            ["-t", "bf16", "--reference", "baseline"],
             ["-t", "bf16", "-t", "bf16"], ["-o", "train.py"], ["-o", "train.py/rows"], ["-o", ""], ["-o", LONG],
-            ["--no-save", "-o", "rows"], ["--no-save", "--no-resume"], ["--jobs", "0"], ["--jobs", HUGE], ["--steps", "0"],
-            ["--steps", "3", "--target", "l4"], ["--by", "buffer"], ["--by", ""], ["--sort", "size"], ["--depth", "2"],
+            ["--no-save", "-o", "rows"], ["--no-save", "--no-resume"], ["--jobs", "0"], ["--jobs", HUGE],
+            ["--steps", "0"],
+            ["--steps", "3", "--target", "l4"], ["--by", "buffer"], ["--by", ""], ["--sort", "size"],
+            ["--depth", "2"],
             ["--steps", "3", "--resume"],
         ),
     ),
     (
         ["compare", "one.memprof", "two.memprof"],
         (
-            ["--preset", "tiny"], ["--set", "batch_size=3"], ["-t", "bf16"], ["--role", "x=params"], ["--target", "cpu"],
+            ["--preset", "tiny"], ["--set", "batch_size=3"], ["-t", "bf16"], ["--role", "x=params"],
+            ["--target", "cpu"],
             ["--timeout", "3"], ["--steps", "3"], ["--jobs", "2"], ["-o", "rows"], ["--no-save"], ["--resume"],
             ["--reference", "zzz"],
         ),
@@ -92,32 +106,40 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
     (
         ["fit", "mlp"],
         (
-            [], ["--memory", ""], ["--memory", "lots"], ["--memory", "0GiB"], ["--memory", "-1GiB"], ["--memory", "40"],
+            ["--memory", ""], ["--memory", "lots"], ["--memory", "0GiB"], ["--memory", "-1GiB"], ["--memory", "40"],
             ["--memory", f"{HUGE}GiB"], ["--memory", f"{ENDLESS}GiB"], ["--memory", "1e3GiB"], ["--target", "cpu"],
         ),
     ),
     (
         ["fit", "mlp", "--memory", "1GiB"],
         (
-            ["--vary", ""], ["--vary", "zzz"], ["--vary", "optimizer"], ["--vary", LONG], ["--reserve", ""], ["--reserve", "100%"],
+            ["--vary", ""], ["--vary", "zzz"], ["--vary", "optimizer"], ["--vary", LONG], ["--reserve", ""],
+            ["--reserve", "100%"],
             ["--reserve", "2GiB"], ["--reserve", "some"], ["--reserve", f"{ENDLESS}%"], ["--reserve", "-1%"],
             ["--multiple-of", "0"], ["--multiple-of", HUGE], ["--multiple-of", "-3"], ["--multiple-of", "x"],
-            ["--steps", "3"], ["--jobs", "3"], ["-t", "auto", "--vary", "batch_size"], ["-t", "auto", "--multiple-of", "2"],
+            ["--steps", "3"], ["--jobs", "3"], ["-t", "auto", "--vary", "batch_size"],
+            ["-t", "auto", "--multiple-of", "2"],
             ["-t", "auto+bf16"], ["-t", "auto", "--steps", "0"], ["-t", "auto", "--jobs", HUGE], ["-o", "train.py"],
-            ["-t", "auto", "--steps", "3", "--target", "l4"], ["--no-save", "-o", "rows"], ["-t", "auto", "--memory", "2GiB"],
+            ["-t", "auto", "--steps", "3", "--target", "l4"], ["--no-save", "-o", "rows"],
+            ["-t", "auto", "--memory", "2GiB"],
         ),
     ),
     (
         ["check", "mlp"],
         (
-            ["--max", ""], ["--max", "lots"], ["--max", f"{ENDLESS}GiB"], ["--max", "0B"], ["--fits", "cpu"], ["--fits", "h1000"],
-            ["--fits", ""], ["--against", ""], ["--against", "nothing.json"], ["--against", "train.py"], ["--against", "."],
+            ["--max", ""], ["--max", "lots"], ["--max", f"{ENDLESS}GiB"], ["--max", "0B"], ["--fits", "cpu"],
+            ["--fits", "h1000"],
+            ["--fits", ""], ["--against", ""], ["--against", "nothing.json"], ["--against", "train.py"],
+            ["--against", "."],
             ["--against", "text.memprof"], ["--against", LONG], ["--update"], ["--update", "--against", "train.py"],
             ["--update", "--against", "text.memprof"], ["--update", "--against", "no/such/base.json"],
-            ["--update", "--against", "."], ["--update", "--against", LONG], ["--update", "--against", "new.json", "--max", "1GiB"],
+            ["--update", "--against", "."], ["--update", "--against", LONG],
+            ["--update", "--against", "new.json", "--max", "1GiB"],
             ["--update", "--against", "new.json", "--fail-on", "footprint:+2%"], ["--require-effect"],
-            ["--update", "--against", "new.json", "--format", "json"], ["--update", "--against", "/dev/null", "--force"],
-            ["--against", "one.memprof", "--fail-on", "size:+2%"], ["--against", "one.memprof", "--fail-on", "footprint"],
+            ["--update", "--against", "new.json", "--format", "json"],
+            ["--update", "--against", "/dev/null", "--force"],
+            ["--against", "one.memprof", "--fail-on", "size:+2%"],
+            ["--against", "one.memprof", "--fail-on", "footprint"],
             ["--against", "one.memprof", "--fail-on", f"footprint:+{ENDLESS}%"], ["--fail-on", "footprint:+2%"],
             ["--max", "1GiB", "--force"], ["--max", "1GiB", "--format", "svg"], ["--max", "1GiB", "--top", "0"],
         ),
@@ -125,19 +147,23 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
     (
         ["check", "one.memprof", "--max", "1GiB"],
         (
-            ["-t", "bf16"], ["--target", "cpu"], ["--preset", "tiny"], ["--set", "batch_size=3"], ["--role", "x=params"],
+            ["-t", "bf16"], ["--target", "cpu"], ["--preset", "tiny"], ["--set", "batch_size=3"],
+            ["--role", "x=params"],
             ["--timeout", "3"], ["--", "--mine"],
         ),
     ),
     (
         ["show", "one.memprof"],
         (
-            ["--by", "size"], ["--by", ""], ["--depth", "0"], ["--depth", HUGE], ["--top", HUGE], ["--force"], ["-o", ""],
-            ["-o", "."], ["-o", "text.memprof"], ["-o", LONG], ["-o", "no/such/report.html"], ["--diff", "nothing.memprof"],
+            ["--by", "size"], ["--by", ""], ["--depth", "0"], ["--depth", HUGE], ["--top", HUGE], ["--force"],
+            ["-o", ""],
+            ["-o", "."], ["-o", "text.memprof"], ["-o", LONG], ["-o", "no/such/report.html"],
+            ["--diff", "nothing.memprof"],
             ["--diff", "text.memprof"], ["--diff", ""], ["--diff", "."], ["--format", "xprof"], ["--no-source"],
             ["--format", "xprof", "-o", "train.py"], ["--format", "xprof", "-o", "logs", "--diff", "two.memprof"],
             ["--format", "xprof", "-o", "logs", "--force"], ["--format", "xprof", "-o", "logs", "--top", "3"],
-            ["--by", "category", "--depth", "3"], ["--format", "json", "--by", "module"], ["--format", "html", "--width", "80"],
+            ["--by", "category", "--depth", "3"], ["--format", "json", "--by", "module"],
+            ["--format", "html", "--width", "80"],
         ),
     ),
 )  # fmt: skip
@@ -175,6 +201,7 @@ def test_a_mistake_is_one_sentence_at_once(memprof: Commands, part: int) -> None
         )
         is_clean = len(ended.stderr) < 2500 and "\x1b[31m" not in ended.stderr and "Traceback" not in ended.stderr
         right = ended.code == 2 and is_one_sentence and is_clean and not ended.stdout and not ended.asked
-        if not right or ended.files != before or seconds > 5:
+        files, before = before, ended.files
+        if not right or ended.files != files or seconds > 5:
             problems.append((arguments, ended.code, ended.stderr[-600:], ended.asked[:1], f"{seconds:.1f} s"))
     assert not problems, "\n".join(map(str, problems))
