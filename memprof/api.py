@@ -9,7 +9,6 @@ memprof.compare({"baseline": before, "remat": after})
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -211,13 +210,14 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None) -> Profile
     from memprof.capture.compile import compile_step
     from memprof.capture.step import StepSpec
     from memprof.capture.targets.choose import choose_target, spare_missing_devices
+    from memprof.capture.work_folder import work_folder
 
     if not isinstance(spec, StepSpec):
         raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")
     name = None if target is None else _target_name(target)
     spare_missing_devices()
-    with tempfile.TemporaryDirectory(prefix="memprof-") as folder:
-        compiled = compile_step(spec, choose_target(name), dump_folder=Path(folder), progress=lambda stage: None)
+    with work_folder() as folder:
+        compiled = compile_step(spec, choose_target(name), dump_folder=folder / "dump", progress=lambda stage: None)
     return Profile(compiled.capture, analyze(compiled.capture))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +15,10 @@ from browser import open_browser
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Kernels for a GPU that is not there are never run: one that a test had XLA compile, the others take from there.
+if "MEMPROF_KERNEL_CACHE" not in os.environ:
+    os.environ["MEMPROF_KERNEL_CACHE"] = tempfile.mkdtemp(prefix="kernels-")
+    atexit.register(shutil.rmtree, os.environ["MEMPROF_KERNEL_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +26,13 @@ def browser() -> Iterator[Any]:
     """Chromium as the machine has it. There can be one Playwright in a process at a time, so all tests share it."""
     with open_browser() as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def quick_compiles() -> Iterator[None]:
+    """The CPU's compiler without what takes most of its time: where numbers are looked at, not plans or speed."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

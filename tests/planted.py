@@ -1,7 +1,8 @@
-"""Small training steps, each with one inefficiency planted, and the same steps without it.
+"""Small training steps, each with one inefficiency planted, and the same steps where the advice for it is followed.
 
-Each function returns a `StepSpec` on shapes; `is_mended` takes the inefficiency out as the advice for it says. Sizes
-are such that most memory goes to it.
+Each function returns a `StepSpec` on shapes. `recipe` is the line of code of a piece of advice: it runs in the place of
+the code that it is about, and what it defines is what the step goes on with. Sizes are such that most memory goes to
+the inefficiency.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ Params = Any
 _NUM_CHUNKS = 8
 
 
+def followed(recipe: str, **names: Any) -> dict[str, Any]:
+    """All names after the line of code has run among them."""
+    namespace = {"jax": jax, "jnp": jnp, "optax": optax, **names}
+    exec(recipe, namespace)
+    return namespace
+
+
 def _shape(*dimensions: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(dimensions, dtype)
 
@@ -27,71 +35,85 @@ def _layers(number: int, inputs: int, outputs: int, dtype: Any = jnp.float32) ->
     return {f"layer_{index}": {"w": _shape(inputs, outputs, dtype=dtype)} for index in range(number)}
 
 
-def _sgd(loss: Callable[..., Any], params: Params, *batch: Any, donate: bool = True) -> StepSpec:
+def _sgd(loss: Callable[..., Any], params: Params, *batch: Any) -> StepSpec:
     """A step of plain gradient descent: no optimizer state, nothing but what `loss` needs."""
 
     def step(params: Params, *batch: Any) -> tuple[Params, Any]:
         value, gradients = jax.value_and_grad(loss)(params, *batch)
         return jax.tree.map(lambda p, g: p - 0.1 * g.astype(p.dtype), params, gradients), value
 
-    roles = {"params": "params", "batch": "batch"}
-    return StepSpec(step, (params, *batch), donate_argnums=(0,) if donate else (), roles=roles)
+    return StepSpec(step, (params, *batch), donate_argnums=(0,), roles={"params": "params", "batch": "batch"})
 
 
-def state_not_donated(is_mended: bool = False) -> StepSpec:
+def _of_tanh(params: Params, x: Any) -> Any:
+    for layer in params.values():
+        x = jnp.tanh(x @ layer["w"])
+    return x.astype(jnp.float32).mean()
+
+
+def state_not_donated(recipe: str = "") -> StepSpec:
+    spec = _sgd(_of_tanh, _layers(8, 2048, 2048), _shape(16, 2048))
+    step = followed(recipe, step=spec.fn)["step"]
+    return StepSpec(step, spec.args, roles=spec.roles)
+
+
+def float32_activations(recipe: str = "") -> StepSpec:
     def loss(params: Params, x: Any) -> Any:
-        for layer in params.values():
-            x = jnp.tanh(x @ layer["w"])
-        return x.mean()
-
-    return _sgd(loss, _layers(8, 2048, 2048), _shape(16, 2048), donate=is_mended)
-
-
-def float32_activations(is_mended: bool = False) -> StepSpec:
-    dtype = jnp.bfloat16 if is_mended else jnp.float32
-
-    def loss(params: Params, x: Any) -> Any:
-        x = x.astype(dtype)
-        for layer in params.values():
-            x = jnp.tanh(x @ layer["w"].astype(dtype))
-        return x.astype(jnp.float32).mean()
+        names = followed(recipe, params=params, x=x.astype(jnp.float32))
+        return _of_tanh(names["params"], names["x"])
 
     return _sgd(loss, _layers(8, 512, 512), _shape(32768, 512, dtype=jnp.bfloat16))
 
 
-def whole_logits(is_mended: bool = False) -> StepSpec:
-    def of_chunk(head: Any, hidden: Any, labels: Any) -> Any:
-        logits = (hidden @ head).astype(jnp.float32)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
-
+def whole_logits(recipe: str = "") -> StepSpec:
     def loss(params: Params, x: Any, labels: Any) -> Any:
+        def loss_of_chunk(chunk: tuple[Any, Any]) -> Any:
+            hidden, labels = chunk
+            logits = (hidden @ params["head"]["w"]).astype(jnp.float32)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
+
         hidden = jnp.tanh(x @ params["body"]["w"])
-        head = params["head"]["w"]
-        if not is_mended:
-            return of_chunk(head, hidden, labels)
-        chunks = (hidden.reshape(_NUM_CHUNKS, -1, hidden.shape[-1]), labels.reshape(_NUM_CHUNKS, -1))
-        return jax.lax.map(lambda chunk: jax.checkpoint(of_chunk)(head, *chunk), chunks).sum()
+        if not recipe:
+            return loss_of_chunk((hidden, labels))
+        return followed(
+            recipe,
+            loss_of_chunk=loss_of_chunk,
+            hidden_chunks=hidden.reshape(_NUM_CHUNKS, -1, hidden.shape[-1]),
+            label_chunks=labels.reshape(_NUM_CHUNKS, -1),
+        )["loss"]
 
     params = {"body": {"w": _shape(256, 256)}, "head": {"w": _shape(256, 32768)}}
     return _sgd(loss, params, _shape(8192, 256), _shape(8192, dtype=jnp.int32))
 
 
-def attention_probabilities(is_mended: bool = False) -> StepSpec:
-    def attend(queries: Any, keys: Any, values: Any) -> Any:
-        scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) / 8
-        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), values)
+def attend(queries: Any, keys: Any, values: Any) -> Any:
+    """Attention as the textbook has it."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) / jnp.sqrt(queries.shape[-1]).astype(queries.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), values)
 
-    def attention(queries: Any, keys: Any, values: Any) -> Any:
-        if not is_mended:
-            return attend(queries, keys, values)
-        blocks = jnp.moveaxis(queries.reshape(queries.shape[0], 32, -1, *queries.shape[2:]), 1, 0)
-        attended = jax.lax.map(lambda block: jax.checkpoint(attend)(block, keys, values), blocks)
-        return jnp.moveaxis(attended, 0, 1).reshape(queries.shape)
+
+def attention_with(recipe: str, q: Any, k: Any, v: Any, *, num_blocks: int = 32) -> Any:
+    """The same by a line of code."""
+    if not recipe:
+        return attend(q, k, v)
+    blocks = jnp.moveaxis(q.reshape(q.shape[0], num_blocks, -1, *q.shape[2:]), 1, 0)
+    attended = followed(recipe, attend=attend, q=q, k=k, v=v, blocks_of_q=blocks)["attended"]
+    return attended if attended.shape == q.shape else jnp.moveaxis(attended, 0, 1).reshape(q.shape)
+
+
+def attention_probabilities(recipe: str = "") -> StepSpec:
+    """Two recipes are for it: one for the attention, and one for the block around it."""
+    is_of_block = recipe.startswith("block")
+
+    def block(layer: Params, x: Any) -> Any:
+        q, k, v = jnp.split((x @ layer["w"]).reshape(*x.shape[:2], 24, 64), 3, axis=2)
+        return x + attention_with("" if is_of_block else recipe, q, k, v).reshape(x.shape)
+
+    block = followed(recipe if is_of_block else "", block=block)["block"]
 
     def loss(params: Params, x: Any) -> Any:
         for layer in params.values():
-            queries, keys, values = jnp.split((x @ layer["w"]).reshape(*x.shape[:2], 24, 64), 3, axis=2)
-            x = x + attention(queries, keys, values).reshape(x.shape)
+            x = block(layer, x)
         return x.astype(jnp.float32).mean()
 
     return _sgd(loss, _layers(4, 512, 1536, jnp.bfloat16), _shape(2, 2048, 512, dtype=jnp.bfloat16))
@@ -106,8 +128,8 @@ def _blocks(number: int, *leading: int) -> Params:
     return {f"layer_{index}": {"up": up, "down": down} for index in range(number)}
 
 
-def residuals_of_blocks(is_mended: bool = False) -> StepSpec:
-    block = jax.checkpoint(_block) if is_mended else _block
+def residuals_of_blocks(recipe: str = "") -> StepSpec:
+    block = followed(recipe, block=_block)["block"]
 
     def loss(params: Params, x: Any) -> Any:
         for name, layer in params.items():
@@ -118,90 +140,74 @@ def residuals_of_blocks(is_mended: bool = False) -> StepSpec:
     return _sgd(loss, _blocks(12), _shape(16384, 512, dtype=jnp.bfloat16))
 
 
-def residuals_of_a_scan(is_mended: bool = False) -> StepSpec:
-    block = jax.checkpoint(_block, prevent_cse=False) if is_mended else _block
+def residuals_of_a_scan(recipe: str = "") -> StepSpec:
+    def body(x: Any, layer: Params) -> tuple[Any, None]:
+        return _block(layer, x), None
 
     def loss(params: Params, x: Any) -> Any:
-        x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, params["layer_0"])
+        as_it_is = "x, _ = jax.lax.scan(body, x, layers)"
+        x = followed(recipe or as_it_is, body=body, x=x, layers=params["layer_0"])["x"]
         return x.astype(jnp.float32).mean()
 
     return _sgd(loss, _blocks(1, 12), _shape(16384, 512, dtype=jnp.bfloat16))
 
 
-def copies_of_parameters(is_mended: bool = False) -> StepSpec:
-    def standardised(layer: Params) -> Any:
-        w = layer["w"]
+def copies_of_parameters(recipe: str = "") -> StepSpec:
+    def standardised(w: Any) -> Any:
         return ((w - w.mean(axis=0)) / (w.std(axis=0) + 1e-5)).astype(jnp.bfloat16)
 
     def apply(layer: Params, x: Any) -> Any:
-        return jnp.tanh(x @ standardised(layer))
+        return jnp.tanh(x @ layer["w"])
 
     def loss(params: Params, x: Any) -> Any:
-        if is_mended:
-            for layer in params.values():
-                x = jax.checkpoint(apply)(layer, x)
-        else:
-            weights = [standardised(layer) for layer in params.values()]
-            for w in weights:
-                x = jnp.tanh(x @ w)
+        block = followed(recipe, block=apply, apply=apply, to_bfloat16=standardised)["block"]
+        layers = params if recipe else jax.tree.map(standardised, params)
+        for layer in layers.values():
+            x = block(layer, x)
         return x.astype(jnp.float32).mean()
 
     return _sgd(loss, _layers(16, 2048, 2048), _shape(16, 2048, dtype=jnp.bfloat16))
 
 
-def state_of_adam(is_mended: bool = False) -> StepSpec:
-    optimizer = optax.adafactor(1e-3) if is_mended else optax.adam(1e-3)
+def state_of_adam(recipe: str = "") -> StepSpec:
+    optimizer = followed(recipe, optimizer=optax.adam(1e-3), learning_rate=1e-3)["optimizer"]
     params = _layers(12, 2048, 2048)
 
-    def loss(params: Params, x: Any) -> Any:
-        for layer in params.values():
-            x = jnp.tanh(x @ layer["w"])
-        return x.mean()
-
     def step(params: Params, state: Any, x: Any) -> tuple[Params, Any, Any]:
-        value, gradients = jax.value_and_grad(loss)(params, x)
+        value, gradients = jax.value_and_grad(_of_tanh)(params, x)
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value
 
     return StepSpec(step, (params, jax.eval_shape(optimizer.init, params), _shape(16, 2048)), donate_argnums=(0, 1))
 
 
-def float32_accumulators(is_mended: bool = False) -> StepSpec:
-    dtype = jnp.bfloat16 if is_mended else jnp.float32
-
-    def loss(params: Params, x: Any) -> Any:
-        for layer in params.values():
-            x = jnp.tanh(x @ layer["w"])
-        return x.mean()
-
+def float32_accumulators(recipe: str = "") -> StepSpec:
     def step(params: Params, minibatches: Any) -> Params:
-        def body(total: Params, x: Any) -> tuple[Params, None]:
-            gradients = jax.grad(loss)(params, x)
-            return jax.tree.map(lambda t, g: (t + g).astype(dtype), total, gradients), None
-
-        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, dtype), params)
-        total, _ = jax.lax.scan(body, zeros, minibatches)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        names = followed(recipe, params=params, zeros=zeros, add=lambda t, g: jax.tree.map(jnp.add, t, g))
+        add = names["add"]
+        total, _ = jax.lax.scan(
+            lambda total, x: (add(total, jax.grad(_of_tanh)(params, x)), None), names["zeros"], minibatches
+        )
         return jax.tree.map(lambda p, t: p - 0.1 * t, params, total)
 
     return StepSpec(
         step,
-        (_layers(32, 1024, 1024), _shape(4, 16, 1024)),
+        (_layers(16, 1024, 1024), _shape(4, 16, 1024)),
         donate_argnums=(0,),
         roles={"params": "params", "minibatches": "batch"},
     )
 
 
-def one_huge_array(is_mended: bool = False) -> StepSpec:
-    def of_rows(params: Params, rows: Any, columns: Any) -> Any:
-        pairs = jnp.tanh(rows[:, None, :] + columns[None, :, :])
-        return jnp.tanh(pairs @ params["mix"]["w"]).sum(axis=(1, 2))
-
+def one_huge_array(recipe: str = "") -> StepSpec:
     def loss(params: Params, x: Any) -> Any:
         rows, columns = x @ params["rows"]["w"], x @ params["columns"]["w"]
-        if not is_mended:
-            return of_rows(params, rows, columns).mean()
-        pieces = rows.reshape(4 * _NUM_CHUNKS, -1, rows.shape[-1])
-        return jax.lax.map(lambda piece: jax.checkpoint(of_rows)(params, piece, columns), pieces).mean()
+
+        def f(row: Any) -> Any:
+            pairs = jnp.tanh(row + columns)
+            return jnp.tanh(pairs @ params["mix"]["w"]).sum()
+
+        return followed(recipe or "ys = jax.vmap(f)(xs)", f=f, xs=rows)["ys"].mean()
 
     half = jnp.bfloat16
     params = {
@@ -212,12 +218,7 @@ def one_huge_array(is_mended: bool = False) -> StepSpec:
     return _sgd(loss, params, _shape(2048, 128, dtype=half))
 
 
-def peak_in_the_update(is_mended: bool = False) -> StepSpec:
-    def loss(params: Params, x: Any) -> Any:
-        for layer in params.values():
-            x = jnp.tanh(x @ layer["w"])
-        return x.mean()
-
+def peak_in_the_update(recipe: str = "") -> StepSpec:
     def orthogonalised(matrix: Any) -> Any:
         """Newton-Schulz iterations, as in the Muon optimizer."""
         for _ in range(3):
@@ -225,14 +226,18 @@ def peak_in_the_update(is_mended: bool = False) -> StepSpec:
         return matrix
 
     def step(params: Params, x: Any) -> Params:
-        gradients = [gradient["w"] for gradient in jax.grad(loss)(params, x).values()]
+        gradients = jax.grad(_of_tanh)(params, x)
         norm = optax.global_norm(gradients)
-        gradients = [gradient / norm for gradient in gradients]
-        if is_mended:
-            updates = [orthogonalised(gradient) for gradient in gradients]
+        gradients = jax.tree.map(lambda gradient: gradient / norm, gradients)
+        if recipe:
+            names = followed(
+                recipe, gradients=gradients, params=params, update_one=lambda gradient, _: orthogonalised(gradient)
+            )
+            updates = names["updates"]
         else:
-            updates = list(jax.vmap(orthogonalised)(jnp.stack(gradients)))
-        return {name: {"w": layer["w"] - 0.1 * u} for (name, layer), u in zip(params.items(), updates, strict=True)}
+            leaves, structure = jax.tree.flatten(gradients)
+            updates = jax.tree.unflatten(structure, list(jax.vmap(orthogonalised)(jnp.stack(leaves))))
+        return jax.tree.map(lambda p, u: p - 0.1 * u, params, updates)
 
     return StepSpec(
         step,
@@ -242,6 +247,27 @@ def peak_in_the_update(is_mended: bool = False) -> StepSpec:
     )
 
 
-def nothing_to_mend() -> StepSpec:
-    """Donated, bfloat16, checkpointed, without optimizer state."""
-    return residuals_of_blocks(is_mended=True)
+def state_that_waits(recipe: str = "") -> StepSpec:
+    optimizer = optax.sgd(1e-3, momentum=0.9)
+    params = _layers(6, 2048, 2048)
+
+    def step(params: Params, state: Any, x: Any) -> tuple[Params, Any, Any]:
+        value, gradients = jax.value_and_grad(_of_tanh)(params, x)
+        names = followed(recipe, gradients=gradients, state=state)
+        updates, state = optimizer.update(names["gradients"], names["state"], params)
+        if recipe:
+            state = jax.device_put(state, jax.memory.Space.Host)
+        return optax.apply_updates(params, updates), state, value
+
+    return StepSpec(
+        step,
+        (params, jax.eval_shape(optimizer.init, params), _shape(16384, 2048)),
+        donate_argnums=(0, 1),
+        memory_kinds={"state": "pinned_host"} if recipe else {},
+    )
+
+
+def scratch_of_products(recipe: str = "") -> StepSpec:
+    spec = _sgd(_of_tanh, _layers(2, 512, 512), _shape(512, 512))
+    options = dict(option.removeprefix("--").split("=") for option in recipe.partition("=")[2].strip('"').split())
+    return StepSpec(spec.fn, spec.args, donate_argnums=(0,), roles=spec.roles, compiler_options=options)

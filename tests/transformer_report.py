@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from report_builder import BASE, buffer, node, report
 
@@ -100,7 +101,7 @@ def _layer_buffers(layer: int) -> list[LiveBuffer]:
         )
 
     return [
-        saved((8, 12, 1024, 1024), "attn", "softmax/exp", "attention.py:41"),
+        replace(saved((8, 12, 1024, 1024), "attn", "softmax/exp", "attention.py:41"), is_of_attention=True),
         saved((8, 1024, 2304), "attn", "qkv/dot_general", "attention.py:28"),
         saved((8, 1024, 3072), "mlp", "up/dot_general", "mlp.py:19"),
     ]
@@ -110,8 +111,15 @@ def _step_buffers() -> list[LiveBuffer]:
     logits = (8, 1024, 50257)
     backward = "jit(train_step)/transpose(jvp(Transformer))"
     return [
-        buffer(
-            logits, "f32", Category.ACTIVATIONS, op="jit(train_step)/jvp(Transformer)/wte/attend", source="model.py:88"
+        replace(
+            buffer(
+                logits,
+                "f32",
+                Category.ACTIVATIONS,
+                op="jit(train_step)/jvp(Transformer)/wte/attend",
+                source="model.py:88",
+            ),
+            is_of_softmax=True,
         ),
         buffer(
             logits,

@@ -14,17 +14,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from google.protobuf.message import DecodeError
 
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.checks import check_totals
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.holdings import Holding, Holdings, hold
+from memprof.analysis.kinship import find_kinship
 from memprof.analysis.op_costs import op_costs
 from memprof.analysis.op_names import ModulePaths, Named, named_phase
 from memprof.analysis.program import Program, decode_program
@@ -41,11 +39,20 @@ def analyze(capture: Capture) -> Report:
     """Say where every byte of the captured step's device memory goes.
 
     Raises:
-        MemprofError: the capture's proto cannot be read.
+        MemprofError: the capture's program cannot be read.
         InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
+            Of a capture that was read from a file it is a MemprofError: the file is damaged.
     """
     with _no_garbage_collection():
-        return _analyze(capture)
+        try:
+            return _analyze(capture)
+        except InternalError as error:
+            if capture.file is None:
+                raise
+            raise MemprofError(
+                f"{capture.file} is damaged, or of a version of XLA that this memprof does not understand: {error};"
+                " make it again with `memprof run`"
+            ) from error
 
 
 @contextmanager
@@ -77,8 +84,12 @@ def _analyze(capture: Capture) -> Report:
 
     changes, held = _changes(holdings)
     sources = Sources(program)
-    lasting = [_live_buffer(holding, None, program, sources) for holding in holdings.lasting]
-    temps = [_live_buffer(*pair, program, sources) for pair in zip(holdings.passing, held, strict=True)]
+    kinship = find_kinship(program, values, order, holdings)
+    lasting = [kinship.told(_live_buffer(each, None, program, sources), each.value) for each in holdings.lasting]
+    temps = [
+        kinship.told(_live_buffer(each, places, program, sources), each.value)
+        for each, places in zip(holdings.passing, held, strict=True)
+    ]
     at_peak = (buffer for buffer, holding in zip(temps, holdings.passing, strict=True) if holding.at_peak)
     buffers = tuple(sorted([*lasting, *at_peak], key=lambda buffer: -buffer.size_bytes))
     rest = holdings.footprint_bytes - holdings.live_peak_bytes
@@ -106,7 +117,7 @@ def _analyze(capture: Capture) -> Report:
         timeline=_timeline(holdings, changes, order, values),
         arguments=capture.arguments,
         doubts=capture.doubts,
-        program=program_facts(program, table, values),
+        program=program_facts(program, table, values, backward_end=kinship.backward_end),
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(
@@ -116,21 +127,8 @@ def _analyze(capture: Capture) -> Report:
             (*holdings.lasting, *holdings.passing),
         ),
         forward_flops=_forward_flops(capture.flops_by_scope, modules),
+        source_lines=capture.source_lines,
     )
-
-
-def parse_proto(data: bytes) -> Any:
-    """Parse a serialized `xla.HloProto`.
-
-    Raises:
-        MemprofError: it is none.
-    """
-    try:
-        return HloProto.FromString(data)
-    except DecodeError as error:
-        raise MemprofError(
-            f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
-        ) from error
 
 
 def _forward_flops(by_scope: Mapping[str, int], modules: ModulePaths) -> dict[str, int]:

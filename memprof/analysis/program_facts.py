@@ -17,7 +17,7 @@ _HOST_COLOR = 5
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 
 
-def program_facts(program: Program, table: BufferTable, values: Values) -> ProgramFacts:
+def program_facts(program: Program, table: BufferTable, values: Values, *, backward_end: int = -1) -> ProgramFacts:
     """Look through the whole program, fused operations included."""
     loops = []
     num_by_name: Counter[str] = Counter()
@@ -37,6 +37,7 @@ def program_facts(program: Program, table: BufferTable, values: Values) -> Progr
         host_bytes=sum(a.size_bytes for a in table.allocations if a.color == _HOST_COLOR and not a.is_thread_local),
         operations=operations,
         library_calls=dict(sorted(library_calls.items())),
+        backward_end=backward_end,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
 from memprof.analysis.op_costs import OpCost
@@ -30,6 +30,11 @@ class LiveBuffer:
         offset: byte offset in the temp block; None for what lies outside it.
         held: held from the first of these changes of the timeline up to, not including, the second; None for what is
             held throughout. Positions alone do not tell what is live beside what: several changes can share one.
+        is_of_attention: it relates queries to keys within an attention (see `attentions.py`).
+        is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
+        is_stacked: a loop puts it together, a piece in each turn.
+        family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
+            for small ones (see `pieces.py`).
     """
 
     size_bytes: int
@@ -47,6 +52,10 @@ class LiveBuffer:
     end: int
     offset: int | None
     held: tuple[int, int] | None
+    is_of_attention: bool = False
+    is_of_softmax: bool = False
+    is_stacked: bool = False
+    family: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +116,8 @@ class ProgramFacts:
         host_bytes: bytes in host memory that the step holds, beside the footprint.
         operations: all named operations by scope and phase, in that order.
         library_calls: how many calls of each library function there are (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
+        backward_end: the position in program order of the last operation that does work of the backward pass; -1 where
+            there is none.
     """
 
     num_recomputed_operations: int
@@ -114,6 +125,7 @@ class ProgramFacts:
     host_bytes: int
     operations: tuple[ScopedOperations, ...] = ()
     library_calls: Mapping[str, int] = field(default_factory=dict)
+    backward_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +148,7 @@ class Report:
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
+        source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
     label: str
@@ -166,6 +179,7 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
+    source_lines: SourceLines = field(default_factory=dict)
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:

@@ -34,6 +34,7 @@ class Value:
         phase: makes the value.
         computed_in: the phase that computes the data, where the one that makes the value only moves them.
         origin, use: sets of bits, see `dataflow.py`.
+        group: see `aliases.py`; -1 for what is no array.
         is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
     """
 
@@ -50,6 +51,7 @@ class Value:
     computed_in: Phase
     origin: int
     use: int
+    group: int = -1
     is_past_differentiation: bool = False
     argument: ArgumentLeaf | None = None
     is_output: bool = False
@@ -71,6 +73,11 @@ class Values:
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
+
+    @property
+    def flow(self) -> Dataflow:
+        """What each group depends on, and what uses it."""
+        return self._flow
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -132,6 +139,7 @@ class Values:
             computed_in=self._flow.computed_in(group),
             origin=self._flow.origin[group],
             use=self._flow.use[group],
+            group=group,
             is_past_differentiation=bool(self._flow.origin[group] & Origin.BACKWARD)
             and not self._flow.named[group] & Named.BACKWARD,
             argument=argument,
@@ -194,7 +202,7 @@ class Values:
                 return named[-1]
             for definer in self._flow.definers[group]:
                 definition = self._program.instructions[definer]
-                if definition.opcode in _PASSING_ON:
+                if definition.opcode in _PASSING_ON and definition.operands:
                     position = self._program.instructions[definition.operands[0]].first_position
         return index
 

@@ -1,10 +1,9 @@
 """The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`.
 
-A compile can take its process down, and the user's code may print or exit; so both happen here, and the command that
-started this process lives on. The job comes as one line of JSON on stdin; messages go back as lines of JSON on what was
-stdout, while everything that anybody prints goes to stderr; the capture is left in the work folder as
-`capture.memprof`. When stdin closes, the command is gone: then this process removes the work folder and ends at once,
-so that no compile outlives a killed command.
+A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
+that started this process lives on. The job comes as one line of JSON on stdin; then this process forks: see
+`supervisor.py` for what becomes of the first one. The second does the job, leaves the capture in the work folder as
+`capture.memprof`, and ends. Messages go back as lines of JSON.
 """
 
 from __future__ import annotations
@@ -15,47 +14,108 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import sys
-import threading
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn
 
 from memprof.capture.hints import hint
 from memprof.capture.inputs import watch_inputs
-from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, Job, Message
-from memprof.capture.user_traceback import user_traceback
+from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, RESULT_FILE, TRACE_FOLDER, Job, Message
+from memprof.capture.supervisor import fork_worker
+from memprof.capture.user_traceback import first_line, user_traceback
+from memprof.capture.work_folder import remove_folder
 from memprof.errors import MemprofError, WorkloadError
 
-_MAX_REMOVALS = 100
 
-
-def main() -> None:
+def main() -> NoReturn:
     """Do the job that stdin names."""
-    messages = _claim_stdout()
     work_folder = Path(sys.argv[1])
     line = sys.stdin.readline()
     if not line:  # the command was killed before it sent the job
-        _end_with_the_command(work_folder)
-    watcher = threading.Thread(target=_end_with_the_command, args=(work_folder,), daemon=True)
-    watcher.start()
-
-    def send(message: Message) -> None:
-        try:
-            messages.write(message.to_json() + "\n")
-            messages.flush()
-        except BrokenPipeError:  # nobody listens any more: the watcher is about to end this process
-            watcher.join()
-
-    job = Job.from_json(line)
+        remove_folder(work_folder)
+        os._exit(1)
+    messages = fork_worker(work_folder)
+    exit_code = 1
     try:
-        (_count if job.variants else _run)(job, work_folder, lambda stage: send(Message(kind="stage", text=stage)))
+        _work(Job.from_json(line), work_folder, _Line(messages, work_folder))
+        exit_code = 0
+    except BaseException:  # a signal handler of the user's may raise anything, anywhere
+        traceback.print_exc()
+    finally:
+        # Without Python's own end, which waits for threads and for what the user's code wants done at exit.
+        os._exit(exit_code)
+
+
+def _work(job: Job, work_folder: Path, line_to_command: _Line) -> None:
+    """Do the job, and say how it came out."""
+    try:
+        (_count if job.variants else _run)(job, work_folder, line_to_command.stage)
     except WorkloadError as error:
-        send(Message(kind="workload_error", text=str(error), details=error.details))
+        result = Message(kind="workload_error", text=str(error), details=error.details)
     except MemprofError as error:
-        send(Message(kind="error", text=str(error), error_type=type(error).__name__))
+        result = Message(kind="error", text=str(error), error_type=type(error).__name__)
     else:
-        send(Message(kind="done", text=""))
+        result = Message(kind="done", text="")
+    line_to_command.result(result)
+
+
+class _Line:
+    """How the worker reaches the command, whatever the user's code does to this process.
+
+    Each message is also the moment to put right what that code may have changed under our feet.
+    """
+
+    def __init__(self, messages: int, work_folder: Path) -> None:
+        self._messages = messages
+        self._pipe = _identity(messages)
+        self._work_folder = work_folder
+        self._process, self._supervisor = os.getpid(), os.getppid()
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+
+    def stage(self, name: str) -> None:
+        """A stage begins."""
+        self._take_back()
+        self._send(Message(kind="stage", text=name))
+
+    def result(self, message: Message) -> None:
+        """The work is over."""
+        self._take_back()
+        if not self._send(message):
+            half = self._work_folder / f"{RESULT_FILE}.half"
+            half.write_text(message.to_json(), encoding="utf-8")
+            half.rename(self._work_folder / RESULT_FILE)
+
+    def _send(self, message: Message) -> bool:
+        """Returns whether the pipe was still there: its number may be that of a file of the user's by now."""
+        if _identity(self._messages) != self._pipe:
+            return False
+        data = message.to_json().encode() + b"\n"
+        while data:
+            data = data[os.write(self._messages, data) :]
+        return True
+
+    def _take_back(self) -> None:
+        if os.getpid() != self._process:  # a fork that came back from the user's code: the work is not its own
+            os._exit(0)
+        with suppress(ProcessLookupError):
+            os.kill(self._supervisor, signal.SIGCONT)
+        os.umask(self._umask)
+        for stream in range(3):  # else the next file that is opened would get what C++ writes to stderr
+            if _identity(stream) is None:
+                os.open(os.devnull, os.O_RDWR)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
@@ -66,13 +126,16 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     from memprof.capture.compile import compile_step
     from memprof.capture.memory_readings import open_driver
     from memprof.capture.targets.choose import choose_running_target, choose_target, spare_devices
+    from memprof.capture.targets.resolve import with_absolute_path
 
     driver = open_driver() if job.num_steps else None  # before JAX takes hold of the device
+    target_name = with_absolute_path(job.target)  # before the user's code can change the working folder
     spare_devices(job.target)
     build = _builder(job.builder)
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
     spec = _as_workload_error("could not be built", lambda: build(**job.arguments))
-    target = choose_running_target(job.target) if job.num_steps else choose_target(job.target)
+    progress("preparing")
+    target = choose_running_target(target_name) if job.num_steps else choose_target(target_name)
     dump_folder = work_folder / "dump"
     compiled = _as_workload_error(
         f"could not be compiled for {target.info.name}",
@@ -129,9 +192,8 @@ def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
         return action()
     except MemprofError:
         raise
-    except (Exception, SystemExit) as error:  # importing a user's script may end it
-        message = str(error).strip().splitlines()
-        summary = f"{type(error).__name__}: {message[0] if message else ''}".rstrip(": ")
+    except BaseException as error:  # also what ends a script: importing the user's code may raise anything
+        summary = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
         advice = hint(error)
         sentence = f"the step {what}: {summary}" + (f" ({advice})" if advice else "")
         raise WorkloadError(sentence, details=user_traceback(error)) from error
@@ -141,23 +203,6 @@ def _builder(reference: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
     builder: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return builder
-
-
-def _claim_stdout() -> TextIO:
-    """Keep the real stdout for messages, and send everything else that is printed, also by C++, to stderr."""
-    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return messages
-
-
-def _end_with_the_command(work_folder: Path) -> None:
-    """Wait until the command is gone, then clean up and end."""
-    sys.stdin.read()
-    for _ in range(_MAX_REMOVALS):  # XLA, at work in another thread, may put back what was just removed
-        shutil.rmtree(work_folder, ignore_errors=True)
-        if not work_folder.exists():
-            break
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 import sys
 
+from memprof.capture.user_traceback import message_of
+
 
 def hint(error: BaseException) -> str:
     """A sentence that says what to try; empty where there is nothing better than the error itself."""
-    message, kind = str(error), type(error).__name__
+    message, kind = message_of(error), type(error).__name__
+    if isinstance(error, EOFError):
+        return "nobody is there to answer input(): give what it asks for with --set, or as an argument after --"
+    if isinstance(error, SystemExit):
+        return 'the code ended by itself: put what must not run here under if __name__ == "__main__":'
     if isinstance(error, ModuleNotFoundError):
         return f"install it where memprof runs: {sys.executable} -m pip install ..."
     if kind == "InvalidRngError":

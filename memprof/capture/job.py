@@ -1,4 +1,4 @@
-"""What the command and its child process say to each other: one job, then messages, each a line of JSON."""
+"""What the command and its child processes say to each other: one job, then messages, each a line of JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 CAPTURE_FILE = "capture.memprof"
 TRACE_FOLDER = "trace"
 RECOMPUTED_FILE = "recomputed.json"
+RESULT_FILE = "result.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +43,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of the child.
+    """One message.
+
+    The worker says of its work: `stage` (a stage begins), then how it came out: `done`, `error` (a `MemprofError`) or
+    `workload_error` (the step failed). It leaves this last one in `RESULT_FILE` where the user's code has closed the
+    pipe. The supervisor says `ended`, when the worker has.
 
     Attributes:
-        kind: `stage` (a stage begins), `done`, `error` (a `MemprofError`) or `workload_error` (the step failed).
-        text: the stage's name or the error's sentence; `details` is the traceback of a step that failed.
+        kind: see above.
+        text: the stage's name, the error's sentence, or the exit code (negative: the signal that killed the worker).
+        details: the traceback of a step that failed, or the end of what the worker printed.
         error_type: the class of a `MemprofError`.
     """
 
@@ -61,3 +67,12 @@ class Message:
     @classmethod
     def from_json(cls, text: str) -> Message:
         return cls(**json.loads(text))
+
+
+def no_process(error: OSError) -> Message:
+    """That no process can be started for the work."""
+    return Message(
+        kind="error",
+        text=f"no process to compile in can be started ({error.strerror or error}): this machine, or a limit on the"
+        " number of processes or on memory, allows no more",
+    )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.capture import Capture
-from memprof.capture.launch import Children, compile_in_child
+from memprof.capture.child_process import Children
+from memprof.capture.launch import compile_in_child
 from memprof.errors import MemprofError
 
 # What one compile of a large step takes at its highest, jax and its libraries included.

@@ -1,4 +1,4 @@
-"""The traceback of an exception, cut to the frames of the user's own code."""
+"""What is shown of an exception: its first line, and its traceback cut to the frames of the user's own code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,43 @@ _OURS = str(Path(__file__).resolve().parents[1])
 _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
 
 
+# A traceback of endless recursion, and an error of XLA that quotes the program, have thousands of lines.
+_MAX_LINES = 60
+_MAX_LINE_LENGTH = 500
+_MAX_FIRST_LINE_LENGTH = 200
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, for a sentence; empty where it says nothing."""
+    line = printable(next(iter(message_of(error).strip().splitlines()), ""))
+    return line if len(line) <= _MAX_FIRST_LINE_LENGTH else f"{line[:_MAX_FIRST_LINE_LENGTH]}..."
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says; empty where saying it fails, which is the user's code too."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would take for a command."""
+    return "".join(character for character in text if character.isprintable() or character in "\n\t")
+
+
+def shortened(text: str) -> str:
+    """A text to show: of many lines without its middle, long lines without their ends."""
+    lines = [
+        line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}..."
+        for line in printable(text).splitlines()
+    ]
+    if len(lines) > _MAX_LINES:
+        half = _MAX_LINES // 2
+        lines = [*lines[:half], f"  ... {len(lines) - 2 * half:,} more lines ...", *lines[-half:]]
+    return "\n".join(lines)
+
+
 def user_traceback(error: BaseException) -> str:
     """The traceback as Python prints it, without the frames of libraries and of memprof.
 
@@ -27,10 +64,10 @@ def user_traceback(error: BaseException) -> str:
     if not frames and before is not None:
         frames = _user_frames(before)
     if not frames:
-        return "".join(shown.format_exception_only())
+        return shortened("".join(shown.format_exception_only()))
     shown.stack = traceback.StackSummary.from_list(frames)
     shown.__cause__ = shown.__context__ = None
-    return "".join(shown.format())
+    return shortened("".join(shown.format()))
 
 
 def _user_frames(shown: traceback.TracebackException) -> list[traceback.FrameSummary]:

@@ -1,4 +1,4 @@
-"""All access to private or unstable parts of JAX and XLA: small functions, each with the versions it was seen in."""
+"""All access to private or unstable parts of JAX, XLA, Flax and Equinox: small functions, with the versions seen."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import importlib
 import importlib.metadata
 import importlib.util
 import re
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import topologies
+from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+_INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+# Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
+# threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
+# compilation cache off and on again, overlapping, leave it off.
+PROCESS_WIDE = threading.RLock()
 
 
 def deviceless_sharding(target_config: str) -> NamedSharding:
@@ -26,11 +35,12 @@ def deviceless_sharding(target_config: str) -> NamedSharding:
         target_config: the text of a `stream_executor.GpuTargetConfigProto`.
     """
     arguments = {"platform": "cuda", "topology_name": "", "target_config": target_config, "topology": "1x1x1"}
-    try:
-        topology = topologies.get_topology_desc(**arguments)
-    except NotImplementedError:
-        _register_cuda_plugin()
-        topology = topologies.get_topology_desc(**arguments)
+    with PROCESS_WIDE:
+        try:
+            topology = topologies.get_topology_desc(**arguments)
+        except NotImplementedError:
+            _register_cuda_plugin()
+            topology = topologies.get_topology_desc(**arguments)
     return NamedSharding(Mesh(np.array(topology.devices), ("device",)), PartitionSpec())
 
 
@@ -53,17 +63,108 @@ def cuda_folder() -> Path | None:
 
 @contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """Turn the persistent compilation cache off for a while: a hit writes no dump (jax 0.10.2 to 0.12)."""
+    """Turn the persistent compilation cache off for a while: a hit writes no dump (jax 0.10.2 to 0.12).
+
+    One thread at a time, since the switch is that of the process.
+    """
     from jax.experimental.compilation_cache import compilation_cache
 
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
+    with PROCESS_WIDE:
+        before = jax.config.jax_enable_compilation_cache
+        jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", before)
+            compilation_cache.reset_cache()
+
+
+_OTHER_DUMPS = (
+    "xla_dump_compress_protos",
+    "xla_dump_include_timestamp",
+    "xla_dump_hlo_as_text",
+    "xla_dump_hlo_as_long_text",
+    "xla_dump_hlo_as_dot",
+    "xla_dump_hlo_as_html",
+    "xla_dump_hlo_as_url",
+    "xla_dump_hlo_snapshots",
+    "xla_dump_hlo_unoptimized_snapshots",
+    "xla_dump_module_metadata",
+    "xla_dump_fusion_visualization",
+    "xla_dump_latency_hiding_schedule",
+)
+
+
+def dump_options(folder: Path) -> dict[str, str | bool | int]:
+    """The compile options for one dump of the program as a proto, whatever XLA_FLAGS says of dumps.
+
+    An option of a compile stands over the same one in XLA_FLAGS, so each that would keep the proto from being written,
+    change its form or drown it in other files is named (jaxlib 0.10.2 to 0.12).
+    """
+    return {
+        "xla_dump_to": str(folder),
+        "xla_dump_hlo_as_proto": True,
+        "xla_dump_hlo_module_re": "",  # every program
+        "xla_dump_hlo_pass_re": "",  # none in the middle of a compile
+        "xla_dump_hlo_pipeline_re": "",
+        "xla_dump_emitter_re": "",
+        "xla_dump_max_hlo_modules": -1,
+        "xla_dump_disable_metadata": False,
+        **dict.fromkeys(_OTHER_DUMPS, False),
+    }
+
+
+@contextmanager
+def full_tracebacks() -> Iterator[None]:
+    """Have JAX write the names and the call stacks of operations into the program (jax 0.10.2 to 0.12).
+
+    They decide phases and modules, and a user may have turned them off; they change nothing else.
+    """
+    wanted = {"jax_include_full_tracebacks_in_locations": True, "jax_traceback_in_locations_limit": 100}
+    with PROCESS_WIDE:
+        before = {name: getattr(jax.config, name) for name in wanted}
+        for name, value in wanted.items():
+            jax.config.update(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                jax.config.update(name, value)
+
+
+def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """The equations of a jaxpr and of all jaxprs inside it, each once (jax 0.10.2 to 0.12)."""
+    pending, seen = [jaxpr], {id(jaxpr)}
+    while pending:
+        for equation in pending.pop().eqns:
+            yield equation
+            for inner in core.jaxprs_in_params(equation.params):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    pending.append(inner)
+
+
+def has_pallas_kernels(traced: Any) -> bool:
+    """Whether a traced step calls kernels written in Pallas (jax 0.10.2 to 0.12)."""
+    return any(equation.primitive.name == "pallas_call" for equation in all_equations(traced.jaxpr.jaxpr))
+
+
+def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
+    """Tell kernels that are traced inside which device they are for (jax 0.10.2 to 0.12)."""
+    around: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+    return around
+
+
+def is_lowered_for(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> bool:
+    """Whether a step is lowered for the device of a sharding, not for one that it names (jax 0.10.2 to 0.12)."""
+    (device,) = sharding.device_set
+    return bool(lowered._lowering.compile_args["backend"] is device.client)
+
+
+def num_devices(lowered: jax.stages.Lowered) -> int:
+    """How many devices a lowered step runs on (jax 0.10.2 to 0.12)."""
+    return int(lowered._lowering.compile_args["num_devices"])
 
 
 def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
@@ -76,9 +177,45 @@ def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
     return list(range(num_leaves)) if kept is None else sorted(kept)
 
 
-def memory_totals(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """The fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`."""
-    analysis: Any = compiled.memory_analysis()
+def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
+    """Lower a step that names devices of its own for another platform than theirs (jax 0.10.2 to 0.12).
+
+    Args:
+        platform: `cuda` or `cpu`.
+    """
+    lowered: jax.stages.Lowered = traced.lower(lowering_platforms=(platform,))
+    return lowered
+
+
+def compile_for_device(lowered: jax.stages.Lowered, sharding: Any, options: Mapping[str, Any]) -> Any:
+    """Compile a lowered step for the device of a sharding, whatever device the step names (jax 0.10.2 to 0.12).
+
+    What comes back says how much memory it takes, and cannot be called.
+    """
+    from jax._src import compiler
+
+    (device,) = sharding.device_set
+    compile_options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=1,
+        device_assignment=np.array([[0]]),
+        env_options_overrides=dict(options),
+        backend=device.client,
+    )
+    module = lowered.compiler_ir("stablehlo")
+    return device.client.compile(
+        module, executable_devices=sharding._internal_device_list, compile_options=compile_options
+    )
+
+
+def memory_totals(compiled: Any) -> dict[str, int]:
+    """The fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`.
+
+    Args:
+        compiled: by JAX, or by `compile_for_device`.
+    """
+    is_jaxs = isinstance(compiled, jax.stages.Compiled)
+    analysis: Any = compiled.memory_analysis() if is_jaxs else compiled.get_compiled_memory_stats()
     fields = {
         "argument_bytes": "argument_size_in_bytes",
         "output_bytes": "output_size_in_bytes",
@@ -137,6 +274,11 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
     return message if is_about_options and any(name in message for name in options) else None
 
 
+def jit_compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """XLA's options that a step was jitted with (jax 0.10.2 to 0.12)."""
+    return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
+
+
 def is_out_of_memory(message: str) -> bool:
     """Whether the runtime's error says that memory ran out (jaxlib 0.10.2 to 0.12)."""
     return message.startswith("RESOURCE_EXHAUSTED")
@@ -180,9 +322,65 @@ def jit_options(jitted: Any) -> Any:
     return jitted._jit_info
 
 
-def argument_paths(traced: Any) -> list[str | None]:
-    """The paths of the argument leaves, as JAX names the program's parameters (jax 0.10.2 to 0.12)."""
-    return list(traced.jaxpr.jaxpr.debug_info.arg_names)
+def options_name_devices(options: Any) -> bool:
+    """Whether the options of a jit say on which device it runs (jax 0.10.2 to 0.12)."""
+    shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
+    return bool(options.device or options.backend or any(isinstance(each, jax.sharding.Sharding) for each in shardings))
+
+
+def named_devices(traced: Any) -> tuple[int, bool]:
+    """Which devices a traced step names by itself, in shardings and meshes (jax 0.10.2 to 0.12).
+
+    Returns:
+        The most devices that one of them spans (1 where there is none), and whether there are any.
+    """
+    spans = [1]
+    pending = [traced._params, *(equation.params for equation in all_equations(traced.jaxpr.jaxpr))]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, (tuple, list)):
+            pending.extend(value)
+        elif isinstance(value, NamedSharding):
+            pending.append(value.mesh)
+        elif isinstance(value, (Mesh, jax.sharding.AbstractMesh)):
+            spans.extend([value.size] if value.axis_names else [])
+        elif isinstance(value, jax.sharding.Sharding):
+            spans.append(value.num_devices)
+        elif isinstance(value, jax.Device):
+            spans.append(1)
+    return max(spans), len(spans) > 1
+
+
+def is_framework_jit(fn: Any) -> bool:
+    """Whether a jitted function is Flax's or Equinox's, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
+    return any(hasattr(fn, attribute) for attribute in _INNER_JIT.values())
+
+
+@contextmanager
+def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
+    """Have the jit of a framework call something else than its own `jax.jit` for a while (flax 0.12, equinox 0.13).
+
+    Equinox takes arrays for dynamic and everything else for static; here the shapes of arrays are dynamic too.
+
+    Yields:
+        The `jax.jit` inside.
+    """
+    attribute = next(attribute for attribute in _INNER_JIT.values() if hasattr(fn, attribute))
+    equinox_jit: Any = sys.modules.get("equinox._jit")
+    with PROCESS_WIDE:
+        inner = getattr(fn, attribute)
+        is_array = getattr(equinox_jit, "is_array", None)
+        object.__setattr__(fn, attribute, replacement)
+        if is_array is not None:
+            equinox_jit.is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct) or is_array(leaf)
+        try:
+            yield inner
+        finally:
+            object.__setattr__(fn, attribute, inner)
+            if is_array is not None:
+                equinox_jit.is_array = is_array
 
 
 def _register_cuda_plugin() -> None:

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memprof.analysis.capture import Capture
-from memprof.analysis.pipeline import parse_proto
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.proto_messages import message_classes
+from memprof.capture.work_folder import work_folder
 from memprof.errors import MemprofError
 
 SESSIONS = Path("plugins", "profile")
@@ -97,8 +98,8 @@ def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) 
     check_log_folder(log_folder)
     sessions = log_folder / SESSIONS
     try:
-        with tempfile.TemporaryDirectory(dir=sessions, prefix=".", ignore_cleanup_errors=True) as temporary:
-            half = Path(temporary) / "session"
+        with work_folder(sessions, prefix=".memprof-") as temporary:
+            half = temporary / "session"
             half.mkdir()
             fill(half)
             return _take_free_name(half, sessions, name)

@@ -75,6 +75,7 @@ def compare(
     depth: options.Depth = None,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     width: options.Width = None,
+    source: options.Source = True,
 ) -> None:
     """Set several configurations side by side: what each technique saves, what it costs, and whether it works.
 
@@ -102,6 +103,7 @@ def compare(
         file_name("compare", subject.label, preset or ""),
         save=save,
         resume=resume and not steps,
+        with_source=source,
         subject=subject,
         is_of_it=lambda capture: bool(capture.row) and capture.row in keys,
     ) as kept:

@@ -81,6 +81,7 @@ def fit(
     resume: options.Resume = True,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     width: options.Width = None,
+    source: options.Source = True,
 ) -> None:
     """Find the batch with which a step fits while the next one does not, or the techniques that a batch takes to fit.
 
@@ -110,6 +111,7 @@ def fit(
         file_name("fit", subject.label, preset or "", techniques),
         save=save,
         resume=resume and not steps,
+        with_source=source,
         subject=subject,
     )
     if techniques == AUTO:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from memprof.analysis.capture import Capture
-from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.capture_file import read_capture, without_source, write_capture
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder, numbered
 from memprof.profiler_cli.capture_names import file_name, stem
@@ -30,7 +30,10 @@ except ImportError:  # Windows
 class KeptCaptures:
     """What a folder holds that can be taken, and what is put there. Without a folder: nothing."""
 
-    def __init__(self, folder: Path | None, subject: Subject, found: Sequence[Capture]) -> None:
+    def __init__(
+        self, folder: Path | None, subject: Subject, found: Sequence[Capture], *, with_source: bool = True
+    ) -> None:
+        self._with_source = with_source
         self.folder = folder
         self.taken: list[str] = []
         self.num_written = 0
@@ -58,6 +61,8 @@ class KeptCaptures:
             return
         make_folder(self.folder)
         name = file_name(stem(capture), detail)
+        if not self._with_source:
+            capture = without_source(capture)
         write_capture(capture, self.folder / f"{name}.memprof", if_taken=IfTaken.NUMBER)
         self.num_written += 1
 
@@ -76,6 +81,7 @@ def kept_captures(
     *,
     save: bool,
     resume: bool,
+    with_source: bool,
     subject: Subject,
     is_of_it: Callable[[Capture], bool],
 ) -> Iterator[KeptCaptures]:
@@ -85,6 +91,7 @@ def kept_captures(
         output: the folder that the user named; None: one that begins with `name`.
         save: whether there is one at all.
         resume: whether what is in it can be taken.
+        with_source: whether captures that are written hold the text of source lines.
         is_of_it: whether a capture is one that this command would make too.
 
     Raises:
@@ -95,11 +102,11 @@ def kept_captures(
         return
     check_folder_writable(output or Path(name))
     if output is not None:
-        yield KeptCaptures(output, subject, _captures_in(output) if resume else [])
+        yield KeptCaptures(output, subject, _captures_in(output) if resume else [], with_source=with_source)
         return
     with _first_of_its_own(Path(name), is_of_it, resume=resume) as (folder, found):
         try:
-            yield KeptCaptures(folder, subject, found)
+            yield KeptCaptures(folder, subject, found, with_source=with_source)
         finally:
             with suppress(OSError):  # there is something in it
                 folder.rmdir()

@@ -84,7 +84,7 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "steps", "jobs", "output", "save", "resume"),
+        options=(*_COMPILED, "steps", "jobs", "output", "save", "resume", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(
@@ -175,9 +175,9 @@ ROWS = (
         why="is for --format terminal; {format} has no columns of characters",
     ),
     Row(
-        where=lambda values: _format(values) != "html",
+        where=lambda values: _format(values) != "html" and not values.get("save", False),
         options=("source",),
-        why="is for --format html, the one that shows the text around source lines",
+        why="is for captures that are written, and for --format html, the one that shows the text around source lines",
     ),
     Row(
         commands=("run",),

@@ -92,5 +92,6 @@ ReportFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
 Source = Annotated[
-    bool, typer.Option("--source/--no-source", help="Whether an HTML report holds the text around source lines.")
+    bool,
+    typer.Option("--source/--no-source", help="Whether captures and HTML reports hold the text around source lines."),
 ]

@@ -59,7 +59,7 @@ def run(
         memprof run transformer --preset tiny --steps 20
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import write_capture
+    from memprof.capture.capture_file import without_source, write_capture
     from memprof.capture.launch import compile_in_child
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
@@ -80,6 +80,8 @@ def run(
             progress=stage,
             timeout_seconds=timeout,
         )
+        if not source:
+            capture = without_source(capture)
         if save:
             if_taken = IfTaken.NUMBER if output is None else IfTaken.REPLACE if force else IfTaken.REFUSE
             path = write_capture(capture, output or Path(f"{stem(capture)}.memprof"), if_taken=if_taken)

@@ -20,14 +20,13 @@ from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 TECHNIQUES = [pytest.param(technique, id=technique.name) for technique in registry.techniques()]
 WORKLOADS = [workload.name for workload in registry.workloads()]
 CPU = TargetInfo(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"
 )
 NUM_UPDATES = 3
-# What the compiler would do for speed is of no interest here, and takes most of its time.
-QUICK_COMPILE = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
 # Techniques of different kinds together; the last ones are the rows of the published table (FACTS, section 6).
 COMBINATIONS = [
     "donate+scan+remat+accum2",
@@ -68,7 +67,7 @@ def train(workload_name: str, label: str) -> Run:
     step = jax.jit(
         trainer.step,
         donate_argnums=(0,) if choices.train_config.donate else (),
-        compiler_options=QUICK_COMPILE | choices.train_config.compiler_option_values(),
+        compiler_options=choices.train_config.compiler_option_values(),
     )
     params = like(trainer.abstract_state().params, baseline_params(workload_name))
     state = trainer.init_state() if params is None else trainer.state_of(params)

@@ -14,6 +14,7 @@ from memprof.workloads import registry
 from memprof.workloads.build import build_step, build_trainer, plan
 from memprof.workloads.train_step import ROLES
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 WORKLOADS = [pytest.param(workload, id=workload.name) for workload in registry.workloads()]
 PRESETS = [
     pytest.param(workload, preset, id=f"{workload.name}-{preset}")

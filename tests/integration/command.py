@@ -73,8 +73,9 @@ class Command:
         return {"PYTHONPATH": os.pathsep.join((str(folder), self.environment["PYTHONPATH"]))}
 
     def compiling_process(self) -> int | None:
-        """The id of the child process that compiles; None while there is none."""
-        return next((pid for pid, arguments in self.processes() if "memprof.capture.child" in arguments), None)
+        """The id of the process that compiles; None while there is none. Its parent, with the same name, watches it."""
+        named = {pid for pid, arguments in self.processes() if "memprof.capture.child" in arguments}
+        return next((pid for pid in named if parent_of(pid) in named), None)
 
     def processes(self) -> list[tuple[int, list[str]]]:
         """The processes that run with this command's temp folder or under it: (id, arguments)."""
@@ -94,6 +95,14 @@ class Command:
     def left_behind(self) -> list[Path]:
         """What there is in its temp folder."""
         return sorted(self.temp_folder.rglob("*"))
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that started another one; None where that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def wait_until(condition: Callable[[], object], *, seconds: float = _PATIENCE_SECONDS) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import memprof
+from memprof.capture.xla_adapter import no_compilation_cache
 
 _NOTEBOOK = """
 import logging
@@ -68,6 +70,23 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+
+
+def test_a_second_thread_waits_with_what_is_the_whole_processs() -> None:
+    entered = threading.Event()
+
+    def second() -> None:
+        with no_compilation_cache():
+            entered.set()
+
+    assert jax.config.jax_enable_compilation_cache
+    thread = threading.Thread(target=second)
+    with no_compilation_cache():
+        thread.start()
+        assert not entered.wait(0.2)
+    thread.join(timeout=60)
+    assert entered.is_set()
+    assert jax.config.jax_enable_compilation_cache
 
 
 def test_a_step_is_profiled_for_a_gpu_that_is_not_there(notebook: str) -> None:

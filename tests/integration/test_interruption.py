@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from integration.command import wait_until
+from integration.command import parent_of, wait_until
 
 # Long enough to be caught in the middle; on a GPU target the compiler starts processes and writes temporary files.
 LONG = ("run", "transformer", "--preset", "tiny", "--set", "num_layers=6", "--target", "h100-80gb")
@@ -68,6 +68,19 @@ def test_when_the_command_is_killed_its_child_ends_by_itself(memprof, start, mom
     running.communicate(timeout=60)
     assert running.returncode == -signal.SIGKILL
     wait_until(lambda: not memprof.processes(), seconds=60)
+    assert_nothing_left(memprof)
+
+
+def test_what_is_left_when_all_are_killed_goes_with_the_next_command(memprof, start):
+    running = start(*SHORT)
+    wait_until(lambda: is_starting(memprof))
+    compiling = memprof.compiling_process()
+    os.kill(running.pid, signal.SIGKILL)
+    os.kill(parent_of(compiling), signal.SIGKILL)  # who would have cleaned up
+    running.communicate(timeout=60)
+    wait_until(lambda: not memprof.processes(), seconds=60)
+    assert memprof.left_behind() != []
+    assert memprof(*SHORT, "--no-save").returncode == 0
     assert_nothing_left(memprof)
 
 

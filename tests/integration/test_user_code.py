@@ -64,6 +64,15 @@ def sharded():
 def of_arguments():
     return memprof.StepSpec(lambda x: x + 1, (S((len(sys.argv), len(sys.argv[1])), jnp.float32),))
 
+def asking():
+    input("how many? ")
+
+def ending():
+    class Stop(BaseException):
+        def __str__(self):
+            return "\x1b[31m" + "enough " * 1000
+    raise Stop
+
 def endless():
     import time
     time.sleep(600)
@@ -100,6 +109,8 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         ("not_a_step", 2, "gives something of type int, no step to profile", None),
         ("raising", 3, "ValueError: mine", 'raise ValueError("mine")'),
         ("leak", 3, "tracer leak", None),
+        ("asking", 3, "EOFError: EOF when reading a line (nobody is there to answer", 'input("how many? ")'),
+        ("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop"),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
         ("sized", 2, "takes width, without a default: name a function that returns", None),
         ("sharded", 2, "x is sharded over 2 devices", None),
@@ -123,6 +134,60 @@ def test_a_mistake_gets_one_sentence_and_the_users_own_frames(
     assert "site-packages" not in stderr
     if line is not None:
         assert line in stderr
+
+
+# What scripts do, and a profiler must live with; at the end of it there is a step.
+_BAD_NEIGHBOUR = """
+import atexit, os, signal, subprocess, sys, tempfile, threading, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
+    signal.signal(number, signal.SIG_IGN)
+print("\\x1b[2J" + "x" * 2**22)
+atexit.register(time.sleep, 600)
+threading.Thread(target=time.sleep, args=(600,)).start()
+if os.fork() == 0:  # one that goes its own way, for ever
+    os.setsid()
+    while True:
+        time.sleep(60)
+subprocess.Popen(["sleep", "600"], env={"TMPDIR": os.environ["TMPDIR"]}, start_new_session=True)
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+os.umask(0o777)
+os.kill(os.getpid(), signal.SIGSTOP)
+os.closerange(3, 100)
+files = [open(os.path.join(os.path.dirname(__file__), f"mine-{number}"), "x") for number in range(10)]
+os.closerange(0, 3)
+
+import jax, memprof
+
+def step(x):
+    os.fork()  # both go on
+    return x + 1
+
+step_spec = memprof.StepSpec(step, (jax.ShapeDtypeStruct((4,), "float32"),))
+"""
+# Each of these alone would keep the program from being found.
+_OTHER_DUMPS = (
+    "--xla_dump_to=theirs --xla_dump_hlo_as_text --xla_dump_hlo_as_html --xla_dump_hlo_module_re=other"
+    " --xla_dump_hlo_pass_re=.* --xla_dump_max_hlo_modules=1 --xla_dump_compress_protos --xla_dump_include_timestamp"
+)
+
+
+def test_whatever_the_code_does_to_its_process_its_step_is_captured_and_nothing_is_left(command: Command) -> None:
+    (command.folder / "bad.py").write_text(_BAD_NEIGHBOUR, encoding="utf-8")
+    done = command("run", "bad.py", "--target", "cpu", "-o", "bad.memprof", XLA_FLAGS=_OTHER_DUMPS)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert "bad:step_spec" in done.stdout
+    assert command.processes() == []
+    assert command.left_behind() == []
+    assert {path.stat().st_size for path in command.folder.glob("mine-*")} == {0}
+    assert command("show", "bad.memprof").returncode == 0
+
+
+def test_a_flag_that_xla_does_not_know_is_named(command: Command) -> None:
+    done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS="--xla_no_such_flag")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "XLA does not know a flag that XLA_FLAGS gives it, --xla_no_such_flag" in done.stderr
 
 
 def test_a_callback_needs_the_device(command: Command) -> None:

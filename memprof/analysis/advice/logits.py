@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from memprof.analysis.advice.passing import FLOATS, MADE_IN_PASSES, has_passes, is_square
+from memprof.analysis.advice.passing import FLOATS, MADE_IN_PASSES, has_passes
 from memprof.analysis.advice.residuals import repeated_modules
 from memprof.analysis.categories import Phase
 from memprof.analysis.report import LiveBuffer, Report
@@ -14,18 +14,23 @@ _WIDER = 2  # than whatever else the model computes
 
 
 def num_classes(report: Report) -> int | None:
-    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop."""
+    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
+
+    A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
+    """
     repeated = {path for paths in repeated_modules(report).values() for path in paths}
     lengths = {loop.trip_count for loop in report.program.loops}
     by_width: dict[int, list[LiveBuffer]] = defaultdict(list)
     for buffer in report.temp_buffers:
         is_array = buffer.category in MADE_IN_PASSES and buffer.dtype in FLOATS and len(buffer.shape) > 1
-        if is_array and not is_square(buffer):
+        if is_array and not buffer.is_of_attention:
             by_width[buffer.shape[-1]].append(buffer)
     widths = sorted(by_width, reverse=True)
     if len(widths) < 2 or widths[0] < _WIDER * widths[1]:
         return None
     widest = by_width[widths[0]]
+    if not any(buffer.is_of_softmax for buffer in widest):
+        return None
     if not has_passes(widest) or any(
         buffer.module in repeated or buffer.shape[0] in lengths or "/while/" in buffer.op for buffer in widest
     ):

@@ -13,17 +13,11 @@ FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 MADE_IN_PASSES = frozenset(
     {Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED}
 )  # fmt: skip
-_SMALLEST_SQUARE = 64
 
 
 def made_at(buffer: LiveBuffer) -> str:
     """Where a buffer is made, short enough for a sentence: `model.py:12`, or the operation where no line is known."""
     return re.split(r"[/\\\\]", buffer.source)[-1] or buffer.op
-
-
-def is_square(buffer: LiveBuffer) -> bool:
-    """Whether it relates each position to each, as attention does: its last two dimensions are equal, and not small."""
-    return len(buffer.shape) > 2 and buffer.shape[-1] == buffer.shape[-2] >= _SMALLEST_SQUARE
 
 
 def has_passes(buffers: Iterable[LiveBuffer]) -> bool:

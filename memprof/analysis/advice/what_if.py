@@ -32,6 +32,21 @@ class Instead:
 Without = Callable[[LiveBuffer], Instead | None]
 
 
+def changed_at_peak(report: Report, without: Without) -> tuple[LiveBuffer, ...]:
+    """What is live at the peak and would become something else: the evidence for a saving.
+
+    Each piece of memory is in it once, and a saving is never more than their bytes: where the peak lies now, no more
+    than that goes away.
+    """
+    return tuple(buffer for buffer in report.buffers if without(buffer) is not None)
+
+
+def amount(buffers: Sequence[LiveBuffer], what: str) -> str:
+    """How many buffers there are, and how many bytes they hold: `3 results, 1,024 bytes`."""
+    plural = what if len(buffers) != 1 else what.removesuffix("s")
+    return f"{len(buffers)} {plural}, {sum(buffer.size_bytes for buffer in buffers):,} bytes"
+
+
 def footprint_without(report: Report, without: Without, *, is_packed: bool = False) -> int:
     """The footprint in bytes if buffers became what `without` makes of them, everything else being equal.
 

@@ -30,6 +30,11 @@ class ChosenTarget:
     device: jax.Device
     sharding: Any
 
+    @property
+    def on_device(self) -> jax.sharding.Sharding:
+        """A sharding on the device that the step is compiled for."""
+        return self.sharding or jax.sharding.SingleDeviceSharding(self.device)
+
 
 def spare_devices(name: str | None) -> None:
     """Tell JAX, before it starts its backends, to leave devices alone that a target does not need.
@@ -42,8 +47,9 @@ def spare_devices(name: str | None) -> None:
 
 def spare_missing_devices() -> None:
     """Tell JAX not to look for devices where there are none, unless it has looked already: it would complain."""
-    if not has_accelerator_device() and not xla_adapter.has_started_backends():
-        jax.config.update("jax_platforms", "cpu")
+    with xla_adapter.PROCESS_WIDE:
+        if not has_accelerator_device() and not xla_adapter.has_started_backends():
+            jax.config.update("jax_platforms", "cpu")
 
 
 def choose_target(name: str | None) -> ChosenTarget:
@@ -55,6 +61,11 @@ def choose_target(name: str | None) -> ChosenTarget:
     Raises:
         MemprofError: there is no such target, or what it takes is not installed.
     """
+    with xla_adapter.PROCESS_WIDE:  # JAX starts its backends and registers its plugins
+        return _chosen(name)
+
+
+def _chosen(name: str | None) -> ChosenTarget:
     if name is not None:
         deviceless = deviceless_target(name)
         if deviceless is not None:

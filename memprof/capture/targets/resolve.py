@@ -51,6 +51,12 @@ def deviceless_target(name: str) -> DevicelessTarget | None:
     )
 
 
+def with_absolute_path(name: str | None) -> str | None:
+    """A target's name, where it is a file's path such that it holds in any working folder."""
+    is_file = name is not None and name not in (*gpus(), LOCAL, CPU) and Path(name).is_file()
+    return str(Path(name).absolute()) if name is not None and is_file else name
+
+
 def check_can_run(name: str | None) -> None:
     """Find out whether a step can run on a target.
 

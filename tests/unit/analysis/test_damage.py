@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from added_up_step import added_up_step
 
+from memprof.analysis.capture import ReplayTotals
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.replay_totals import replay_totals
 from memprof.analysis.report import Report
 from memprof.errors import InternalError, MemprofError
 
@@ -46,6 +48,121 @@ def test_an_allocation_that_holds_nothing_is_an_error() -> None:
     del proto.buffer_assignment.buffer_allocations[4].assigned[:]
     with pytest.raises(InternalError, match=r"allocation 4 \(4 bytes\) holds no value"):
         analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+
+
+def _instruction(proto: Any, name: str) -> Any:
+    return next(each for each in proto.hlo_module.computations[0].instructions if each.name == name)
+
+
+def _edit(proto: Any, what: str) -> None:
+    module, assignment = proto.hlo_module, proto.buffer_assignment
+    match what:
+        case "the same number twice":
+            _instruction(proto, "h").id = _instruction(proto, "t").id
+        case "a computation twice":
+            module.computations.add().CopyFrom(module.computations[0])
+        case "a later operand":
+            _instruction(proto, "h").operand_ids[0] = _instruction(proto, "t").id
+        case "itself as operand":
+            _instruction(proto, "h").operand_ids[0] = _instruction(proto, "h").id
+        case "a parameter left out":
+            _instruction(proto, "x").parameter_number = 7
+        case "a parameter twice":
+            _instruction(proto, "x").parameter_number = 0
+        case "calls itself":
+            _instruction(proto, "h").called_computation_ids.append(1)
+        case "a schedule that leaves out":
+            module.schedule.sequences.add(key=1).value.instruction_ids.append(module.computations[0].root_id)
+        case "a negative dimension":
+            _instruction(proto, "h").shape.dimensions[0] = -4
+        case "a huge array":
+            _instruction(proto, "h").shape.dimensions.extend([2**40, 2**40])
+        case "an element of an array":
+            _instruction(proto, "h").opcode = "get-tuple-element"
+        case "a loop without a body":
+            _instruction(proto, "h").opcode = "while"
+        case "a frame of no file":
+            module.stack_frame_index.file_locations[0].file_name_id = 0
+        case "a negative size":
+            assignment.buffer_allocations[-1].size = -1
+        case "a place beyond the end":
+            assignment.buffer_allocations[-1].assigned[0].offset = 10**6
+        case "two places":
+            twice = assignment.buffer_allocations[-1].assigned
+            twice.add().CopyFrom(twice[0])
+        case "no such parameter":
+            assignment.buffer_allocations[0].parameter_number = 9
+        case "another size than its place":
+            assignment.logical_buffers[-1].size += 1
+        case "no such instruction":
+            assignment.logical_buffers[-1].defined_at.instruction_id = 999
+        case "no such element":
+            assignment.logical_buffers[-1].defined_at.shape_index.append(3)
+        case "no such buffer":
+            del assignment.logical_buffers[-1]
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("the same number twice", "two instructions of the program have the same number"),
+        ("a computation twice", "two of its computations have the same number"),
+        ("a later operand", r"h uses what its computation has not made before it"),
+        ("itself as operand", r"h uses what its computation has not made before it"),
+        ("a parameter left out", "the parameters of main are not numbered from 0 on"),
+        ("a parameter twice", "two parameters of one computation have number 0"),
+        ("calls itself", "main calls itself"),
+        ("a schedule that leaves out", "its schedule leaves instructions out"),
+        ("a negative dimension", "an array of an impossible shape"),
+        ("a huge array", "an array of an impossible shape"),
+        ("an element of an array", r"h \(get-tuple-element\) is about an element that is not there"),
+        ("a loop without a body", r"h \(while\) calls another number of computations"),
+        ("a frame of no file", r"refers to what is not in it \(0\)"),
+        ("a negative size", "allocation 5 has an impossible size"),
+        ("a place beyond the end", "allocation 5 holds a buffer that is larger than it"),
+        ("two places", "one of its logical buffers lies in two places"),
+        ("no such parameter", "allocation 0 is for a parameter that the program does not have"),
+        ("another size than its place", "has another size than its place"),
+        ("no such instruction", "is of an instruction that the program does not have"),
+        ("no such element", "is of an element that its instruction does not have"),
+        ("no such buffer", "holds a buffer that is not in its list"),
+    ],
+)
+def test_a_program_that_does_not_hold_together_is_an_error(what: str, sentence: str) -> None:
+    step = added_up_step()
+    proto = step.proto()
+    _edit(proto, what)
+    capture = replace(step.capture(), hlo_proto=proto.SerializeToString())
+    with pytest.raises(InternalError, match=sentence):
+        analyze(capture)
+    with pytest.raises(MemprofError, match=f"^a.memprof is damaged, or of .*{sentence}.*; make it again") as caught:
+        analyze(replace(capture, file="a.memprof"))
+    assert type(caught.value) is MemprofError  # a file is damaged; only what was just compiled is a defect
+
+
+def test_names_are_cleaned_where_they_are_decoded() -> None:
+    step = added_up_step()
+    proto = step.proto()
+    h = _instruction(proto, "h")
+    for event in proto.buffer_assignment.heap_simulator_traces[0].events:
+        event.instruction_name = event.instruction_name.replace("h", "h\x1b[2J")
+    h.name, h.metadata.op_name = "h\x1b[2J", "jit(step)/jvp(Net)/a/\x1b]0;title\x07mul"
+    report = analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+    (buffer,) = (each for each in report.temp_buffers if each.name == r"h\x1b[2J")
+    assert buffer.op == r"jit(step)/jvp(Net)/a/\x1b]0;title\x07mul"
+
+
+@pytest.mark.parametrize("field", ["footprint_bytes", "peak_bytes", "num_events", "byte_events"])
+def test_a_replay_that_comes_to_another_total_than_where_it_was_made_is_an_error(field: str) -> None:
+    """On a CPU the compiler gives no peak, so that nothing else tells of a trace that was altered."""
+    capture = added_up_step().capture()
+    totals = replay_totals(capture.hlo_proto)
+    assert totals == ReplayTotals(footprint_bytes=132, peak_bytes=64, num_events=8, byte_events=totals.byte_events)
+    no_peak = replace(capture, compiler=replace(capture.compiler, peak_memory_bytes=None))
+    assert analyze(replace(no_peak, replay=totals)).footprint_bytes == 132
+    other = replace(totals, **{field: getattr(totals, field) + 1})
+    with pytest.raises(InternalError, match=rf"comes to another total \({field} "):
+        analyze(replace(no_peak, replay=other))
 
 
 # Conservation: the totals of `added_up_step`, each off by one.

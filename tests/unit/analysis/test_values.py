@@ -88,13 +88,14 @@ def test_what_a_value_is_made_from_is_followed_around_a_loop() -> None:
     step = _Net()
     body, condition = step.computation("body"), step.computation("condition")
     zeros = [step.op(f"zeros{number}", "iota", V) for number in range(3)]
-    loop = step.op("loop", "while", tuple_of(V, V, V), [step.tuple(*zeros)], called=[body, condition])
+    loop = step.op("loop", "while", tuple_of(V, V, V, V), [step.tuple(*zeros, step.x)], called=[body, condition])
     condition.parameter(loop.shape)
     condition.op("less", "constant", array("pred"))
     carried = body.parameter(loop.shape)
     # Each turn moves the input one place on: it is in the last after three.
     moved = [body.op(f"move{n}", "negate", V, [body.element(carried, n)], PLAIN, shares=zeros[n + 1]) for n in range(2)]
-    body.tuple(body.op("enter", "negate", V, [step.x], PLAIN, shares=zeros[0]), *moved)
+    x = body.element(carried, 3)
+    body.tuple(body.op("enter", "negate", V, [x], PLAIN, shares=zeros[0]), *moved, x)
     found = values(step)
     assert [found[f"zeros{number}"].origin for number in range(3)] == [Origin.BATCH] * 3
 

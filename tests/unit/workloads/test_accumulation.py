@@ -10,6 +10,8 @@ import pytest
 from memprof.workloads.accumulation import accumulate
 from memprof.workloads.gradients import Evaluation, Scaling, evaluate, new_scale
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 KINDS = ["scan", "unrolled"]
 # Four examples; the loss of each is weight x value, and only those that count do so.
 BATCH = {"value": jnp.array([1.0, 2.0, 4.0, 8.0]), "counts": jnp.array([1.0, 1.0, 1.0, 0.0])}

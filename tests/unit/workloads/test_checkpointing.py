@@ -14,6 +14,8 @@ from memprof.workloads.networks.transformer_model import build_transformer
 from memprof.workloads.residuals import RESIDUALS
 from memprof.workloads.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 KEY = jax.random.PRNGKey(0)
 PLAIN = dataclasses.replace(TINY, dropout_rate=0.0)
 TOKENS = jnp.zeros((4, 16), jnp.int32)

@@ -14,6 +14,8 @@ from memprof.workloads.models.transformer import TINY
 from memprof.workloads.networks.transformer_model import build_transformer
 from memprof.workloads.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 KEY = jax.random.PRNGKey(0)
 PLAIN = dataclasses.replace(TINY, batch_size=2, seq_len=6, num_layers=1, dropout_rate=0.0)
 

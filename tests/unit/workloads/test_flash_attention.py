@@ -15,6 +15,8 @@ from memprof.workloads.networks import flash_attention as flash
 from memprof.workloads.networks.attention import attention_probabilities
 from memprof.workloads.networks.masks import causal_mask, combine_masks, padding_mask
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 IS_REAL = jnp.array([[True] * 5, [True] * 3 + [False] * 2])
 
 

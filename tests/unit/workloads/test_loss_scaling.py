@@ -9,6 +9,8 @@ import pytest
 
 from memprof.workloads.build import build_trainer, plan
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 OVERRIDES = ("dropout_rate=0",)
 
 

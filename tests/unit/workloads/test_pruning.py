@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.models.mlp import MLPConfig
@@ -16,6 +17,8 @@ from memprof.workloads.networks.structured_pruning import kept, prune_heads, pru
 from memprof.workloads.networks.transformer_model import build_transformer
 from memprof.workloads.pruning_masks import apply_masks, magnitude_masks
 from memprof.workloads.train_config import TrainConfig
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 KEY = jax.random.PRNGKey(0)
 

@@ -14,6 +14,8 @@ from memprof.workloads.models.transformer import BERT_LARGE, GPT2, TINY, UVA
 from memprof.workloads.networks.transformer_model import build_transformer
 from memprof.workloads.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 # Without dropout, so that two runs can be compared; one layer, since more would only take longer to compile.
 PLAIN = dataclasses.replace(TINY, batch_size=2, seq_len=6, num_layers=1, dropout_rate=0.0)
 CLASSIFIER = dataclasses.replace(PLAIN, task="classification", causal=False, padding_mask=True)

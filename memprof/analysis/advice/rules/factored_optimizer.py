@@ -6,6 +6,7 @@ from math import prod
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.optimizer import optimizer_state, with_optimizer_state_of
+from memprof.analysis.advice.what_if import amount, changed_at_peak
 from memprof.analysis.categories import Role
 from memprof.analysis.report import Report
 
@@ -19,15 +20,18 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     factored_bytes = sum(_factored_bytes(leaf.shape) for leaf in params)
     if state_bytes <= 2 * factored_bytes:
         return ()
+    without = with_optimizer_state_of(report, factored_bytes)
+    changed = changed_at_peak(report, without)
     per_param = state_bytes / max(1, report.num_params)
     return (
         Proposal(
             what="Use an optimizer with factored second moments (Adafactor)",
-            evidence=f"the optimizer state holds {per_param:.1f} bytes for each parameter; factored moments would hold "
+            evidence=f"{amount(changed, 'arrays')}, are optimizer state and results that may be its next one: "
+            f"{per_param:.1f} bytes of state for each parameter, where factored moments hold "
             f"{factored_bytes / max(1, report.num_params):.2f}",
             cost="another optimizer: training takes another course, and the learning rate has to be found again",
             how_to="optimizer = optax.adafactor(learning_rate)",
-            without=with_optimizer_state_of(report, factored_bytes),
+            without=without,
             technique="opt=adafactor",
         ),
     )

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.passing import MADE_IN_PASSES
-from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.advice.what_if import Instead, amount, changed_at_peak
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer, Report
 
 
 def _propose(report: Report) -> tuple[Proposal, ...]:
-    wide = [buffer for buffer in report.temp_buffers if _is_wide(buffer) and buffer.category is Category.ACTIVATIONS]
-    if not wide:
+    wide = changed_at_peak(report, _without)
+    if not any(buffer.category is Category.ACTIVATIONS for buffer in wide):
         return ()
-    size_bytes = sum(buffer.size_bytes for buffer in wide)
     return (
         Proposal(
             what="Compute in bfloat16, with parameters and optimizer in float32",
-            evidence=f"{len(wide)} activations of {size_bytes:,} bytes are float32",
+            evidence=f"{amount(wide, 'arrays')} of the passes at the peak, are float32",
             cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
-            how_to="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.float32)",
+            how_to="params, x = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (params, x))"
+            "  # in the loss, floats alone; Flax: Model(dtype=jnp.bfloat16)",
             without=_without,
             technique="bf16",
         ),

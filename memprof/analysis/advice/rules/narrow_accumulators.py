@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
-from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.advice.what_if import Instead, amount, changed_at_peak
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -16,19 +16,20 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     accumulators = [buffer for buffer in gradients if buffer.start < last_forward <= buffer.end]
     if not accumulators:
         return ()
-    size_bytes = sum(buffer.size_bytes for buffer in accumulators)
     additions = {buffer.op for buffer in accumulators}
 
     def without(buffer: LiveBuffer) -> Instead | None:
         is_accumulator = _is_wide_gradient(buffer) and buffer.op in additions
         return Instead(size_bytes=buffer.size_bytes // 2) if is_accumulator else None
 
+    changed = changed_at_peak(report, without)
     return (
         Proposal(
             what="Accumulate gradients in bfloat16",
-            evidence=f"{len(accumulators)} accumulators, {size_bytes:,} bytes, are float32 and alive during the passes",
+            evidence=f"{amount(changed, 'accumulators')} at the peak, are float32 and alive during the passes",
             cost="sums of minibatches are rounded to 8 bits of mantissa",
-            how_to="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params)",
+            how_to="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params); "
+            "add = lambda total, gradients: jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients)",
             without=without,
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.optimizer import optimizer_state, with_optimizer_state_of
-from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.advice.what_if import Instead, amount, changed_at_peak
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -26,10 +26,12 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     return (
         Proposal(
             what="Keep the optimizer state in host memory between updates",
-            evidence=f"{state_bytes:,} bytes of optimizer state lie on the device throughout, and only the update uses "
-            "them",
+            evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of optimizer state and results that may be "
+            "its next one, lie on the device throughout, and only the update uses them",
             cost=f"{2 * state_bytes:,} bytes over the bus in each step, as much host memory",
-            how_to='state = jax.device_put(state, sharding.with_memory_kind("pinned_host"))',
+            how_to="gradients, state = jax.lax.optimization_barrier((gradients, state)); "
+            "state = jax.device_put(state, jax.memory.Space.Device)"
+            "  # it lies in jax.memory.Space.Host before and after",
             without=without,
             technique="offload-opt",
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
-from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.advice.what_if import Instead, amount
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -12,7 +12,6 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
     if len(at_peak) < 2:
         return ()
-    size_bytes = sum(buffer.size_bytes for buffer in at_peak)
     # Layers take turns: one at a time still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)
 
@@ -24,7 +23,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
     return (
         Proposal(
             what="Cast weights inside each checkpointed layer, not before",
-            evidence=f"{len(at_peak)} copies of parameters, {size_bytes:,} bytes, are alive together at the peak",
+            evidence=f"{amount(at_peak, 'copies of parameters')}, are alive together at the peak",
             cost="the casts again, and what else the checkpointed layer computes",
             how_to="block = jax.checkpoint(lambda params, x: apply(jax.tree.map(to_bfloat16, params), x))",
             without=without,

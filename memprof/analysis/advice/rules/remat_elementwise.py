@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
-from memprof.analysis.advice.passing import is_square
 from memprof.analysis.advice.residuals import matrices_by_module, repeated_modules, without_residuals
-from memprof.analysis.categories import Category
+from memprof.analysis.advice.what_if import amount, changed_at_peak
 from memprof.analysis.report import LiveBuffer, Report
 
 _PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -19,24 +18,20 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
 
     def is_product(buffer: LiveBuffer) -> bool:
         """A product with weights, whose bias or cast may be fused into it; products of attention are not kept."""
-        if is_square(buffer):
+        if buffer.is_of_attention:
             return False
         return buffer.module in with_matrices or buffer.op.endswith(_PRODUCTS)
 
     paths = [path for found in outermost for path in found]
-    cheap = [
-        buffer
-        for buffer in report.buffers
-        if buffer.category is Category.ACTIVATIONS and buffer.module and not is_product(buffer)
-    ]
+    without = without_residuals(report, paths, keep=is_product)
+    cheap = changed_at_peak(report, without)
     return (
         Proposal(
             what="Keep results of matrix products alone, and recompute the rest",
-            evidence=f"{sum(buffer.size_bytes for buffer in cheap):,} bytes of activations at the peak come from other "
-            "operations",
+            evidence=f"{amount(cheap, 'activations')} at the peak, come from other operations",
             cost="elementwise operations again, and the products of attention",
             how_to="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
-            without=without_residuals(report, paths, keep=is_product),
+            without=without,
             technique="remat-dots",
         ),
     )

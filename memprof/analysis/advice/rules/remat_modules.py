@@ -12,8 +12,7 @@ from memprof.analysis.advice.residuals import (
     repeated_modules,
     without_residuals,
 )
-from memprof.analysis.advice.what_if import Without, footprint_without
-from memprof.analysis.categories import Category
+from memprof.analysis.advice.what_if import Without, changed_at_peak, footprint_without
 from memprof.analysis.report import Report
 
 # memprof's own models call their modules so.
@@ -57,11 +56,7 @@ def _ladder(rungs: list[_Rung]) -> list[_Rung]:
 
 
 def _proposal(report: Report, rung: _Rung) -> Proposal:
-    kept_bytes = sum(
-        buffer.size_bytes
-        for buffer in report.buffers
-        if buffer.category is Category.ACTIVATIONS and any(is_within(buffer.module, path) for path in rung.paths)
-    )
+    kept_bytes = sum(buffer.size_bytes for buffer in changed_at_peak(report, rung.without))
     evidence = f"{kept_bytes:,} bytes of activations in {len(rung.paths)} modules are held at the peak"
     cost = "their forward pass again"
     if rung.flops:

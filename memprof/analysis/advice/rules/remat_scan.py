@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.residuals import smallest_array
-from memprof.analysis.advice.what_if import Instead
+from memprof.analysis.advice.what_if import Instead, amount, changed_at_peak
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, Report
 
@@ -19,20 +19,23 @@ def _of_length(report: Report, length: int) -> Proposal | None:
     stacks = [
         buffer
         for buffer in report.temp_buffers
-        if buffer.category is Category.ACTIVATIONS and len(buffer.shape) > 1 and buffer.shape[0] == length
+        if buffer.is_stacked
+        and buffer.category is Category.ACTIVATIONS
+        and len(buffer.shape) > 1
+        and buffer.shape[0] == length
     ]
     if len(stacks) < 2:  # one is what the loop carries along: what all others can be made of again
         return None
     carried = smallest_array(stacks)
     forgotten = {id(buffer) for buffer in stacks if buffer is not carried}
-    size_bytes = sum(buffer.size_bytes for buffer in stacks)
 
     def without(buffer: LiveBuffer) -> Instead | None:
         return Instead(size_bytes=buffer.size_bytes // length) if id(buffer) in forgotten else None
 
     return Proposal(
         what="Recompute the activations of a scan's body in the backward pass",
-        evidence=f"a scan stacks {len(stacks)} arrays of {length} layers up, {size_bytes:,} bytes in all",
+        evidence=f"a scan stacks activations of {length} layers up, each of which its body can make again: "
+        f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
         cost="the forward pass of its body again",
         how_to="x, _ = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), x, layers)",
         without=without,

@@ -1,0 +1,171 @@
+"""Arrays of one size that are made of each other element by element.
+
+Several pieces of advice ask what else goes when one array goes: what is made of it element by element, and its
+cotangent. Operations that keep the number of elements tell; matrix products, reductions and gathers end it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from memprof.analysis.categories import Phase
+from memprof.analysis.dataflow import Dataflow, Operation
+from memprof.analysis.op_names import Named
+from memprof.analysis.program import Instruction, Program
+
+# The same numbers, in another order, layout or precision.
+LAYOUT = frozenset({"convert", "copy", "transpose", "reshape", "reverse", "reduce-precision", "bitcast-convert"})
+_ELEMENTWISE = LAYOUT | frozenset(
+    "abs add and atan2 cbrt ceil clamp compare cosine divide erf exponential exponential-minus-one floor is-finite log"
+    " log-plus-one logistic maximum minimum multiply negate not or power remainder round-nearest-afz"
+    " round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract tan"
+    " tanh xor".split()
+)
+# What XLA repeats beside elementwise operations.
+_REPEATED = frozenset({"broadcast", "slice", "iota", "constant"})
+# What loops stack up, and what they take from a stack: the operand that is moved.
+_MOVED_PIECE = {"dynamic-update-slice": 1, "dynamic-slice": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operation with a single result, as the questions about sizes need it.
+
+    Attributes:
+        inputs: the group of each array operand, by number.
+        output: the group of the result.
+        size: elements of the result.
+        is_elementwise: each element of the result is made of the elements at the same place.
+        is_backward: it belongs to the backward pass.
+    """
+
+    instruction: Instruction
+    inputs: tuple[tuple[int, int], ...]
+    output: int
+    size: int
+    is_elementwise: bool
+    is_backward: bool
+
+    @property
+    def opcode(self) -> str:
+        return self.instruction.opcode
+
+    def operand(self, number: int) -> int | None:
+        """The group of one operand."""
+        return next((group for at, group in self.inputs if at == number), None)
+
+
+class Steps:
+    """The operations of a program that make arrays, definitions before uses, and the number of elements of each group.
+
+    Attributes:
+        size: elements by group.
+        is_minor: groups that say nothing about what belongs together: truth values, and smaller values or constants
+            spread out to the size of another array.
+        stacked: groups that loops put together piece by piece.
+    """
+
+    def __init__(self, program: Program, flow: Dataflow) -> None:
+        self.flow = flow
+        self.size: dict[int, int] = {}
+        self.is_minor: set[int] = set()
+        self.stacked: set[int] = set()
+        for index in program.entry.parameters:
+            instruction = program.instructions[index]
+            for group, number in flow.argument.items():
+                if number == instruction.parameter_number and len(instruction.shape.leaves) == 1:
+                    self.size[group] = prod(instruction.shape.leaves[0].dimensions)
+        self.all = tuple(self._steps(program))
+        self._twins = _twins(self.all)
+
+    def _steps(self, program: Program) -> Iterator[Step]:
+        for operation in self.flow.operations:
+            instruction = program.instructions[operation.index]
+            if not operation.outputs:
+                continue
+            # A library call gives its scratch as a further element of its result.
+            for output, leaf in zip(operation.outputs, instruction.shape.leaves, strict=True):
+                self.size.setdefault(output, prod(leaf.dimensions))
+                if leaf.dtype == "pred" or self._is_spread(instruction, operation):
+                    self.is_minor.add(output)
+                if instruction.opcode == "dynamic-update-slice":
+                    self.stacked.add(output)
+            yield Step(
+                instruction=instruction,
+                inputs=operation.inputs,
+                output=operation.outputs[0],
+                size=prod(instruction.shape.leaves[0].dimensions),
+                is_elementwise=instruction.opcode in _ELEMENTWISE,
+                is_backward=self._is_backward(operation),
+            )
+
+    def _is_spread(self, instruction: Instruction, operation: Operation) -> bool:
+        if instruction.opcode in ("broadcast", "iota", "constant"):
+            return True
+        if instruction.opcode not in _ELEMENTWISE or any(group not in self.is_minor for _, group in operation.inputs):
+            return False
+        # Two values that are spread out along different axes make an array of which each element is another.
+        return len({group for _, group in operation.inputs if self.flow.origin[group]}) < 2
+
+    def _is_backward(self, operation: Operation) -> bool:
+        if operation.named is Named.NOTHING:
+            return self.flow.phase(operation.outputs[0]) is Phase.BACKWARD
+        return operation.named is Named.BACKWARD
+
+    def alike(self, step: Step) -> list[int]:
+        """The operands of an elementwise step that have as many elements as its result, without minor ones."""
+        return [group for _, group in step.inputs if self.size.get(group) == step.size and group not in self.is_minor]
+
+    def grown(self, seeds: Iterable[int]) -> frozenset[int]:
+        """Seeds, what is made of them element by element, their cotangents, and the stacks that loops make of them.
+
+        Two arrays that meet are not one because of it: where a layer's result is added to its input, what belongs to
+        the input does not belong to the result. But what meets an array of the forward pass in the backward pass is a
+        cotangent of it.
+        """
+        found = set(seeds)
+        num_found = -1
+        while num_found != len(found):
+            num_found = len(found)
+            for step in self.all:
+                if step.opcode in _MOVED_PIECE:
+                    piece = step.operand(_MOVED_PIECE[step.opcode])
+                    if piece in found:
+                        found.add(step.output)
+                elif step.is_elementwise and step.output not in self.is_minor:
+                    self._grow(found, step)
+            found.update(twin for group in tuple(found) for twin in self._twins.get(group, ()))
+        return frozenset(found)
+
+    def _grow(self, found: set[int], step: Step) -> None:
+        alike = self.alike(step)
+        if len(alike) == 1 and (alike[0] in found or step.output in found):
+            found.update((alike[0], step.output))
+        elif alike and found.issuperset(alike):
+            found.add(step.output)
+        elif step.is_backward and any(
+            group in found and self.flow.computed_in(group) is not Phase.BACKWARD for group in alike
+        ):
+            found.update((*alike, step.output))
+
+
+def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:
+    """Groups that hold the same values: XLA repeats cheap operations in each fusion that needs their results."""
+    first: dict[tuple[object, ...], int] = {}
+    known_as: dict[int, int] = {}
+    twins: dict[int, list[int]] = {}
+    for step in steps:
+        if not (step.is_elementwise or step.opcode in _REPEATED):
+            continue
+        instruction = step.instruction
+        inputs = tuple(known_as.get(group, group) for _, group in step.inputs)
+        named = (instruction.op_name, instruction.stack_frame_id)
+        told = (step.opcode, named, instruction.shape.leaves[0], instruction.dimensions, inputs)
+        original = known_as[step.output] = first.setdefault(told, step.output)
+        if original != step.output:
+            alike = twins.setdefault(original, [original])
+            alike.append(step.output)
+            twins[step.output] = alike
+    return twins

@@ -1,0 +1,225 @@
+"""The child process as the command sees it: started with a job, listened to, gone when the block is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from memprof.capture import processes
+from memprof.capture.job import RESULT_FILE, Job, Message, no_process
+from memprof.capture.user_traceback import shortened
+from memprof.errors import InternalError, MemprofError, WorkloadError
+
+Progress = Callable[[str], None]
+
+_PATIENCE_SECONDS = 15.0  # longer than the supervisor takes to end what the worker has started
+_LAST_LINES = 20
+_RUNNING = (
+    "making the arguments",
+    "running",
+    "reading the trace",
+)  # what the stages of a run begin with (`run.measure`)
+
+
+class _Endable(Protocol):
+    def end(self) -> None: ...
+
+
+class Children:
+    """The child processes of one caller, to be ended together, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[_Endable] = set()
+        self._are_ended = False
+
+    def add(self, child: _Endable) -> None:
+        """A child that has started; it ends at once if the others have."""
+        with self._lock:
+            self._running.add(child)
+            if self._are_ended:
+                child.end()
+
+    def remove(self, child: _Endable) -> None:
+        """A child that is gone."""
+        with self._lock:
+            self._running.discard(child)
+
+    def end(self) -> None:
+        """End all at once, whichever threads wait for them: those threads then report a crash."""
+        with self._lock:
+            self._are_ended = True
+            for child in self._running:
+                child.end()
+
+
+class ChildProcess:
+    """The supervisor (see `supervisor.py`), by its two pipes: while its stdin is open, it works."""
+
+    def __init__(self, work_folder: Path) -> None:
+        """Start it. Its stderr, where only what goes wrong with itself is printed, is a file of the work folder."""
+        self._work_folder = work_folder
+        with (work_folder / "stderr").open("wb") as stderr:
+            self._process = subprocess.Popen(
+                # The working folder is not on its path (`-P`): a user's `types.py` there would stand in for Python's.
+                [sys.executable, "-P", "-m", "memprof.capture.child", str(work_folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,  # so that Ctrl-C reaches this process alone, which then ends the child
+                env=_environment(work_folder),
+            )
+        self._stdin = cast(BinaryIO, self._process.stdin)
+        self._stdout = cast(BinaryIO, self._process.stdout)
+        self._stdin_lock = threading.Lock()
+        self._stage = "starting"
+        self._result: Message | None = None
+        self._ended: Message | None = None
+
+    @classmethod
+    @contextmanager
+    def started(cls, work_folder: Path, job: Job, children: Children) -> Iterator[ChildProcess]:
+        """A child that has its job, gone when the block is left, however that happens.
+
+        Raises:
+            MemprofError: no process can be started.
+        """
+        try:
+            child = cls(work_folder)
+        except OSError as error:
+            raise MemprofError(no_process(error).text) from error
+        try:
+            children.add(child)
+            child._send(job)
+            yield child
+        finally:
+            children.remove(child)
+            child._close()
+
+    def end(self) -> None:
+        """Have the supervisor end the work, all that the work has started, the work folder and itself."""
+        with self._stdin_lock, suppress(OSError):
+            self._stdin.close()
+        self._process.send_signal(signal.SIGCONT)  # for the case that somebody has stopped it
+
+    def finish(self, progress: Progress, timeout_seconds: float | None) -> None:
+        """Wait until the job is done.
+
+        Raises:
+            MemprofError: a mistake that the child found.
+            WorkloadError: the step failed, took too long, or took its process down.
+        """
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.end()
+
+        timer = threading.Timer(timeout_seconds, expire) if timeout_seconds is not None else None
+        if timer:
+            timer.start()
+        try:
+            self._listen(progress)
+        finally:
+            if timer:
+                timer.cancel()
+        result = self._result or self._left_result()
+        if result is None and expired.is_set():
+            raise WorkloadError(
+                f"The step was not done after {timeout_seconds:g} s, while it was {self._stage}; give it longer with"
+                " --timeout, or make it smaller"
+            )
+        if result is None:
+            raise self._crash()
+        _raise(result)
+
+    def _send(self, job: Job) -> None:
+        with suppress(BrokenPipeError):  # its end will be noticed where it is listened to
+            self._stdin.write(job.to_json().encode() + b"\n")
+            self._stdin.flush()  # and left open
+
+    def _listen(self, progress: Progress) -> None:
+        """Take messages until the worker has ended, or the supervisor, which nobody but a killer does before it."""
+        for line in self._stdout:
+            message = Message.from_json(line.decode())
+            if message.kind == "ended":
+                self._ended = message
+                return
+            if message.kind == "stage":
+                self._stage = message.text
+                progress(message.text)
+            else:
+                self._result = message
+
+    def _left_result(self) -> Message | None:
+        try:
+            return Message.from_json((self._work_folder / RESULT_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def _crash(self) -> MemprofError:
+        if self._ended is not None:
+            exit_code, printed = int(self._ended.text), self._ended.details
+        else:
+            exit_code, printed = self._process.wait(), ""
+        with suppress(OSError):
+            printed = printed or (self._work_folder / "stderr").read_text(encoding="utf-8", errors="replace")
+        unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", printed)
+        if unknown:  # XLA ends the process
+            return MemprofError(f"XLA does not know a flag that XLA_FLAGS gives it, {unknown.group(1)}: take it out")
+        if exit_code < 0:
+            how = f"was killed by {_signal_name(-exit_code)}"
+            hint = " (out of host memory, perhaps)" if -exit_code == signal.SIGKILL else ""
+        else:
+            how, hint = f"ended with exit code {exit_code}", ""
+        process = "running" if self._stage.startswith(_RUNNING) else "compiling"
+        return WorkloadError(
+            f"The {process} process {how}{hint} while it was {self._stage}",
+            details=shortened("\n".join(printed.strip().splitlines()[-_LAST_LINES:])),
+        )
+
+    def _close(self) -> None:
+        """End it, and make sure of it: a supervisor that somebody has killed or stopped has ended nothing."""
+        self.end()
+        try:
+            is_clean = self._process.wait(timeout=_PATIENCE_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            is_clean = False
+        self._stdout.close()
+        if not is_clean:
+            processes.end_all_of(self._work_folder)
+
+
+def _raise(result: Message) -> None:
+    if result.kind == "workload_error":
+        raise WorkloadError(result.text, details=result.details)
+    if result.kind == "error":
+        raise (InternalError if result.error_type == "InternalError" else MemprofError)(result.text)
+
+
+def _environment(work_folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        # Temporary files go with the work folder: XLA leaves those that it gives to ptxas behind when it is killed.
+        "TMPDIR": str(work_folder),
+        # JAX takes three quarters of a GPU in advance, unless told not to: then its allocator has no peak to measure.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one without a name, of the real-time signals
+        return f"signal {number}"

@@ -1,0 +1,118 @@
+"""Processes and what they start: who outlives whom, and how all that one of them started is ended.
+
+A process can leave its group and its session, and its parent can end before it. So those that a piece of work started
+are found in two other ways: Linux gives the orphans of a process that asked for them (a "subreaper") to that process,
+and what a process starts inherits its environment, with the folder for temporary files that is the work's alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_PATIENCE_SECONDS = 10.0  # a process that is killed ends in milliseconds, unless the kernel holds it
+_PAUSE_SECONDS = 0.005
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process whose parent ends, among those that this one and its children start."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent ends, which may have happened already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end_descendants(child: int | None = None) -> None:
+    """Kill all that this process started, and all that those started, for a process that has adopted its orphans.
+
+    Args:
+        child: one that is known to live; without /proc it is all that can be found.
+    """
+    end = time.monotonic() + _PATIENCE_SECONDS
+    if child is not None:
+        _kill([child])
+    while _reap() and time.monotonic() < end:
+        _kill(_descendants(os.getpid()))
+        time.sleep(_PAUSE_SECONDS)
+
+
+def end_all_of(work_folder: Path) -> None:
+    """Kill all processes that have a folder of ours for their temporary files, whoever started them."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while (found := _processes_of(work_folder)) and time.monotonic() < end:
+        _kill(found)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _reap() -> bool:
+    """Take note of all children that have ended. Returns whether there are others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descendants(ancestor: int) -> list[int]:
+    parents = {pid: parent for pid in _all() if (parent := _parent(pid)) is not None}
+    found = {ancestor}
+    size = 0
+    while len(found) > size:
+        size = len(found)
+        found.update(pid for pid, parent in parents.items() if parent in found)
+    return sorted(found - {ancestor})
+
+
+def _processes_of(work_folder: Path) -> list[int]:
+    wanted = b"TMPDIR=" + os.fsencode(work_folder)
+    found = []
+    for pid in _all():
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        if pid != os.getpid() and wanted in environment.split(b"\0"):
+            found.append(pid)
+    return found
+
+
+def _all() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:  # not Linux
+        return []
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name of the program comes before, in parentheses, and may hold anything.
+    return int(text.rpartition(b")")[2].split()[1])
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # it has ended, or has become somebody else's
+            continue
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
