@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from hlo_nodes import f32
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
 from memprof.capture import launch, parallel, xprof_log
+from memprof.capture.capture_file import read_capture
+from memprof.errors import MemprofError
 from memprof.profiler_cli import fit as fit_verb
 from memprof.profiler_cli import main, trace
 from memprof.workloads import fit, fit_techniques, side_by_side
@@ -76,23 +79,31 @@ class Commands:
         for module in (fit_verb, trace):
             assert module  # imported, so that the names above are those that the commands use
 
-    def __call__(self, *arguments: str) -> Ended:
-        """Run one to its end."""
+    def __call__(self, *arguments: str, keeps_files: bool = False) -> Ended:
+        """Run one to its end, and then put the folder back as it was, unless it is to be kept."""
+        before = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         self._asked.clear()
         self._monkeypatch.setattr(sys, "argv", ["memprof", *arguments])
         code = main._run()
         printed = self._capsys.readouterr()
-        return Ended(
+        ended = Ended(
             code=code,
             stdout=_without_times(printed.out),
             stderr=_without_times(printed.err),
             asked=tuple(self._asked),
             files={
-                str(path.relative_to(self.folder)): str(path.stat().st_ino)
+                str(path.relative_to(self.folder)): _content(path)
                 for path in sorted(self.folder.rglob("*"))
                 if path.is_file()
             },
         )
+        if not keeps_files:
+            for path in self.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path, content in before.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return ended
 
     def _compile(self, builder: str, arguments: Mapping[str, Any], **others: Any) -> Capture:
         wanted = {name: others.get(name) for name in ("target", "num_steps", "timeout_seconds")}
@@ -101,7 +112,7 @@ class Commands:
         fields = dict(text.split("=") for text in arguments["overrides"])
         batch_size = int(fields.get("batch_size", 32)) * int(fields.get("hidden_size", 32)) // 32
         return made_capture(
-            batch_size=batch_size // 2 if techniques not in ("", "baseline") else batch_size,
+            batch_size=batch_size // {"": 1, "baseline": 1, "bf16": 2}.get(techniques, 4),
             techniques=tuple(techniques.split("+")) if techniques else (),
         )
 
@@ -113,6 +124,13 @@ class Commands:
     def _compile_all(self, tasks: Any, *, num_jobs: int, progress: Callable[[str, str], None]) -> Any:
         self._asked.append(f"{num_jobs} at a time")
         return parallel.compile_all(tasks, num_jobs=num_jobs, progress=progress)
+
+
+def _content(path: Path) -> str:
+    try:
+        return str(replace(read_capture(path), hlo_proto=b""))  # a zip also holds the time
+    except MemprofError:
+        return _without_times(path.read_bytes().decode(errors="replace"))
 
 
 def _without_times(text: str) -> str:

@@ -23,27 +23,28 @@ STEP = "train.py:step_spec"
 _VIEW = {"by", "depth", "top", "sort"}
 _COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout"}
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
-    ("run", "workload"): (["run", "mlp"], {"arguments", "role", "source"}),
-    ("run", "step"): (["run", STEP], {"preset", "source"}),
-    ("run", "json"): (["run", "mlp", "--format", "json"], {"arguments", "role", "source", "width", *_VIEW}),
+    ("run", "workload"): (["run", "mlp"], {"arguments", "role"}),
+    ("run", "step"): (["run", STEP], {"preset"}),
     ("run", "csv"): (
         ["run", "mlp", "--format", "csv"],
-        {"arguments", "role", "source", "width", "advise", "verify", *_VIEW},
+        {"arguments", "role", "width", "advise", "verify", *_VIEW},
     ),
     ("run", "unsaved"): (["run", "mlp", "--no-save"], {"arguments", "role", "source", "output", "force"}),
     ("trace", "workload"): (["trace", "mlp"], {"arguments", "role"}),
-    ("trace", "step"): (["trace", STEP], {"preset"}),
     ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "steps"}),
     ("compare", "workload"): (["compare", "mlp", "-t", "baseline", "-t", "bf16"], {"role", "depth"}),
     ("compare", "step"): (["compare", STEP, "-t", "baseline", "-t", "bf16"], {"preset", "depth"}),
-    ("compare", "module"): (["compare", "mlp", "-t", "baseline", "-t", "bf16", "--by", "module"], {"role"}),
+    ("compare", "module"): (
+        ["compare", "mlp", "-t", "baseline", "-t", "bf16", "-t", "donate", "--by", "module"],
+        {"role"},
+    ),
     ("compare", "unsaved"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],
-        {"role", "depth", "output", "resume"},
+        {"role", "depth", "output", "resume", "source"},
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "steps", "jobs", "output", "save", "resume", "depth"},
+        {*_COMPILED, "steps", "jobs", "output", "save", "resume", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
@@ -117,14 +118,21 @@ GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
     ("check", "workload", "top"): (["--top", "2"], ["--against", "two.memprof"]),
     ("check", "step", "top"): (["--top", "2"], ["--against", "two.memprof"]),
     ("check", "capture", "top"): (["--top", "2"], ["--against", "two.memprof"]),
-    ("check", "update", "force"): (["--force"], []),
     ("compare", "module", "format"): (["--format", "markdown"], []),
     ("show", "module", "format"): (["--format", "markdown"], []),
     ("show", "category", "format"): (["--format", "markdown"], []),
     ("check", "capture", "require_effect"): (["--require-effect"], []),
 }
-# Of a page for the browser, and of pictures, which take long to draw: their own tests show it.
-ELSEWHERE = {("show", "html", "source"), *(("show", "picture", each) for each in ("diff", "output", "force"))}
+# Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.
+ELSEWHERE = {
+    ("show", "html", "source"),
+    *(("run", each, "source") for each in ("workload", "step", "csv")),
+    # Advice on a capture by hand names no technique, which the tests of advice have.
+    *(("run", each, "verify") for each in ("workload", "step", "unsaved")),
+    *((each, subject, "source") for each in ("compare", "fit") for subject in ("workload", "step", "module", "auto")),
+    ("check", "update", "force"),
+    *(("show", "picture", each) for each in ("diff", "output", "force")),
+}
 
 
 def cases() -> Iterator[tuple[str, str, str]]:
@@ -165,7 +173,19 @@ def test_an_option_is_honoured_or_refused(memprof: Commands, command: str, subje
         assert ended.stderr.startswith("memprof: ")
         assert ended.stderr.count("\n") == 1
         return
+    if option == "resume":  # what there is to take
+        memprof(*before, keeps_files=True)
     without = memprof(*before)
     with_it = memprof(*before, *given)
     assert with_it.code in (0, 1), with_it.stderr
     assert with_it != without
+
+
+def test_update_replaces_what_is_no_baseline_only_by_force(memprof: Commands) -> None:
+    update = ("check", "one.memprof", "--update", "--against")
+    refused = memprof(*update, "train.py")
+    assert (refused.code, refused.files["train.py"]) == (2, "")
+    assert "train.py is not replaced, for it is no baseline that memprof wrote" in refused.stderr
+    forced = memprof(*update, "train.py", "--force", keeps_files=True)
+    assert (forced.code, forced.stderr) == (0, "baseline written to train.py\n")
+    assert memprof(*update, "train.py").code == 0  # now it is one
