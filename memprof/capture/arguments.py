@@ -93,8 +93,9 @@ def argument_leaves(
         for path, owner, aval, use in zip(paths, owners, jax.tree.leaves(traced.in_avals), program.uses, strict=True)
     ]
     claims = infer_roles(arguments, leaves, program)
-    doubts = [*_untold(leaves, claims), *_in_doubt(leaves, claims)]
     parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(leaves)))}
+    used = [(leaves[flat], claims[flat]) for flat in sorted(parameter_numbers)]
+    doubts = [*_untold(used), *_in_doubt(used)]
     return tuple(
         ArgumentLeaf(
             path=leaf.path,
@@ -155,8 +156,8 @@ def _given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[
     return given
 
 
-def _untold(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
-    untold = [leaf for leaf, claim in zip(leaves, claims, strict=True) if claim is UNTOLD]
+def _untold(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
+    untold = [leaf for leaf, claim in used if claim is UNTOLD]
     if not untold:
         return []
     size = sum(xla_adapter.argument_bytes(leaf) for leaf in untold)
@@ -167,9 +168,9 @@ def _untold(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
     ]
 
 
-def _in_doubt(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
-    pairs = [(leaf, claim) for leaf, claim in zip(leaves, claims, strict=True) if leaf.given is None]
-    return disagreements([leaf for leaf, _ in pairs], [claim for _, claim in pairs])
+def _in_doubt(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
+    guessed = [(leaf, claim) for leaf, claim in used if leaf.given is None]
+    return disagreements([leaf for leaf, _ in guessed], [claim for _, claim in guessed])
 
 
 def _shortened(names: Sequence[str], limit: int = 3) -> str:

@@ -17,7 +17,9 @@ lie along axes of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +36,7 @@ class ArgumentUse:
         is_trained: a result of its shape and dtype is made from it and from gradients.
         is_average: is trained, from new parameters that are not made from it.
         is_carried: a result of its shape and dtype is made from it, element by element.
-        is_returned: the step returns it as it is.
+        is_kept: is carried, and no data changes it: it is returned as it is, or after a decay.
         is_differentiated_for: the step returns its gradient.
     """
 
@@ -42,7 +44,7 @@ class ArgumentUse:
     is_trained: bool
     is_average: bool = False
     is_carried: bool = False
-    is_returned: bool = False
+    is_kept: bool = False
     is_differentiated_for: bool = False
 
 
@@ -116,11 +118,11 @@ def follow(jaxpr: Any, owners: Sequence[int]) -> Program:
     invars, outvars = jaxpr.jaxpr.invars, jaxpr.jaxpr.outvars
     inputs = walk.arguments(invars)
     results = list(zip(outvars, walk.follow(jaxpr.jaxpr, inputs, Named.UNPHASED), strict=True))
-    carried = returned = 0
-    for outvar, made in results:
-        alike = _bits({n for n, invar in enumerate(invars) if _alike(invar, outvar)})
-        carried |= made.forward & alike
-        returned |= made.itself & alike
+    back = [
+        made.forward & _bits({n for n, invar in enumerate(invars) if _alike(invar, outvar)}) for outvar, made in results
+    ]
+    carried = _joined_bits(back)
+    kept = _joined_bits(leaves for leaves, (_, made) in zip(back, results, strict=True) if not made.sources & ~carried)
     averages = _averages(invars, results, walk.differentiated)
     trained = _bits({n for n, candidates in enumerate(_new_values(invars, results)) if candidates})
     for_gradients = _argument_like(
@@ -132,7 +134,7 @@ def follow(jaxpr: Any, owners: Sequence[int]) -> Program:
             is_trained=bool(trained >> n & 1),
             is_average=n in averages,
             is_carried=bool(carried >> n & 1),
-            is_returned=bool(returned >> n & 1),
+            is_kept=bool(kept >> n & 1),
             is_differentiated_for=n in for_gradients,
         )
         for n in range(len(invars))
@@ -201,6 +203,10 @@ def _bits(numbers: set[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
+def _joined_bits(sets: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, sets, 0)
+
+
 class _DataUses:
     """The axes of the data, and what that makes of each leaf."""
 
@@ -213,6 +219,7 @@ class _DataUses:
         self._population = self._population_axes(of_parameters)
         self._parameter_axes -= self._population
         self._data_axes = self._found_data_axes() - self._parameter_axes - self._population
+        self._tables = _bits({n for n, invar in enumerate(program.invars) if len(invar.aval.shape) > 1})
         self._data = sum(1 << n for n in program.leaves(left) if self._has_batch_axis(n))
 
     def all(self) -> list[DataUse]:
@@ -291,7 +298,7 @@ class _DataUses:
                 sides.append((meeting.right, meeting.left))
             for one, other in sides:
                 if not one & self._data and other & self._data:
-                    weights |= one
+                    weights |= one if meeting.kind is Kind.PRODUCT else one & self._tables
         return weights & self._left & ~self._data
 
     def _scales(self) -> int:

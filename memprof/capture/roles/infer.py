@@ -80,6 +80,7 @@ def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: P
     typed = [None if (prefix := longest_prefix(leaf.path, by_type)) is None else by_type[prefix] for leaf in leaves]
     takes_gradients = any(leaf.use.is_differentiated_for or leaf.use.is_trained for leaf in leaves)
     claims = [_first_claim(leaf, claim, takes_gradients) for leaf, claim in zip(leaves, typed, strict=True)]
+    _claim_whole_averages(by_type, leaves, claims)
     if not takes_gradients:
         _claim_applied(leaves, claims, program)
     parameters = {n for n, claim in enumerate(claims) if claim is not None and claim.role is Role.PARAMS}
@@ -147,6 +148,18 @@ def _first_claim(leaf: Leaf, typed: Claim | None, takes_gradients: bool) -> Clai
     return typed if typed is INEXACT and not takes_gradients else None
 
 
+def _claim_whole_averages(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], claims: list[Claim | None]) -> None:
+    """Claim the counters of an optimizer's state all of whose arrays are averages."""
+    members: dict[str, list[int]] = {}
+    for n, leaf in enumerate(leaves):
+        if (prefix := longest_prefix(leaf.path, by_type)) is not None:
+            members.setdefault(prefix, []).append(n)
+    for numbers in members.values():
+        if {claims[n] for n in numbers if leaves[n].shape} == {_AVERAGE}:
+            for n in numbers:
+                claims[n] = _AVERAGE
+
+
 def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: Program) -> None:
     """Claim parameters of a step without gradients."""
     for n, leaf in enumerate(leaves):
@@ -163,14 +176,12 @@ def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | No
     """What is known of a leaf that is not trained, once the parameters are known."""
     if not leaf.shape:
         return _CARRIED if leaf.use.is_carried else typed
-    if leaf.use.is_carried and not leaf.use.is_returned:
+    if leaf.use.is_carried and not leaf.use.is_kept:
         return _CARRIED
     if data.has_batch_axis:
         return _CARRIED if leaf.use.is_carried else _DATA
     if data.is_weight:
         return _FROZEN
-    if leaf.use.is_carried:
-        return _CARRIED
     if data.is_scale and data.is_along_parameters:
         return _SCALE
     return typed
@@ -234,6 +245,8 @@ def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence
                 continue
             if not leaves[n].shape:
                 claims[n] = _SCALAR
+            elif leaves[n].use.is_carried:
+                claims[n] = _CARRIED
             elif has_batch and data[n].is_along_parameters:
                 claims[n] = _ALONG
             elif is_all_left and len({leaves[each].shape[0] for each in arrays}) == 1:
