@@ -169,8 +169,9 @@ def _reshaped(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[i
     before = [(place, size) for place, size in enumerate(shapes[0]) if size != 1]
     after = [(axis, size) for axis, size in enumerate(result) if size != 1]
     while before and after:
-        (place, left), (axis, right) = before.pop(0), after.pop(0)
+        (place, before_size), (axis, after_size) = before.pop(0), after.pop(0)
         yield axis, 0, place
+        left, right = float(before_size), float(after_size)
         while left != right:
             if left < right:
                 left *= before.pop(0)[1] if before else math.inf

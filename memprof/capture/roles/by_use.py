@@ -8,11 +8,6 @@ The program itself tells what is trained:
 - averages of parameters (a target network, weights to evaluate with) are made from the new parameters, which are not
   made from them;
 - what comes back in its own shape without gradients is state of another kind (batch statistics, counters).
-
-With the parameters known, it tells what is read as data. The axes that products with parameters leave as they are
-(`x @ w` leaves the first one of `x`) and along which parameters are repeated (`+ b`) are those of the data, unless a
-parameter has them too: arrays whose first axis is one of them are a batch. Masks, permutations and means of features
-lie along axes of parameters.
 """
 
 from __future__ import annotations
@@ -20,11 +15,11 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from memprof.analysis.op_names import Named
-from memprof.capture.roles.walk import Kind, Made, Walk
+from memprof.capture.roles.walk import Made, Walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +43,6 @@ class ArgumentUse:
     is_differentiated_for: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataUse:
-    """What one argument leaf is to the parameters.
-
-    Attributes:
-        has_batch_axis: its first axis is one that parameters are applied along.
-        is_along_parameters: its first axis is one of a parameter.
-        is_weight: a matrix product applies it to data, or data says which of its rows to take.
-        is_scale: it multiplies parameters, or their gradients, element by element.
-        is_statistic: it meets nothing but data that no parameter has been applied to.
-    """
-
-    has_batch_axis: bool = False
-    is_along_parameters: bool = False
-    is_weight: bool = False
-    is_scale: bool = False
-    is_statistic: bool = False
-
-
 @dataclass(slots=True)
 class Program:
     """A traced step, followed once.
@@ -74,33 +50,16 @@ class Program:
     Attributes:
         invars: its inputs, one for each argument leaf.
         owners: the number of the argument that each leaf is a part of.
+        uses: what becomes of each leaf.
+        walk: what was seen on the way.
+        inputs: the leaves as values.
     """
 
     invars: Sequence[Any]
     owners: Sequence[int]
     uses: list[ArgumentUse]
-    _walk: Walk = field(repr=False)
-    _inputs: list[Made] = field(repr=False)
-
-    def data_uses(self, parameters: set[int], left: set[int]) -> list[DataUse]:
-        """What each leaf is to the parameters.
-
-        Args:
-            parameters: numbers of the leaves that are parameters.
-            left: those of which it is not known what they are.
-        """
-        return _DataUses(self, _bits(parameters), _bits(left)).all()
-
-    def seeds(self, left: set[int]) -> set[int]:
-        """Leaves that are parameters of a step without gradients, by what they meet; not all of them."""
-        return _Seeds(self, _bits(left)).all()
-
-    def lone_products(self, left: set[int]) -> set[int]:
-        """Leaves that a product applies to one another, neither of which is known."""
-        bits = _bits(left)
-        products = (meeting for meeting in self._walk.meetings if meeting.kind is Kind.PRODUCT)
-        pairs = (m.left | m.right for m in products if m.left.bit_count() == m.right.bit_count() == 1)
-        return {n for pair in pairs if not pair & ~bits for n in self.leaves(pair)}
+    walk: Walk
+    inputs: list[Made]
 
     def leaves(self, bits: int) -> Iterator[int]:
         """The numbers of leaves in a set of bits."""
@@ -119,12 +78,13 @@ def follow(jaxpr: Any, owners: Sequence[int]) -> Program:
     inputs = walk.arguments(invars)
     results = list(zip(outvars, walk.follow(jaxpr.jaxpr, inputs, Named.UNPHASED), strict=True))
     back = [
-        made.forward & _bits({n for n, invar in enumerate(invars) if _alike(invar, outvar)}) for outvar, made in results
+        made.forward & bits_of({n for n, invar in enumerate(invars) if _alike(invar, outvar)})
+        for outvar, made in results
     ]
-    carried = _joined_bits(back)
-    kept = _joined_bits(leaves for leaves, (_, made) in zip(back, results, strict=True) if not made.sources & ~carried)
+    carried = joined_bits(back)
+    kept = joined_bits(leaves for leaves, (_, made) in zip(back, results, strict=True) if not made.sources & ~carried)
     averages = _averages(invars, results, walk.differentiated)
-    trained = _bits({n for n, candidates in enumerate(_new_values(invars, results)) if candidates})
+    trained = bits_of({n for n, candidates in enumerate(_new_values(invars, results)) if candidates})
     for_gradients = _argument_like(
         [outvar for outvar, made in results if made.of_gradients and not made.directly], invars, owners
     )
@@ -199,164 +159,11 @@ def _argument_like(gradients: Sequence[Any], invars: Sequence[Any], owners: Sequ
     return range(0)
 
 
-def _bits(numbers: set[int]) -> int:
+def bits_of(numbers: set[int]) -> int:
+    """A set of leaves as bits."""
     return sum(1 << number for number in numbers)
 
 
-def _joined_bits(sets: Iterable[int]) -> int:
+def joined_bits(sets: Iterable[int]) -> int:
+    """All leaves of several sets."""
     return functools.reduce(operator.or_, sets, 0)
-
-
-class _DataUses:
-    """The axes of the data, and what that makes of each leaf."""
-
-    def __init__(self, program: Program, parameters: int, left: int) -> None:
-        self._program = program
-        self._walk = program._walk
-        self._parameters, self._left = parameters, left
-        of_parameters = [program._inputs[n].axes for n in program.leaves(parameters)]
-        self._parameter_axes = self._walk.axes.found(number for axes in of_parameters for number in axes)
-        self._population = self._population_axes(of_parameters)
-        self._parameter_axes -= self._population
-        self._data_axes = self._found_data_axes() - self._parameter_axes - self._population
-        self._tables = _bits({n for n, invar in enumerate(program.invars) if len(invar.aval.shape) > 1})
-        self._data = sum(1 << n for n in program.leaves(left) if self._has_batch_axis(n))
-
-    def all(self) -> list[DataUse]:
-        weights = self._weights()
-        scales = self._scales()
-        return [
-            DataUse(
-                has_batch_axis=bool(self._data >> n & 1),
-                is_along_parameters=self._first_axis(n) in self._parameter_axes,
-                is_weight=bool(weights >> n & 1) and not scales >> n & 1,
-                is_scale=bool(scales >> n & 1),
-                is_statistic=self._is_statistic(n, weights),
-            )
-            for n in range(len(self._program.invars))
-        ]
-
-    def _population_axes(self, of_parameters: list[tuple[int, ...]]) -> frozenset[int]:
-        """The first axis of all parameters alike, where a whole step is mapped over several copies of a model."""
-        firsts = {self._walk.axes.find(axes[0]) for axes in of_parameters if axes}
-        if len(of_parameters) < 2 or len(firsts) != 1 or not all(of_parameters):
-            return frozenset()
-        others = self._walk.axes.found(number for axes in of_parameters for number in axes[1:])
-        return frozenset(firsts) - others - self._walk.axes.summed() - {0}
-
-    def _first_axis(self, n: int) -> int:
-        numbers = [self._walk.axes.find(number) for number in self._program._inputs[n].axes]
-        if len(numbers) > 1 and numbers[0] in self._population:
-            return numbers[1]
-        return numbers[0] if numbers else 0
-
-    def _has_batch_axis(self, n: int) -> bool:
-        """By its first axis, or by any, and being multiplied with a parameter, where the first has one element."""
-        first = self._first_axis(n)
-        if first:
-            return first in self._data_axes
-        axes = self._walk.axes.found(self._program._inputs[n].axes)
-        return bool(axes & self._data_axes) or any(
-            meeting.kind is Kind.PRODUCT
-            and (
-                (meeting.left == 1 << n and self._is_parameters(meeting.right))
-                or (meeting.right == 1 << n and self._is_parameters(meeting.left))
-            )
-            for meeting in self._walk.meetings
-        )
-
-    def _is_parameters(self, sources: int) -> bool:
-        """Whether a value is made from parameters, and from nothing else but what lies along them (masks, scales)."""
-        if not sources & self._parameters:
-            return False
-        others = self._program.leaves(sources & ~self._parameters)
-        return all(
-            self._walk.axes.found(self._program._inputs[n].axes) <= self._parameter_axes | self._population
-            for n in others
-        )
-
-    def _found_data_axes(self) -> frozenset[int]:
-        numbers: set[int] = set()
-        for meeting in self._walk.meetings:
-            is_left, is_right = self._is_parameters(meeting.left), self._is_parameters(meeting.right)
-            if meeting.kind is Kind.STRETCHED and is_left:
-                numbers.update(meeting.right_free)
-            elif meeting.kind is Kind.LOOKUP and is_left and not is_right:
-                numbers.update(meeting.right_free)
-            elif meeting.kind is Kind.PRODUCT and not meeting.is_backward_made and is_left != is_right:
-                numbers.update(meeting.right_free if is_left else meeting.left_free)
-        return self._walk.axes.found(numbers)
-
-    def _weights(self) -> int:
-        """Leaves on the one side of a product whose other side comes from data; not those that have its axes."""
-        weights = 0
-        for meeting in self._walk.meetings:
-            if meeting.kind not in (Kind.PRODUCT, Kind.LOOKUP) or meeting.is_backward_made:
-                continue
-            sides = [(meeting.left, meeting.right)]
-            if meeting.kind is Kind.PRODUCT:
-                sides.append((meeting.right, meeting.left))
-            for one, other in sides:
-                if not one & self._data and other & self._data:
-                    weights |= one if meeting.kind is Kind.PRODUCT else one & self._tables
-        return weights & self._left & ~self._data
-
-    def _scales(self) -> int:
-        scales = 0
-        for meeting in self._walk.meetings:
-            if meeting.kind is Kind.SCALED and (meeting.is_backward_made or self._is_parameters(meeting.right)):
-                scales |= meeting.left
-        return scales & ~self._parameters
-
-    def _is_statistic(self, n: int, weights: int) -> bool:
-        met = [m.right for m in self._walk.meetings if m.left == 1 << n and m.kind in (Kind.SCALED, Kind.BESIDE)]
-        return bool(met) and all(right & self._data and not right & (self._parameters | weights) for right in met)
-
-
-class _Seeds:
-    """Parameters of a step without gradients: what meets values that data and their own argument have made."""
-
-    def __init__(self, program: Program, left: int) -> None:
-        self._program = program
-        self._meetings = program._walk.meetings
-        self._left = left
-
-    def all(self) -> set[int]:
-        in_products = 0
-        seeds = 0
-        stretched = sum(
-            {
-                meeting.left
-                for meeting in self._meetings
-                if meeting.kind is Kind.STRETCHED and meeting.left.bit_count() == 1
-            }
-        )
-        for meeting in self._meetings:
-            if meeting.kind is Kind.PRODUCT:
-                for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left)):
-                    if self._is_of_one(one):
-                        in_products |= one
-                        if not meeting.is_along and self._has_met_data(one, other):
-                            seeds |= one
-            elif meeting.kind is Kind.LOOKUP and self._is_of_one(meeting.left):
-                if meeting.right and not meeting.right & self._siblings(meeting.left):
-                    seeds |= meeting.left
-        for meeting in self._meetings:
-            if meeting.kind in (Kind.SCALED, Kind.BESIDE) and meeting.left & stretched & self._left:
-                siblings = self._siblings(meeting.left) & in_products
-                if siblings & meeting.right and meeting.right & ~self._siblings(meeting.left):
-                    seeds |= meeting.left | siblings & meeting.right
-        return set(self._program.leaves(seeds))
-
-    def _is_of_one(self, sources: int) -> bool:
-        return bool(sources) and not sources & ~self._left and not sources & ~self._siblings(sources)
-
-    def _has_met_data(self, one: int, other: int) -> bool:
-        """Whether a value is made both from the argument of these leaves and from another one."""
-        siblings = self._siblings(one)
-        return not other & one and bool(other & siblings) and bool(other & ~siblings)
-
-    def _siblings(self, sources: int) -> int:
-        """All leaves of the argument of the first of these."""
-        owner = next((self._program.owners[n] for n in self._program.leaves(sources)), None)
-        return _bits({n for n, each in enumerate(self._program.owners) if each == owner})

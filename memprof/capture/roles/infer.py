@@ -19,8 +19,9 @@ from typing import Any
 import jax
 
 from memprof.analysis.categories import Role
+from memprof.capture.roles.by_data import DataUse, applied, data_uses, lone_products
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, claims_by_type
-from memprof.capture.roles.by_use import ArgumentUse, DataUse, Program
+from memprof.capture.roles.by_use import ArgumentUse, Program
 from memprof.capture.roles.claim import Claim
 from memprof.capture.roles.paths import all_prefixes, longest_prefix
 from memprof.capture.roles.walk import is_key
@@ -84,7 +85,7 @@ def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: P
     if not takes_gradients:
         _claim_applied(leaves, claims, program)
     parameters = {n for n, claim in enumerate(claims) if claim is not None and claim.role is Role.PARAMS}
-    data = program.data_uses(parameters, {n for n, claim in enumerate(claims) if claim is None})
+    data = data_uses(program, parameters, {n for n, claim in enumerate(claims) if claim is None})
     told = [
         claim or _claim_by_data(leaf, use, weak)
         for leaf, claim, use, weak in zip(leaves, claims, data, typed, strict=True)
@@ -167,7 +168,7 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
             claims[n] = _NAMED
     if not any(claim is not None and claim.role is Role.PARAMS for claim in claims):
         left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_carried}
-        for n in program.seeds(left):
+        for n in applied(program, left):
             if leaves[n].is_float:
                 claims[n] = _APPLIED
 
@@ -229,7 +230,7 @@ def _by_role(leaf: Leaf, data: DataUse, role: Role) -> Claim | None:
 def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program) -> None:
     """Claim what is left, argument by argument."""
     has_batch = any(claim is not None and claim.role is Role.BATCH for claim in claims)
-    unknown = program.lone_products({n for n, claim in enumerate(claims) if claim is None})
+    unknown = lone_products(program, {n for n, claim in enumerate(claims) if claim is None})
     members: dict[str, list[int]] = {}
     for n, leaf in enumerate(leaves):
         members.setdefault(leaf.argument, []).append(n)
