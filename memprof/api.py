@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,9 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
+from memprof.files import IfTaken
 from memprof.reports.format import RenderOptions
 from memprof.reports.registry import format_named
 from memprof.reports.web.fragment import comparison_fragment, html_fragment
@@ -32,6 +35,8 @@ from memprof.workloads.budget import DEFAULT_RESERVE
 
 if TYPE_CHECKING:
     from memprof.capture.step import StepSpec
+
+_MOST_COLUMNS = 1000
 
 Key = Literal["category", "module", "source", "dtype", "phase"]
 
@@ -94,8 +99,8 @@ class Profile:
             "dtype": self.report.by_dtype,
             "phase": self.report.by_phase,
         }
-        if key not in sums:
-            raise MemprofError(f"There is no key '{key}': choose from {', '.join(sums)}.")
+        if not isinstance(key, str) or key not in sums:
+            raise MemprofError(f"There is no key {key!r}: choose from {', '.join(sums)}.")
         found = {str(name): size for name, size in sums[key].items() if size}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -105,7 +110,7 @@ class Profile:
         Raises:
             MemprofError: there is no such format.
         """
-        return format_named(format).render_report(self.report, RenderOptions(width=width))
+        return format_named(format).render_report(self.report, RenderOptions(width=_columns(width)))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the capture to a file, from which `load` and `memprof show` make the report again.
@@ -113,9 +118,8 @@ class Profile:
         Raises:
             MemprofError: the file exists, or cannot be written.
         """
-        path = Path(path)
-        write_capture(self.capture, path, overwrite=overwrite)
-        return path
+        if_taken = IfTaken.REPLACE if overwrite else IfTaken.REFUSE
+        return write_capture(self.capture, _path(path), if_taken=if_taken)
 
     def __str__(self) -> str:
         return str(self.render())
@@ -144,7 +148,7 @@ class Comparison:
         Raises:
             MemprofError: there is no such format.
         """
-        return format_named(format).render_comparison(self.result, RenderOptions(width=width))
+        return format_named(format).render_comparison(self.result, RenderOptions(width=_columns(width)))
 
     def __str__(self) -> str:
         return str(self.render())
@@ -158,7 +162,7 @@ def profile(
     step: Callable[..., Any],
     /,
     *args: Any,
-    target: str | None = None,
+    target: str | Path | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
     roles: Mapping[str, Role | str] | None = None,
@@ -187,27 +191,33 @@ def profile(
     """
     from memprof.capture.step import StepSpec
 
+    if label is not None:
+        check_label("label", label)
     spec = StepSpec(
         step,
         args,
-        donate_argnums=_numbers(donate_argnums),
-        static_argnums=_numbers(static_argnums),
-        roles=roles or {},
+        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
+        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
+        roles={} if roles is None else roles,
         kwargs=kwargs,
-        workload=label or str(getattr(step, "__name__", "step")),
-        compiler_options=compiler_options or {},
+        workload=label or str(getattr(step, "__name__", "") or "step"),
+        compiler_options={} if compiler_options is None else compiler_options,
     )
     return profile_spec(spec, target=target)
 
 
-def profile_spec(spec: StepSpec, *, target: str | None = None) -> Profile:
+def profile_spec(spec: StepSpec, *, target: str | Path | None = None) -> Profile:
     """Like `profile`, of a step with everything that is known about it."""
     from memprof.capture.compile import compile_step
+    from memprof.capture.step import StepSpec
     from memprof.capture.targets.choose import choose_target, spare_missing_devices
 
+    if not isinstance(spec, StepSpec):
+        raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")
+    name = None if target is None else _target_name(target)
     spare_missing_devices()
     with tempfile.TemporaryDirectory(prefix="memprof-") as folder:
-        compiled = compile_step(spec, choose_target(target), dump_folder=Path(folder), progress=lambda stage: None)
+        compiled = compile_step(spec, choose_target(name), dump_folder=Path(folder), progress=lambda stage: None)
     return Profile(compiled.capture, analyze(compiled.capture))
 
 
@@ -217,7 +227,7 @@ def load(path: str | Path) -> Profile:
     Raises:
         MemprofError: there is no such file, or it is no capture.
     """
-    capture = read_capture(Path(path))
+    capture = read_capture(_path(path))
     return Profile(capture, analyze(capture))
 
 
@@ -232,9 +242,13 @@ def fits(profile: Profile, memory: int | str | None = None, *, reserve: float = 
     Raises:
         MemprofError: the memory cannot be read, or there is none given and the device has no fixed amount.
     """
-    if not 0 <= reserve < 1:
-        raise MemprofError(f"reserve is {reserve}, but it is a share of the memory: at least 0 and below 1")
+    if not isinstance(profile, Profile):
+        raise MemprofError(f"the profile of a step was expected, but this is {shown(profile)}")
+    if not isinstance(reserve, Real) or not 0 <= reserve < 1:
+        raise MemprofError(f"reserve is {shown(reserve)}, but it is a share of the memory: at least 0 and below 1")
     memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    if memory_bytes is not None and (not isinstance(memory_bytes, int) or memory_bytes < 1):
+        raise MemprofError(f"memory is {shown(memory)}, but bytes were expected, or a text such as '40GiB'")
     if memory_bytes is None:
         memory_bytes = profile.report.target.memory_bytes
     if memory_bytes is None:
@@ -251,8 +265,17 @@ def compare(profiles: Mapping[str, Profile]) -> Comparison:
     Raises:
         MemprofError: there are none.
     """
+    if not isinstance(profiles, Mapping):
+        raise MemprofError(
+            f"profiles is {shown(profiles)}, but a mapping was expected from what each row is to be called to its"
+            " profile: compare({'before': one, 'after': another})"
+        )
     if not profiles:
         raise MemprofError("there is nothing to compare: give at least one profile")
+    for label, each in profiles.items():
+        check_label("the name of a row", label)
+        if not isinstance(each, Profile):
+            raise MemprofError(f"{label} is {shown(each)}, but the profile of a step was expected")
     reports = [replace(profile.report, label=label) for label, profile in profiles.items()]
     return Comparison(comparisons.compare(reports, baseline=reports[0].label, verdicts={}, failures=()))
 
@@ -268,5 +291,19 @@ def _by_module(node: ModuleNode) -> dict[str, int]:
     return sums
 
 
-def _numbers(argnums: Sequence[int] | int) -> tuple[int, ...]:
-    return (argnums,) if isinstance(argnums, int) else tuple(argnums)
+def _path(path: object) -> Path:
+    if not isinstance(path, (str, Path)) or not str(path):
+        raise MemprofError(f"the path of a file was expected, as a text or a pathlib.Path, but this is {shown(path)}")
+    return Path(path)
+
+
+def _target_name(target: object) -> str:
+    if not isinstance(target, (str, Path)):
+        raise MemprofError(f"target is {shown(target)}, but the name of a target or the path of its file was expected")
+    return str(target)
+
+
+def _columns(width: object) -> int:
+    if not isinstance(width, int) or not 1 <= width <= _MOST_COLUMNS:
+        raise MemprofError(f"width is {shown(width)}, but columns were expected, from 1 to {_MOST_COLUMNS}")
+    return width

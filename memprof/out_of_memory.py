@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from memprof.analysis.categories import Role
+from memprof.capture.step_checks import check_callable
 from memprof.errors import MemprofError
 
 _SIGN = "RESOURCE_EXHAUSTED"
@@ -44,6 +45,8 @@ class explain_oom:  # noqa: N801 - it is used like a function
         **kwargs: Any,
     ) -> None:
         """Args: as those of `memprof.profile`; none for the decorator, which takes what the step is called with."""
+        if step is not None:
+            check_callable(step)
         self._step = step
         self._options: dict[str, Any] = {
             "target": target,
@@ -66,7 +69,14 @@ class explain_oom:  # noqa: N801 - it is used like a function
             self._explain(self._step, self._shapes)
 
     def __call__(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Explain the memory of a function when a call of it runs out."""
+        """Explain the memory of a function when a call of it runs out.
+
+        Raises:
+            MemprofError: there is a step already, as where the decorator was written without parentheses.
+        """
+        if self._step is not None:
+            raise MemprofError("explain_oom decorates a function with parentheses and nothing in them: @explain_oom()")
+        check_callable(step)
 
         @functools.wraps(step)
         def explained(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from memprof.analysis.foreign import clean
 from memprof.analysis.program import Program
+from memprof.analysis.program_checks import check_assignment
 from memprof.errors import InternalError
 
 
@@ -108,6 +110,7 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
         InternalError: allocations are missing, or a trace is not about the buffers of one allocation.
     """
     assignment = proto.buffer_assignment
+    check_assignment(assignment, program)
     placed = {
         assigned.logical_buffer_id: (allocation.index, assigned.offset)
         for allocation in assignment.buffer_allocations
@@ -173,8 +176,8 @@ def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Trace
                 _EVENT_KINDS[message.kind],
                 message.buffer_id,
                 message.share_with_canonical_id,
-                message.computation_name,
-                message.instruction_name,
+                clean(message.computation_name),
+                clean(message.instruction_name),
             )
         )
     if len(allocations) > 1:

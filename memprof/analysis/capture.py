@@ -2,6 +2,9 @@
 
 A capture is made where JAX is (room `capture`) and read where it need not be: the optimized program with its buffer
 assignment, the compiler's own totals, and what the arguments are for. Every report is made from it alone.
+
+The types of the fields say what is accepted of a file (`foreign.py`): `Bytes` is a whole number of bytes of up to 62
+bits, `Text` a string that is not long.
 """
 
 from __future__ import annotations
@@ -9,9 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Annotated
+
+from msgspec import Meta
 
 from memprof.analysis.categories import Role
+from memprof.analysis.foreign import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
 from memprof.analysis.measurement import Measurement
+
+# One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
+MAX_OPERATIONS = 10**30
+Operations = Annotated[int, Meta(ge=0)]
+# The text of lines, by file and number.
+SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Words]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,26 +40,26 @@ class TargetInfo:
         reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
     """
 
-    name: str
-    description: str
-    platform: str
-    memory_bytes: int | None
-    compute_capability: str | None
-    reason: str
+    name: Text
+    description: Text
+    platform: Text
+    memory_bytes: Annotated[int, Meta(gt=0, le=MAX_BYTES)] | None
+    compute_capability: Text | None
+    reason: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
     """The versions that made a capture, and the XLA flags that were set. None: not installed."""
 
-    memprof: str
-    python: str
-    jax: str
-    jaxlib: str
-    cuda_plugin: str | None
-    flax: str | None
-    optax: str | None
-    xla_flags: str
+    memprof: Text
+    python: Text
+    jax: Text
+    jaxlib: Text
+    cuda_plugin: Text | None
+    flax: Text | None
+    optax: Text | None
+    xla_flags: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +69,29 @@ class CompilerTotals:
     `peak_memory_bytes` is None on CPU, where XLA leaves the temporaries out of it.
     """
 
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
-    temp_bytes: int
-    peak_memory_bytes: int | None
-    total_allocation_bytes: int | None
+    argument_bytes: Bytes
+    output_bytes: Bytes
+    alias_bytes: Bytes
+    temp_bytes: Bytes
+    peak_memory_bytes: Bytes | None
+    total_allocation_bytes: Bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayTotals:
+    """What the replay of the heap traces came to where the capture was made: every analysis must come to the same.
+
+    Attributes:
+        footprint_bytes: of all allocations of device memory.
+        peak_bytes: of all traces together, each at its own highest.
+        num_events: of all traces together.
+        byte_events: the bytes of every stretch of time in which memory is taken, times its number of events.
+    """
+
+    footprint_bytes: Bytes
+    peak_bytes: Bytes
+    num_events: Count
+    byte_events: Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,25 +104,30 @@ class ArgumentLeaf:
         parameter_number: its number in the compiled program; None where jit dropped it because the step never uses it.
     """
 
-    path: str
+    path: Text
     role: Role
-    shape: tuple[int, ...]
-    dtype: str
-    size_bytes: int
+    shape: Dimensions
+    dtype: Text
+    size_bytes: Bytes
     donated: bool
-    parameter_number: int | None
+    parameter_number: Count | None
 
     @property
     def num_elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def has_sane_size(self) -> bool:
+        """Whether an array of that shape can be; what a file says need not be."""
+        return self.num_elements <= MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
     """Wall-clock seconds that the compiler took, on the machine that made the capture."""
 
-    lower_seconds: float
-    compile_seconds: float
+    lower_seconds: Seconds
+    compile_seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,23 +142,33 @@ class Capture:
         doubts: sentences about arguments whose role had to be guessed.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         measured: what was measured when the step ran; None where it did not.
+        replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
+        source_lines: the text of the source lines that the program names and of those around them, by file and number.
+        file: where the capture was read from, for messages; None where it was made in this process.
+        row: all that decided what the compile gave, as one text; empty where that is not known.
+        inputs: digests of the files that the user's code was made of and read, by path.
     """
 
-    label: str
-    workload: str
-    techniques: tuple[str, ...]
-    config: Mapping[str, str | int | float | bool | None]
+    label: Text
+    workload: Text
+    techniques: tuple[Text, ...]
+    config: Mapping[Text, Words | int | float | bool | None]
     target: TargetInfo
     toolchain: Toolchain
     compiler: CompilerTotals
     arguments: tuple[ArgumentLeaf, ...]
-    flops: int
-    recomputed_flops: int
+    flops: Operations
+    recomputed_flops: Operations
     timings: Timings
     hlo_proto: bytes
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Words, ...] = ()
     measured: Measurement | None = None
-    flops_by_scope: Mapping[str, int] = field(default_factory=dict)
+    flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
+    row: Words = ""
+    inputs: Mapping[Words, Text] = field(default_factory=dict)
+    replay: ReplayTotals | None = None
+    source_lines: SourceLines = field(default_factory=dict)
+    file: str | None = field(default=None, compare=False)
 
     @property
     def num_params(self) -> int:

@@ -1,15 +1,18 @@
 """Conservation: what the replayed buffer assignment says must equal what the compiler says, byte for byte.
 
 A difference is a defect of memprof, or an XLA that it does not understand yet. Then no report is better than a wrong
-one, so it is an error.
+one, so it is an error. So is a replay that comes to other totals than it did where the capture was made.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from memprof.analysis.buffer_table import BufferTable
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, ReplayTotals
 from memprof.analysis.holdings import Holdings
 from memprof.analysis.liveness import replay
+from memprof.analysis.replay_totals import totals_of
 from memprof.errors import InternalError
 
 
@@ -31,6 +34,19 @@ def check_totals(capture: Capture, table: BufferTable, holdings: Holdings) -> No
         _equal("the live peak", live_peak, capture.compiler.peak_memory_bytes)
     held = sum(holding.size_bytes for holding in holdings.at_peak)
     _equal("the sum of the buffers at the peak", held, holdings.live_peak_bytes)
+    if capture.replay is not None:
+        _check_replay(totals_of(table), capture.replay)
+
+
+def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
+    """Compare the replay with the one where the capture was made. On a CPU nothing else tells that a trace is whole."""
+    for field in dataclasses.fields(ReplayTotals):
+        here, there = getattr(found, field.name), getattr(recorded, field.name)
+        if here != there:
+            raise InternalError(
+                f"the replay of the heap traces comes to another total ({field.name} {here:,}) than where the"
+                f" capture was made ({there:,})"
+            )
 
 
 def _lasting_host_bytes(table: BufferTable) -> int:

@@ -5,14 +5,17 @@ fields that a reader does not declare, so the few messages below parse any `xla.
 the work. Field names and numbers are those of openxla/xla; they have been stable for years, and the integration tests
 read a proto of each supported jaxlib.
 
-    HloProto.FromString(data).hlo_module.computations[0].name
+    parse_proto(data).hlo_module.computations[0].name
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from memprof.analysis.proto_messages import message_classes
+from google.protobuf.message import DecodeError
+
+from memprof.analysis.proto_messages import count_items, message_classes
+from memprof.errors import MemprofError
 
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "ShapeProto": {"element_type": (2, "int32"), "dimensions": (3, "int64[]"), "tuple_shapes": (4, "ShapeProto[]")},
@@ -116,3 +119,29 @@ _CLASSES = message_classes("memprof.xla", _MESSAGES)
 # The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]
+
+# A message of two bytes takes 160 when it is parsed. In real programs there are 16 to 22 bytes to each message and
+# string (jaxlib 0.10.2), so only a program that was made to fill memory comes below this.
+_SMALL_BYTES = 10 << 20  # what takes less than 1 GiB even so
+_MIN_BYTES_PER_ITEM = 8
+
+
+def parse_proto(data: bytes) -> Any:
+    """Parse a serialized `xla.HloProto`.
+
+    Raises:
+        MemprofError: it is none, or holds more than it could if a compiler had made it.
+    """
+    if len(data) > _SMALL_BYTES:
+        most = len(data) // _MIN_BYTES_PER_ITEM
+        if count_items(data, "HloProto", _MESSAGES, most=most) > most:
+            raise MemprofError(
+                "the capture's program cannot be read (it has more parts than any compiled program of its size);"
+                " it is damaged: make the capture again with `memprof run`"
+            )
+    try:
+        return HloProto.FromString(data)
+    except DecodeError as error:
+        raise MemprofError(
+            f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
+        ) from error

@@ -10,14 +10,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import median
+from typing import Annotated
+
+from msgspec import Meta
+
+from memprof.analysis.foreign import Bytes, Count, Seconds, Text, Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReading:
     """XLA's allocator at one moment: bytes given out, and the most that there have been since the process began."""
 
-    current_bytes: int
-    peak_bytes: int
+    current_bytes: Bytes
+    peak_bytes: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,8 @@ class PoolMemory:
     before_steps: PoolReading
     after_first_step: PoolReading
     after_all_steps: PoolReading
-    pool_bytes: int | None
-    limit_bytes: int | None
+    pool_bytes: Bytes | None
+    limit_bytes: Bytes | None
 
     @property
     def peak_bytes(self) -> int | None:
@@ -53,9 +58,9 @@ class DriverMemory:
         process_bytes: in use by this process after the run; None where NVML does not know it (in a container, mostly).
     """
 
-    device_before_bytes: int
-    device_after_bytes: int
-    process_bytes: int | None
+    device_before_bytes: Bytes
+    device_after_bytes: Bytes
+    process_bytes: Bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +73,9 @@ class ResidentMemory:
         peak_bytes: the most during the steps.
     """
 
-    before_steps_bytes: int
-    argument_bytes: int
-    peak_bytes: int
+    before_steps_bytes: Bytes
+    argument_bytes: Bytes
+    peak_bytes: Bytes
 
     @property
     def growth_bytes(self) -> int:
@@ -92,20 +97,20 @@ class OutOfMemory:
         message: the first line of the runtime's own words.
     """
 
-    doing: str
-    asked_bytes: int | None
-    in_use_bytes: int | None
-    limit_bytes: int | None
-    message: str
+    doing: Text
+    asked_bytes: Bytes | None
+    in_use_bytes: Bytes | None
+    limit_bytes: Bytes | None
+    message: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTime:
     """The time that one operation of the compiled program took in all traced steps together."""
 
-    name: str
-    seconds: float
-    num_calls: int
+    name: Words
+    seconds: Seconds
+    num_calls: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +128,14 @@ class Measurement:
         op_times: from a trace, those that took most first; empty where there was none.
     """
 
-    device: str
-    platform: str
-    num_warmup_steps: int
-    step_seconds: tuple[float, ...]
+    device: Text
+    platform: Text
+    num_warmup_steps: Count
+    step_seconds: tuple[Seconds, ...]
     losses: tuple[float, ...]
-    num_examples: int | None
-    num_tokens: int | None
-    peak_flops_per_second: float | None
+    num_examples: Count | None
+    num_tokens: Count | None
+    peak_flops_per_second: Annotated[float, Meta(gt=0, le=1e30)] | None
     pool: PoolMemory | None
     driver: DriverMemory | None
     resident: ResidentMemory | None

@@ -124,7 +124,7 @@ class ModulePaths:
 
     def leaf_name(self, path: str) -> str:
         """The name of a parameter within its module: `kernel`."""
-        return path_keys(path)[-1]
+        return (path_keys(path) or [path])[-1]
 
     def of_op(self, op_name: str) -> str:
         """The deepest module with parameters that the op name passes through; else the outermost scope without.

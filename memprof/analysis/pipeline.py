@@ -14,16 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from google.protobuf.message import DecodeError
 
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.checks import check_totals
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.holdings import Holding, Holdings, hold
 from memprof.analysis.op_costs import op_costs
 from memprof.analysis.op_names import ModulePaths, Named, named_phase
@@ -41,11 +38,20 @@ def analyze(capture: Capture) -> Report:
     """Say where every byte of the captured step's device memory goes.
 
     Raises:
-        MemprofError: the capture's proto cannot be read.
+        MemprofError: the capture's program cannot be read.
         InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
+            Of a capture that was read from a file it is a MemprofError: the file is damaged.
     """
     with _no_garbage_collection():
-        return _analyze(capture)
+        try:
+            return _analyze(capture)
+        except InternalError as error:
+            if capture.file is None:
+                raise
+            raise MemprofError(
+                f"{capture.file} is damaged, or of a version of XLA that this memprof does not understand: {error};"
+                " make it again with `memprof run`"
+            ) from error
 
 
 @contextmanager
@@ -116,21 +122,8 @@ def _analyze(capture: Capture) -> Report:
             (*holdings.lasting, *holdings.passing),
         ),
         forward_flops=_forward_flops(capture.flops_by_scope, modules),
+        source_lines=capture.source_lines,
     )
-
-
-def parse_proto(data: bytes) -> Any:
-    """Parse a serialized `xla.HloProto`.
-
-    Raises:
-        MemprofError: it is none.
-    """
-    try:
-        return HloProto.FromString(data)
-    except DecodeError as error:
-        raise MemprofError(
-            f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
-        ) from error
 
 
 def _forward_flops(by_scope: Mapping[str, int], modules: ModulePaths) -> dict[str, int]:

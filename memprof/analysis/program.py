@@ -14,10 +14,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
+from memprof.analysis.foreign import clean
 from memprof.analysis.hlo_proto import PRIMITIVE_TYPES
+from memprof.analysis.program_checks import MAX_TEXT, check_program, check_shape, check_unique
 from memprof.errors import InternalError
+
+_Item = TypeVar("_Item")
+_MAX_ELEMENT_BYTES = 16  # c128
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +118,34 @@ class Program:
 
 
 def decode_program(proto: Any) -> Program:
-    """Decode `proto.hlo_module`.
+    """Decode `proto.hlo_module`, and check that it holds together.
 
     Args:
         proto: an `xla.HloProto` (see `hlo_proto.py`).
 
     Raises:
-        InternalError: the module refers to a computation, an instruction or a source file that it does not have.
+        InternalError: the module refers to a computation, an instruction or a source file that it does not have, or
+            does not hold together otherwise (see `program_checks.py`).
     """
     try:
-        return _decode_module(proto.hlo_module)
-    except (KeyError, IndexError) as error:
+        program = _decode_module(proto.hlo_module)
+    except KeyError as error:
         raise InternalError(
             f"the program refers to what is not in it ({error}); the capture's proto is no compiled HLO module"
         ) from error
+    check_program(program)
+    return program
 
 
 def _decode_module(module: Any) -> Program:
+    check_unique("computations", [computation.id for computation in module.computations])
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
     computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
     instruction_by_id: dict[int, int] = {}
     for computation in module.computations:
         for instruction in computation.instructions:
+            if instruction.id in instruction_by_id:
+                raise InternalError(f"two instructions of the program have the same number, {instruction.id}")
             instruction_by_id[instruction.id] = len(instruction_by_id)
 
     instructions: list[Instruction] = []
@@ -148,11 +159,13 @@ def _decode_module(module: Any) -> Program:
             num_positions += len(instruction.shape.leaves)
             instructions.append(instruction)
             if instruction.opcode == "parameter":
+                if instruction.parameter_number in parameters:
+                    raise InternalError(f"two parameters of one computation have number {instruction.parameter_number}")
                 parameters[instruction.parameter_number] = index
         order = sequences.get(computation.id) or [message.id for message in computation.instructions]
         computations.append(
             Computation(
-                name=computation.name,
+                name=_text(computation.name),
                 instructions=tuple(instruction_by_id[instruction_id] for instruction_id in order),
                 parameters=tuple(parameters[number] for number in sorted(parameters)),
                 root=instruction_by_id[computation.root_id],
@@ -173,17 +186,17 @@ def _instruction(
 ) -> Instruction:
     metadata = message.metadata
     return Instruction(
-        name=message.name,
-        opcode=message.opcode,
+        name=_text(message.name),
+        opcode=_text(message.opcode),
         shape=_shape(message.shape),
         first_position=first_position,
         operands=tuple([instruction_by_id[operand] for operand in message.operand_ids]),
         called=tuple([computation_by_id[called] for called in message.called_computation_ids]),
         parameter_number=message.parameter_number,
         tuple_index=message.tuple_index,
-        custom_call_target=message.custom_call_target,
-        op_name=metadata.op_name,
-        source_file=metadata.source_file,
+        custom_call_target=_text(message.custom_call_target),
+        op_name=_text(metadata.op_name),
+        source_file=_text(metadata.source_file),
         source_line=metadata.source_line,
         stack_frame_id=metadata.stack_frame_id,
         trip_count=_trip_count(message.backend_config) if message.opcode == "while" else None,
@@ -192,7 +205,7 @@ def _instruction(
 
 def _trip_count(backend_config: bytes) -> int | None:
     """XLA notes what it found out of a loop in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
-    match = re.search(rb'"known_trip_count":\{"n":"(\d+)"', backend_config)
+    match = re.search(rb'"known_trip_count":\{"n":"(\d{1,18})"', backend_config)
     return int(match.group(1)) if match else None
 
 
@@ -211,16 +224,32 @@ def _shape(message: Any) -> Shape:
 @lru_cache(maxsize=4096)
 def _array_shape(element_type: int, dimensions: tuple[int, ...]) -> Shape:
     """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
+    check_shape(_MAX_ELEMENT_BYTES, dimensions)
     dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
     return Shape((), (0,)) if dtype == "tuple" else Shape((Leaf((), dtype, dimensions),), None)
 
 
 def _frames(index: Any) -> list[tuple[Frame, int]]:
-    files, functions, locations = list(index.file_names), list(index.function_names), list(index.file_locations)
+    files, functions = list(map(_text, index.file_names)), list(map(_text, index.function_names))
+    locations = list(index.file_locations)
     frames = []
     for message in index.stack_frames:
-        location = locations[message.file_location_id - 1]
-        frame = Frame(files[location.file_name_id - 1], functions[location.function_name_id - 1], location.line)
+        location = _numbered(locations, message.file_location_id)
+        file, function = _numbered(files, location.file_name_id), _numbered(functions, location.function_name_id)
         # XLA writes the bottom frame's parent as 0 (jaxlib 0.10.2 to 0.12).
-        frames.append((frame, message.parent_frame_id))
+        frames.append((Frame(file, function, location.line), message.parent_frame_id))
     return frames
+
+
+def _numbered(items: list[_Item], number: int) -> _Item:
+    """The item of a number; they count from 1."""
+    if not 0 < number <= len(items):
+        raise KeyError(number)
+    return items[number - 1]
+
+
+def _text(text: str) -> str:
+    """A name as it may be shown; see `foreign.clean`."""
+    if len(text) > MAX_TEXT:
+        raise InternalError(f"the program has a name of {len(text):,} characters, where {MAX_TEXT:,} are the most")
+    return text if text.isprintable() else clean(text)

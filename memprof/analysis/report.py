@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
 from memprof.analysis.op_costs import OpCost
@@ -136,6 +136,7 @@ class Report:
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
+        source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
     label: str
@@ -166,6 +167,7 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
+    source_lines: SourceLines = field(default_factory=dict)
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:

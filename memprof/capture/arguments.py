@@ -10,34 +10,29 @@ import jax
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Role
 from memprof.capture import xla_adapter
-from memprof.capture.jitting import JittedStep, argument_names, several_devices
+from memprof.capture.jitting import Place, TracedStep, several_devices
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.claim import Claim
 from memprof.capture.roles.infer import UNTOLD, Leaf, disagreements, infer_roles
 from memprof.capture.roles.paths import all_prefixes, longest_prefix
 from memprof.capture.targets.choose import ChosenTarget
-from memprof.errors import MemprofError, WorkloadError
+from memprof.errors import MemprofError
 
 
-def abstract_arguments(step: JittedStep, target: ChosenTarget, memory_kinds: Mapping[str, str]) -> JittedStep:
-    """The step with shapes and dtypes on the target in place of arrays. Numbers and static values stay.
+def place_on(target: ChosenTarget, memory_kinds: Mapping[str, str]) -> Place:
+    """What turns an array into its shape and dtype on a target.
 
     Args:
         memory_kinds: the memory that arguments live in, by path prefix, where it is not the device's own.
-
-    Raises:
-        MemprofError: an argument is sharded over several devices.
     """
 
-    def abstract(path: str, value: Any) -> Any:
-        if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-            return value
+    def place(path: str, value: Any, on_no_device: bool) -> jax.ShapeDtypeStruct:
         num_devices = getattr(getattr(value, "sharding", None), "num_devices", 1)
         if num_devices > 1:
             raise several_devices(f"{path} is sharded", num_devices)
         prefix = longest_prefix(path, memory_kinds)
-        sharding = target.sharding
+        sharding = None if on_no_device else target.sharding
         if prefix is not None:
             # A device that is not there lists no memories and forgets the kind: it is said again after lowering.
             sharding = sharding or jax.sharding.SingleDeviceSharding(target.device)
@@ -46,41 +41,25 @@ def abstract_arguments(step: JittedStep, target: ChosenTarget, memory_kinds: Map
         weak_type = bool(getattr(value, "weak_type", False))
         return jax.ShapeDtypeStruct(value.shape, dtype, sharding=sharding, weak_type=weak_type)
 
-    def all_abstract(name: str, tree: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(
-            lambda keys, value: abstract(name + jax.tree_util.keystr(keys), value), tree
-        )
-
-    names, _ = argument_names(step)
-    args = tuple(all_abstract(name, argument) for name, argument in zip(names, step.args, strict=True))
-    kwargs = {name: all_abstract(name, argument) for name, argument in step.kwargs.items()}
-    return JittedStep(fn=step.fn, args=args, kwargs=kwargs)
+    return place
 
 
 def argument_leaves(
-    step: JittedStep, traced: Any, lowered: jax.stages.Lowered, roles: Mapping[str, Role | str]
+    step: TracedStep, lowered: jax.stages.Lowered, roles: Mapping[str, Role | str]
 ) -> tuple[tuple[ArgumentLeaf, ...], tuple[str, ...]]:
     """All leaves of the step's arguments, and sentences about roles that are in doubt.
 
     Args:
-        step: with the arguments as the user gave them.
         roles: those that the user gives, by path prefix.
 
     Raises:
         MemprofError: a role that the user gives is none, or is for a path that is not there.
-        WorkloadError: the step uses a value that is none of its own.
     """
-    infos = jax.tree.leaves(traced.args_info)
-    if len(traced.jaxpr.jaxpr.invars) != len(infos):
-        raise WorkloadError(
-            "The step uses a traced value that another function has kept (a tracer leak); return such values instead of"
-            " storing them"
-        )
-    arguments = _by_name(step)
-    paths = _leaf_paths(traced, len(infos), nnx_variables(arguments))
-    owners = [_owner(path, arguments) for path in paths]
-    program = follow(traced.jaxpr, _numbered(_parts(paths, owners)))
+    paths = _own_paths(step.paths, nnx_variables(step.arguments))
+    owners = [longest_prefix(path, step.arguments) or path for path in paths]
+    program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
     given = _given_roles(roles, paths)
+    avals = jax.tree.leaves(step.traced.in_avals)
     leaves = [
         Leaf(
             path=path,
@@ -90,12 +69,13 @@ def argument_leaves(
             use=use,
             given=None if (prefix := longest_prefix(path, given)) is None else given[prefix],
         )
-        for path, owner, aval, use in zip(paths, owners, jax.tree.leaves(traced.in_avals), program.uses, strict=True)
+        for path, owner, aval, use in zip(paths, owners, avals, program.uses, strict=True)
     ]
-    claims = infer_roles(arguments, leaves, program)
+    claims = infer_roles(step.arguments, leaves, program)
     parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(leaves)))}
     used = [(leaves[flat], claims[flat]) for flat in sorted(parameter_numbers)]
     doubts = [*_untold(used), *_in_doubt(used)]
+    infos = jax.tree.leaves(step.traced.args_info)
     return tuple(
         ArgumentLeaf(
             path=leaf.path,
@@ -110,20 +90,9 @@ def argument_leaves(
     ), tuple(doubts)
 
 
-def _by_name(step: JittedStep) -> dict[str, Any]:
-    names, _ = argument_names(step)
-    return {**dict(zip(names, step.args, strict=True)), **step.kwargs}
-
-
-def _leaf_paths(traced: Any, num_leaves: int, variables: frozenset[str]) -> list[str]:
-    """The paths of the leaves as JAX names them; an NNX variable goes by its own path, not by that of its value."""
-    names = xla_adapter.argument_paths(traced) or [None] * num_leaves
-    paths = [name or f"args[{number}]" for number, name in enumerate(names)]
+def _own_paths(paths: Sequence[str], variables: frozenset[str]) -> list[str]:
+    """The paths of the leaves; an NNX variable goes by its own path, not by that of its value."""
     return [own if (own := path.removesuffix(".value")) in variables else path for path in paths]
-
-
-def _owner(path: str, arguments: Mapping[str, Any]) -> str:
-    return longest_prefix(path, arguments) or path
 
 
 def _parts(paths: Sequence[str], owners: Sequence[str]) -> list[str]:

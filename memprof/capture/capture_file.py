@@ -1,130 +1,244 @@
-"""The capture file, `NAME.memprof`: a zip of `manifest.json` and `program.hlo.pb`.
+"""The capture file, `NAME.memprof`: a zip of three members.
 
-The manifest is versioned JSON; the program is the serialized `xla.HloProto` as XLA wrote it. Never a pickle: a capture
-from somewhere else is safe to open. Reading needs no JAX.
+    manifest.json    everything but the program: versioned JSON, the fields of `analysis.capture.Capture`
+    program.hlo.pb   the serialized `xla.HloProto` as XLA wrote it
+    SHA256SUMS       the digests of the two, as `sha256sum` writes them
+
+Never a pickle: a capture from somewhere else is safe to open. What is read is limited in size, checked against the
+digests, and decoded by a schema with types and ranges (`analysis/foreign.py`), so that a capture is either what was
+written or is refused in one sentence. Reading needs no JAX.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 import json
 import os
-import tempfile
+import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import MAX_OPERATIONS, Capture
+from memprof.analysis.foreign import UnfitError, as_record, clean, open_regular, parse_json, quote
+from memprof.analysis.replay_totals import replay_totals
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, write_whole
 
-SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 1
-_MANIFEST, _PROGRAM = "manifest.json", "program.hlo.pb"
+SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 2
+_MANIFEST, _PROGRAM, _SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
+# The most that a member may expand to. A step of GPT-2 small has a manifest of 90 KB and a program of 5 MB.
+_MAX_MEMBER_BYTES = {_MANIFEST: 16 << 20, _PROGRAM: 256 << 20, _SUMS: 1 << 10}
+_MAX_FILE_BYTES = sum(_MAX_MEMBER_BYTES.values())
+# Programs are packed to a fifth or a tenth; what expands much more is made to fill memory.
+_MAX_EXPANSION, _SMALL_BYTES = 100, 1 << 20
+_MAKE_AGAIN = "make it again with `memprof run`"
 
 
-def write_capture(capture: Capture, path: Path, *, overwrite: bool = False) -> None:
+class _DamagedError(Exception):
+    """Something in the file is not as it was written; the message says what."""
+
+
+def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.REFUSE) -> Path:
     """Write a capture so that `path` holds all of it or is not touched.
 
+    What was written is read back before it gets its name.
+
     Args:
-        overwrite: replace a file that exists.
+        if_taken: what is done where there is a file of that name.
+
+    Returns:
+        The path that was written.
 
     Raises:
-        MemprofError: the file exists, or the folder cannot be written to.
+        MemprofError: the file exists, the folder cannot be written to, or what was written cannot be read.
     """
-    check_writable(path, overwrite=overwrite)
-    manifest = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **_to_json(capture)}
-    try:
-        # In the same folder, so that the last step is one atomic rename.
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                    archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-                    archive.writestr(_PROGRAM, capture.hlo_proto)
-                file.flush()
-                os.fsync(file.fileno())
-                _set_default_mode(temporary)
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise MemprofError(f"the capture cannot be written to {path}: {error.strerror or error}") from error
+    parts = {_MANIFEST: _manifest(capture), _PROGRAM: capture.hlo_proto}
+
+    def fill(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, content in {**parts, _SUMS: _sums(parts)}.items():
+                archive.writestr(name, content)
+        file.flush()
+        os.fsync(file.fileno())  # what is read back is to be what the disk holds
+        file.seek(0)
+        _check_written(file.read(), capture, path)
+
+    return write_whole(path, fill, what="the capture", if_taken=if_taken)
 
 
-def check_writable(path: Path, *, overwrite: bool) -> None:
-    """Find out before the work starts whether a file can be written.
-
-    Raises:
-        MemprofError: the file exists and must not be overwritten, or its folder is missing or read-only.
-    """
-    if path.is_dir():
-        raise MemprofError(f"{path} is a folder; give the name of a file")
-    if path.exists() and not overwrite:
-        raise MemprofError(f"{path} exists already; choose another name with -o, or overwrite it with --force")
-    if not path.parent.is_dir():
-        raise MemprofError(f"the folder {path.parent} does not exist; create it, or choose another with -o")
-    if not os.access(path.parent, os.W_OK):
-        raise MemprofError(f"the folder {path.parent} cannot be written to; choose another with -o, or use --no-save")
+def without_source(capture: Capture) -> Capture:
+    """The capture without the text of source lines: for whoever passes it on without the code."""
+    return dataclasses.replace(capture, source_lines={})
 
 
 def read_capture(path: Path) -> Capture:
     """Read a capture file.
 
     Raises:
-        MemprofError: there is no such file, or it is no capture, damaged, or of a newer schema.
+        MemprofError: there is no such file, or it is no capture, damaged, or of another schema.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            program = archive.read(_PROGRAM)
+        capture = _unpack(_content(path), path)
     except FileNotFoundError as error:
         raise MemprofError(f"there is no file {path}; `memprof run` writes captures (*.memprof)") from error
     except IsADirectoryError as error:
         raise MemprofError(f"{path} is a folder; give a capture (*.memprof)") from error
-    except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, ValueError, RuntimeError) as error:
-        # A RuntimeError is what `zipfile` says of encryption and unknown compression, and `json` of endless nesting.
-        raise MemprofError(
-            f"{path} is no capture, or a truncated one ({error}); make it again with `memprof run`"
-        ) from error
+    except _DamagedError as error:
+        raise MemprofError(f"{path} is no capture, or a damaged one: {error}; {_MAKE_AGAIN}") from error
     except OSError as error:
         raise MemprofError(f"{path} cannot be read: {error.strerror or error}") from error
-    _check_schema(manifest, path)
+    return dataclasses.replace(capture, file=str(path))
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise _DamagedError(f"it has more than {_MAX_FILE_BYTES:,} bytes, and no capture has")
+    return content
+
+
+def _unpack(content: bytes, path: Path) -> Capture:
+    _check_directory(content)
     try:
-        capture: Capture = _from_json(Capture, {**manifest, "hlo_proto": program})
-    except (KeyError, TypeError, ValueError) as error:
-        raise MemprofError(
-            f"{path} is a damaged capture: its manifest does not fit schema {SCHEMA_VERSION} ({error!s});"
-            " make it again with `memprof run`"
-        ) from error
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            manifest_bytes = _read_member(archive, members, _MANIFEST)
+            manifest = _parse_manifest(manifest_bytes)
+            _check_schema(manifest, path)
+            if sorted(member.filename for member in members) != sorted(_MAX_MEMBER_BYTES):
+                raise _DamagedError(f"it does not hold {_MANIFEST}, {_PROGRAM} and {_SUMS} alone")
+            parts = {_MANIFEST: manifest_bytes, _PROGRAM: _read_member(archive, members, _PROGRAM)}
+            sums = _read_member(archive, members, _SUMS)
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError) as error:
+        # A RuntimeError is what `zipfile` says of encryption and of what it does not know.
+        raise _DamagedError(clean(str(error).partition("\n")[0])[:200]) from error
+    if sums != _sums(parts):
+        raise _DamagedError("its content is not what was written, by its own digests")
+    try:
+        capture = as_record({**manifest, "hlo_proto": parts[_PROGRAM], "file": None}, Capture)
+    except UnfitError as error:
+        raise _DamagedError(f"its manifest does not fit schema {SCHEMA_VERSION} ({error})") from error
+    _check_capture(capture)
     return capture
+
+
+def _check_directory(content: bytes) -> None:
+    """Look at the end of the zip, which says how long its directory is, before `zipfile` makes records of that.
+
+    Raises:
+        _DamagedError: it is no zip as memprof writes it.
+    """
+    # The last record, without a comment; before it there may be a record of zip64, which no capture needs.
+    record = struct.Struct("<4s4H2IH")
+    locator_bytes = 20
+    tail = content[-record.size - locator_bytes :]
+    if len(tail) < record.size:
+        raise _DamagedError("it is too short")
+    signature, *_, num_members, directory_bytes, _, comment_bytes = record.unpack(tail[-record.size :])
+    if signature != b"PK\5\6" or comment_bytes or tail[:4] == b"PK\6\7" or num_members > 64 or directory_bytes > 8192:
+        raise _DamagedError("it does not end as a capture does, and may have been cut short")
+
+
+def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str) -> bytes:
+    """The content of a member, if it is one that memprof writes.
+
+    Raises:
+        _DamagedError: it is missing, there twice, packed in another way, or too large.
+    """
+    found = [member for member in members if member.filename == name]
+    if len(found) != 1:
+        raise _DamagedError(f"it has {len(found)} members called {name}")
+    (member,) = found
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
+        raise _DamagedError(f"{name} is packed in a way that memprof does not write")
+    most_bytes = _MAX_MEMBER_BYTES[name]
+    if member.file_size > _SMALL_BYTES:
+        most_bytes = min(most_bytes, _MAX_EXPANSION * member.compress_size)
+    if member.file_size > most_bytes:
+        raise _DamagedError(f"{name} expands to {member.file_size:,} bytes, where {most_bytes:,} are the most")
+    with archive.open(member) as opened:
+        content = opened.read(most_bytes + 1)  # what a member says of its size is its own word
+    if len(content) != member.file_size:
+        raise _DamagedError(f"{name} has another size than it says")
+    return content
+
+
+def _parse_manifest(data: bytes) -> Any:
+    try:
+        return parse_json(data)
+    except UnfitError as error:
+        raise _DamagedError(f"its manifest cannot be read ({error})") from error
 
 
 def _check_schema(manifest: Any, path: Path) -> None:
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     name, _, number = str(schema).partition("/")
-    if name != SCHEMA_NAME or not number.isdecimal():
-        raise MemprofError(f"{path} is no capture: its manifest says schema {schema!r}, not '{SCHEMA_NAME}/...'")
-    if int(number) > SCHEMA_VERSION:
+    if name != SCHEMA_NAME or not (number.isascii() and number.isdecimal()):
+        raise _DamagedError(f"its manifest says schema {quote(schema)}, not '{SCHEMA_NAME}/{SCHEMA_VERSION}'")
+    if number == str(SCHEMA_VERSION):
+        return
+    if number == "1":
         raise MemprofError(
-            f"{path} has schema {schema}, but this memprof reads up to {SCHEMA_NAME}/{SCHEMA_VERSION};"
-            " read it with a newer memprof (`pip install --upgrade jax-memprof`)"
+            f"{path} has schema {SCHEMA_NAME}/1, whose captures cannot prove that they are not damaged and are no"
+            f" longer read; {_MAKE_AGAIN}"
         )
+    raise MemprofError(
+        f"{path} has schema {quote(schema)}, but this memprof reads {SCHEMA_NAME}/{SCHEMA_VERSION}: it is of a newer"
+        " memprof (`pip install --upgrade jax-memprof`), or damaged"
+    )
 
 
-def _set_default_mode(path: Path) -> None:
-    """Give a temporary file, which only its owner may read, the mode of any other new file."""
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)
+def _check_capture(capture: Capture) -> None:
+    """What the types of the fields do not say.
+
+    Raises:
+        _DamagedError: it does not hold.
+    """
+    if capture.replay is None:
+        raise _DamagedError("its manifest has no totals of the replay")
+    numbers = [leaf.parameter_number for leaf in capture.arguments if leaf.parameter_number is not None]
+    if len(set(numbers)) != len(numbers):
+        raise _DamagedError("its manifest gives two arguments the same number")
+    if max(capture.flops, capture.recomputed_flops, *capture.flops_by_scope.values()) > MAX_OPERATIONS:
+        raise _DamagedError("its manifest counts more operations than any step has")
+    for leaf in capture.arguments:
+        if not leaf.has_sane_size:
+            raise _DamagedError(f"its manifest has an argument of an impossible shape, {quote(leaf.path)}")
+
+
+def _manifest(capture: Capture) -> bytes:
+    replay = capture.replay or replay_totals(capture.hlo_proto)
+    fields = _to_json(dataclasses.replace(capture, replay=replay))
+    return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1).encode("ascii")
+
+
+def _sums(parts: dict[str, bytes]) -> bytes:
+    """The digests of members, in the form that `sha256sum --check` takes."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in parts.items()).encode()
+
+
+def _check_written(content: bytes, capture: Capture, path: Path) -> None:
+    """Read what was written, before it gets its name.
+
+    Raises:
+        MemprofError: it is not what was to be written, or nothing that can be read again.
+    """
+    try:
+        found = _unpack(content, path)
+    except _DamagedError as error:
+        raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
+    if found.hlo_proto != capture.hlo_proto:
+        raise MemprofError(f"the capture cannot be written to {path}: what was written is not what is read back")
 
 
 def _to_json(record: Any) -> Any:
     """Records as plain JSON values; the proto, which is not JSON, goes into the zip by itself."""
-    fields = (field for field in dataclasses.fields(record) if field.name != "hlo_proto")
+    fields = (field for field in dataclasses.fields(record) if field.name not in ("hlo_proto", "file"))
     return {field.name: _value_to_json(getattr(record, field.name)) for field in fields}
 
 
@@ -133,38 +247,4 @@ def _value_to_json(value: Any) -> Any:
         return _to_json(value)
     if isinstance(value, (tuple, list)):
         return [_value_to_json(item) for item in value]
-    return dict(value) if hasattr(value, "keys") else value
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _from_json(kind: Any, value: Any) -> Any:
-    """A JSON value as the type that a record's field declares.
-
-    Raises:
-        KeyError, TypeError, ValueError: it does not fit.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        # A field with a default came later: older captures lack it.
-        present = [field for field in dataclasses.fields(kind) if field.name in value or _is_required(field)]
-        return kind(**{field.name: _from_json(hints[field.name], value[field.name]) for field in present})
-    if origin is UnionType:
-        if value is None and NoneType in arguments:
-            return None
-        plain = [argument for argument in arguments if argument is not NoneType]
-        return _from_json(type(value) if type(value) in plain else plain[0], value)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_from_json(arguments[0], item) for item in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {key: _from_json(arguments[1], item) for key, item in value.items()}
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is kind:  # a bool is no int
-        return value
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
-    raise TypeError(f"{value!r} is no {getattr(kind, '__name__', kind)}")
+    return {key: _value_to_json(item) for key, item in value.items()} if hasattr(value, "keys") else value

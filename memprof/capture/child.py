@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from memprof.capture.hints import hint
+from memprof.capture.inputs import watch_inputs
 from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, Job, Message
 from memprof.capture.user_traceback import user_traceback
 from memprof.errors import MemprofError, WorkloadError
@@ -59,6 +60,7 @@ def main() -> None:
 
 def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     progress("importing")
+    inputs = watch_inputs()
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
@@ -77,7 +79,7 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
         lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
     )
     shutil.rmtree(dump_folder, ignore_errors=True)
-    capture = compiled.capture
+    capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())
     if job.num_steps:
         from memprof.capture.run import measure
 

@@ -13,12 +13,17 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
+from memprof.analysis.buffer_table import decode_buffer_table
+from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, ReplayTotals, TargetInfo, Timings
+from memprof.analysis.hlo_proto import parse_proto
+from memprof.analysis.program import Program, decode_program
+from memprof.analysis.replay_totals import totals_of
 from memprof.capture import xla_adapter
-from memprof.capture.arguments import abstract_arguments, argument_leaves
+from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.flops import count_flops, recomputed_flops
-from memprof.capture.jitting import JittedStep, jit_step
+from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.roles.paths import longest_prefix
+from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
 from memprof.capture.toolchain import toolchain
@@ -32,14 +37,15 @@ class CompiledStep:
     """A capture, and what it takes to run what was captured.
 
     Attributes:
-        given: the positional arguments as the user gave them, without what is no array.
+        executable: takes the arguments that the step's jit passes on; what is static is in it.
+        given: these arguments, positional and by keyword, with the user's own leaves.
         arguments: the same as shapes on the device.
     """
 
     capture: Capture
-    executable: jax.stages.Compiled
-    given: tuple[Any, ...]
-    arguments: tuple[Any, ...]
+    executable: Any
+    given: tuple[tuple[Any, ...], Mapping[str, Any]]
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, progress: Progress) -> CompiledStep:
@@ -50,25 +56,25 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         progress: called with the name of each stage as it begins.
 
     Raises:
-        InternalError: XLA wrote no program.
+        MemprofError: XLA's dump was cut short.
+        InternalError: XLA wrote no program, or one that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
-    jitted = _jit(spec, target)
-    abstract = abstract_arguments(jitted, target, spec.memory_kinds)
     started = time.perf_counter()
     progress("tracing")
-    with jax.default_device(target.device):
-        traced = abstract.fn.trace(*abstract.args, **abstract.kwargs)
-        progress("lowering")
-        lowered = traced.lower()
-    arguments, doubts = argument_leaves(jitted, traced, lowered, spec.roles)
+    step = _trace(spec, target)
+    progress("lowering")
+    lowered = _lower(step, target)
+    arguments, doubts = argument_leaves(step, lowered, spec.roles)
     _place_arguments(spec, lowered, arguments)
     lowered_at = time.perf_counter()
     progress("compiling")
     with xla_adapter.no_compilation_cache():
-        compiled = _compile(lowered, spec.compiler_options, dump_folder)
+        compiled = _compile(lowered, target, spec.compiler_options, dump_folder)
     compiled_at = time.perf_counter()
-    flops = count_flops(traced.jaxpr)
+    flops = count_flops(step.traced.jaxpr)
+    hlo_proto = _read_dump(dump_folder)
+    program, replay = _check_dump(hlo_proto, dump_folder)
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -83,9 +89,11 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         recomputed_flops=recomputed_flops(flops),
         flops_by_scope=dict(flops),
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
-        hlo_proto=_read_dump(dump_folder),
+        hlo_proto=hlo_proto,
+        replay=replay,
+        source_lines=source_lines_of(program),
     )
-    return CompiledStep(capture=capture, executable=compiled, given=jitted.args, arguments=abstract.args)
+    return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
 
 
 def traced_recomputation(spec: StepSpec, target: ChosenTarget) -> int:
@@ -95,15 +103,36 @@ def traced_recomputation(spec: StepSpec, target: ChosenTarget) -> int:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    abstract = abstract_arguments(_jit(spec, target), target, spec.memory_kinds)
-    with jax.default_device(target.device):
-        return recomputed_flops(count_flops(abstract.fn.trace(*abstract.args, **abstract.kwargs).jaxpr))
+    return recomputed_flops(count_flops(_trace(spec, target).traced.jaxpr))
 
 
-def _jit(spec: StepSpec, target: ChosenTarget) -> JittedStep:
+def _trace(spec: StepSpec, target: ChosenTarget) -> TracedStep:
     if spec.check_target is not None:
         spec.check_target(target.info)
-    return jit_step(spec)
+    step = jit_step(spec)
+    with jax.default_device(target.device):
+        traced = trace_step(step, place_on(target, spec.memory_kinds))
+        if target.sharding is not None and xla_adapter.has_pallas_kernels(traced.traced):
+            # Their lowering asks which GPU it is for; a mesh around all of it tells.
+            with xla_adapter.mesh_around(target.sharding.mesh):
+                traced = trace_step(step, place_on(target, spec.memory_kinds))
+    return traced
+
+
+def _lower(step: TracedStep, target: ChosenTarget) -> jax.stages.Lowered:
+    """Lower for the target, or at least for its platform where the step names another device.
+
+    Raises:
+        MemprofError: the step runs on several devices.
+    """
+    with jax.default_device(target.device), xla_adapter.full_tracebacks():
+        lowered = step.traced.lower()
+        num_devices = xla_adapter.num_devices(lowered)
+        if num_devices > 1:
+            raise several_devices("the step is sharded", num_devices)
+        if xla_adapter.is_lowered_for(lowered, target.on_device):
+            return lowered
+        return xla_adapter.lower_for_platform(step.traced, target.info.platform)
 
 
 def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Iterable[ArgumentLeaf]) -> None:
@@ -117,16 +146,17 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], dump_folder: Path) -> jax.stages.Compiled:
+def _compile(lowered: jax.stages.Lowered, target: ChosenTarget, options: Mapping[str, str], dump_folder: Path) -> Any:
     """Compile with a dump.
 
     Raises:
         MemprofError: XLA has no such option, or it does not take that value.
     """
+    all_options = {**options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
     try:
-        return lowered.compile(
-            compiler_options={**options, "xla_dump_to": str(dump_folder), "xla_dump_hlo_as_proto": True}
-        )
+        if xla_adapter.is_lowered_for(lowered, target.on_device):
+            return lowered.compile(compiler_options=all_options)
+        return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
     except Exception as error:  # XLA's own errors have no common type
         reason = xla_adapter.rejected_option(error, options)
         if reason is None:
@@ -134,7 +164,7 @@ def _compile(lowered: jax.stages.Lowered, options: Mapping[str, str], dump_folde
         raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
 
 
-def _totals(compiled: jax.stages.Compiled, target: TargetInfo) -> CompilerTotals:
+def _totals(compiled: Any, target: TargetInfo) -> CompilerTotals:
     totals = xla_adapter.memory_totals(compiled)
     return CompilerTotals(
         argument_bytes=totals["argument_bytes"],
@@ -155,3 +185,21 @@ def _read_dump(folder: Path) -> bytes:
             " unset it and try again"
         )
     return programs[0].read_bytes()
+
+
+def _check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, ReplayTotals]:
+    """Decode the program that XLA wrote, before anything is made of it.
+
+    Raises:
+        MemprofError: it was cut short.
+        InternalError: it does not hold together.
+    """
+    try:
+        proto = parse_proto(hlo_proto)
+    except MemprofError as error:
+        raise MemprofError(
+            f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
+            " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
+        ) from error
+    program = decode_program(proto)
+    return program, totals_of(decode_buffer_table(proto, program))

@@ -1,15 +1,21 @@
-"""From the user's function to one that `jax.jit` traces on shapes alone.
+"""From the user's function to the program that the jit of its own framework makes of it, on shapes alone.
 
-A function that he jitted keeps its options. Frameworks that jit in their own way (`equinox.filter_jit`, `flax.nnx.jit`)
-are unwrapped: what they do is to jit the arrays among the arguments and to take the rest as static, which is done here
-for any function. NNX modules are changed in place; what they hold after the call is a result of the step.
+A step that is jitted (`jax.jit`, `flax.nnx.jit`, `equinox.filter_jit`, a bound method of these) is traced through that
+very object, which knows its donation, its static arguments and what its framework does with modules. A step that is not
+is jitted by the framework that its arguments belong to.
+
+The jits of the frameworks take their arguments apart and call a `jax.jit` of their own with what they find: state that
+two modules share comes once, static parts not at all. An `_Observer` stands in for that inner jit while the step is
+traced. There, after the framework has done its work, arrays turn into shapes on the target, and each of them is
+recognised as the leaf of the user's arguments that it is.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,97 +23,188 @@ import jax
 
 from memprof.capture import xla_adapter
 from memprof.capture.step import StepSpec
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, WorkloadError
+
+# From the path of an array and the array to its shape on the target; on no device where the step names its own.
+Place = Callable[[str, Any, bool], jax.ShapeDtypeStruct]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JittedStep:
-    """A jitted function and the arguments to trace it with: arrays as they are given, static ones by their values."""
+    """A jitted function and what it is called with.
+
+    Attributes:
+        fn: has `trace`, or is one of Equinox's wrappers.
+        args, kwargs: arrays, shapes or static values.
+        names: what JAX calls the positional arguments.
+        arguments: the user's arguments by name, which may be grouped in another way in `args`.
+    """
 
     fn: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    names: tuple[str, ...]
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """A step as its jit traced it.
+
+    Attributes:
+        traced: what JAX made of it: the jaxpr, which leaves are donated.
+        arguments: the user's arguments by name.
+        paths: where the user's arguments hold the leaves of the program's arguments, in the program's order.
+        given: the positional and the keyword arguments of the program, without static ones, with the user's leaves.
+        abstract: the same as shapes on the target.
+        names_devices: whether the step says itself on which device it runs (`jax.jit(..., backend="cpu")`, a mesh).
+    """
+
+    traced: Any
+    arguments: Mapping[str, Any]
+    paths: tuple[str, ...]
+    given: tuple[tuple[Any, ...], Mapping[str, Any]]
+    abstract: tuple[tuple[Any, ...], Mapping[str, Any]]
+    names_devices: bool
 
 
 def jit_step(spec: StepSpec) -> JittedStep:
-    """Jit the step of a spec, unless that has been done.
+    """The jitted form of the step of a spec, with the arguments that it is to be traced with.
 
     Raises:
-        MemprofError: it is jitted, and the spec asks for other options.
+        MemprofError: there is nothing to jit, or it is jitted, and the spec asks for other options.
     """
-    jitted = JittedStep(fn=spec.fn, args=spec.args, kwargs=spec.kwargs)
-    if not is_jitted(spec.fn):
-        return _jit(jitted, donate_argnums=spec.donate_argnums, static_argnums=spec.static_argnums)
+    _check_function(spec.fn)
+    fn, args, kwargs = _unbound(spec.fn, tuple(spec.args), dict(spec.kwargs))
+    names = _names(fn, args, kwargs)
+    arguments = {**dict(zip(names, args, strict=True)), **kwargs}
+    step = JittedStep(fn=fn, args=args, kwargs=kwargs, names=names, arguments=arguments)
+    if not _is_jitted(fn):
+        num_bound = len(args) - len(spec.args)
+        donated = _positions("donate_argnums", spec.donate_argnums, len(spec.args), num_bound)
+        return _jit(step, donated, _positions("static_argnums", spec.static_argnums, len(spec.args), num_bound))
     if spec.donate_argnums or spec.static_argnums:
         raise MemprofError(
             "the step is jitted already, so donate_argnums and static_argnums belong to its own jit:"
             " leave them out here, or give the function without jit"
         )
-    fn: Any = spec.fn
-    framework = type(fn).__module__.partition(".")[0]
-    if framework == "equinox":
-        donated = (*((0,) if fn.donate_first else ()), *(range(1, len(spec.args)) if fn.donate_rest else ()))
-        # `filter_jit` takes Python's numbers as static, as a module's `inference: bool` has to be.
-        return _jit(replace(jitted, fn=fn.__wrapped__), donate_argnums=donated, static_argnums=(), is_dynamic=is_array)
-    if framework == "flax":
-        options = xla_adapter.jit_options(fn.jitted_fn)
-        return _jit(
-            replace(jitted, fn=fn.fun),
-            donate_argnums=options.donate_argnums,
-            static_argnums=options.static_argnums,
-        )
-    return _without_shardings(jitted)
+    if _is_of("equinox", fn) and _is_equinox(fn.__wrapped__):
+        return replace(step, arguments={"self": fn.__wrapped__, **arguments})  # its arrays are arguments too
+    return step
 
 
-def _without_shardings(step: JittedStep) -> JittedStep:
-    """A step jitted with shardings on one device, jitted again without: they name a device, and the target is another.
+def trace_step(step: JittedStep, place: Place) -> TracedStep:
+    """Trace a jitted step through its own jit.
 
     Raises:
-        MemprofError: they are on several devices.
+        MemprofError: the step runs on several devices.
+        WorkloadError: the step has no arrays, or uses a value that is none of its own.
+        Exception: whatever the user's function raises.
     """
-    options = xla_adapter.jit_options(step.fn)
-    if not options.user_specified_in_shardings:
-        return step
-    num_devices = max((getattr(leaf, "num_devices", 1) for leaf in options.in_shardings_leaves), default=1)
-    if num_devices > 1:
-        raise several_devices("the step is jitted with in_shardings", num_devices)
-    fn = jax.jit(
-        step.fn.__wrapped__,
-        static_argnums=options.static_argnums,
-        static_argnames=options.static_argnames,
-        donate_argnums=options.donate_argnums,
+    observer = _Observer(step, place)
+    traced = observer.observe()
+    structure = jax.tree.structure(traced.args_info)
+    if structure.num_leaves == 0:
+        raise WorkloadError(
+            "The step has no array among its arguments, so there is nothing that a device would hold for it: give it"
+            " its state and its batch as arguments"
+        )
+    if len(traced.jaxpr.jaxpr.invars) != structure.num_leaves:
+        raise WorkloadError(
+            "The step uses a traced value that another function has kept (a tracer leak); return such values instead of"
+            " storing them"
+        )
+    return TracedStep(
+        traced=traced,
+        arguments=step.arguments,
+        paths=tuple(observer.paths),
+        given=jax.tree.unflatten(structure, observer.given),
+        abstract=jax.tree.unflatten(structure, observer.abstract),
+        names_devices=observer.names_devices,
     )
-    return replace(step, fn=fn)
 
 
-def several_devices(what: str, num_devices: int) -> MemprofError:
-    """The error for a step on several devices."""
-    return MemprofError(
-        f"{what} over {num_devices} devices, and memprof looks at the memory of one: give the step without shardings,"
-        " with the shapes that one device holds"
-    )
+class _Observer:
+    """Stands between a framework's jit and the `jax.jit` inside it. A plain `jax.jit` is its own inside."""
+
+    def __init__(self, step: JittedStep, place: Place) -> None:
+        self._step = step
+        self._place = place
+        self._inner: Any = step.fn
+        self._traced: Any = None
+        self._known_paths: Mapping[int, Iterator[str]] = {}
+        self.names_devices = False
+
+    def observe(self) -> Any:
+        """Have the step traced by its own jit, and once more without a device where it turns out to name its own."""
+        self._trace_outer()
+        num_devices, others = xla_adapter.named_devices(self._traced)
+        if num_devices > 1:
+            raise several_devices("the step is sharded from the inside", num_devices)
+        if others and not self.names_devices:
+            self.names_devices = True
+            self._trace_outer()
+        return self._traced
+
+    def _trace_outer(self) -> None:
+        fn = self._step.fn
+        if not xla_adapter.is_framework_jit(fn):
+            self.trace(*self._step.args, **self._step.kwargs)
+            return
+        self._known_paths = _paths_by_identity(self._step.arguments)
+        with xla_adapter.inner_jit_replaced(fn, self) as self._inner:
+            (fn.trace if hasattr(fn, "trace") else fn.lower)(*self._step.args, **self._step.kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """What the framework calls in place of `jax.jit(...).trace`."""
+        options = xla_adapter.jit_options(self._inner)
+        self.names_devices = self.names_devices or xla_adapter.options_name_devices(options)
+        self.paths: list[str] = []
+        self.given: list[Any] = []
+        self.abstract: list[Any] = []
+        static = {number % len(args) for number in options.static_argnums if -len(args) <= number < len(args)}
+        # Equinox groups the arguments anew; all of its arrays are known by their identity.
+        names = self._step.names if hasattr(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
+        abstract_args = tuple(
+            value if number in static else self._abstract(name, value)
+            for number, (name, value) in enumerate(zip(names, args, strict=True))
+        )
+        # As JAX orders them: dictionaries by their keys.
+        abstract_kwargs = {
+            name: kwargs[name] if name in options.static_argnames else self._abstract(name, kwargs[name])
+            for name in sorted(kwargs)
+        }
+        self._traced = self._inner.trace(*abstract_args, **abstract_kwargs)
+        return self._traced
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """What the framework calls in place of `jax.jit(...).lower`."""
+        return self.trace(*args, **kwargs).lower()
+
+    def _abstract(self, name: str, tree: Any) -> Any:
+        leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+        paths = [
+            next(self._known_paths.get(id(leaf), iter(())), name + jax.tree_util.keystr(keys)) for keys, leaf in leaves
+        ]
+        given = [leaf for _, leaf in leaves]
+        abstract = [
+            self._place(path, leaf, self.names_devices) if is_array(leaf) else leaf
+            for path, leaf in zip(paths, given, strict=True)
+        ]
+        self.paths += paths
+        self.given += given
+        self.abstract += abstract
+        return jax.tree.unflatten(structure, abstract)
 
 
-def is_jitted(fn: Callable[..., Any]) -> bool:
-    """Whether a function has been jitted, by JAX or by a framework."""
-    return hasattr(fn, "lower") and callable(fn.lower)
-
-
-def argument_names(step: JittedStep) -> tuple[list[str], dict[str, str]]:
-    """What JAX calls the positional and the keyword arguments: by the names in the function's signature."""
-    try:
-        signature = inspect.signature(step.fn)
-        bound = signature.bind(*step.args, **step.kwargs).arguments
-    except (ValueError, TypeError):  # a builtin, or arguments that do not fit: tracing will tell
-        return [f"args[{number}]" for number in range(len(step.args))], {name: name for name in step.kwargs}
-    names: list[str] = []
-    for name, value in bound.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            names.extend(f"{name}[{number}]" for number in range(len(value)))
-        elif kind is not inspect.Parameter.VAR_KEYWORD:
-            names.append(name)
-    return names[: len(step.args)], {name: name for name in step.kwargs}
+def _paths_by_identity(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]:
+    """The paths of each array in the user's arguments; one that lies in several places has them in their order."""
+    paths: dict[int, list[str]] = {}
+    for name, argument in arguments.items():
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(argument):
+            if is_array(leaf):
+                paths.setdefault(id(leaf), []).append(name + jax.tree_util.keystr(keys))
+    return {identity: iter(found) for identity, found in paths.items()}
 
 
 def is_array(leaf: Any) -> bool:
@@ -120,37 +217,164 @@ def is_array_like(leaf: Any) -> bool:
     return is_array(leaf) or isinstance(leaf, (int, float, complex))
 
 
-def _jit(
-    step: JittedStep,
-    *,
-    donate_argnums: tuple[int, ...],
-    static_argnums: tuple[int, ...],
-    is_dynamic: Callable[[Any], bool] = is_array_like,
-) -> JittedStep:
-    dynamic = {number: value for number, value in enumerate(step.args) if number not in static_argnums}
-    leaves = jax.tree.leaves((dynamic, dict(step.kwargs)))
-    if all(map(is_dynamic, leaves)) and not any(map(_is_nnx, dynamic.values())):
-        fn = jax.jit(step.fn, donate_argnums=donate_argnums, static_argnums=static_argnums)
-        return replace(step, fn=fn)
+def several_devices(what: str, num_devices: int) -> MemprofError:
+    """The error for a step on several devices."""
+    return MemprofError(
+        f"{what} over {num_devices} devices, and memprof looks at the memory of one: give the step without shardings,"
+        " with the shapes that one device holds"
+    )
+
+
+def _check_function(fn: Any) -> None:
+    wanted = "give the function that makes one training step"
+    if isinstance(fn, type):
+        raise MemprofError(f"the step is the class {fn.__name__}, and no function: {wanted}")
+    if not callable(fn) or isinstance(fn, (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
+        what = "None" if fn is None else f"of type {type(fn).__name__}"
+        raise MemprofError(f"the step is {what}, and no function: {wanted}")
+    if _is_jitted(fn) and not hasattr(fn, "trace") and not _is_of("equinox", fn):
+        raise MemprofError(
+            "the step is mapped over devices with jax.pmap, and memprof looks at the memory of one: give the function"
+            " that one device runs, with jax.jit or without"
+        )
+
+
+def _is_jitted(fn: Any) -> bool:
+    return callable(getattr(fn, "lower", None))
+
+
+def _is_of(package: str, value: Any) -> bool:
+    """Whether a value's class, or one that it derives from, is defined in a package."""
+    return any(cls.__module__.split(".")[0] == package for cls in type(value).__mro__)
+
+
+def _unbound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function inside a bound method or a partial, where that is jitted or bound to a framework's module."""
+    if isinstance(fn, types.MethodType) and (_is_jitted(fn.__func__) or _is_framework_object(fn.__self__)):
+        return fn.__func__, (fn.__self__, *args), kwargs
+    if not _is_jitted(fn) and _is_jitted(getattr(fn, "func", None)):  # Python's partial, or Equinox's
+        return fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return fn, args, kwargs
+
+
+def _names(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What JAX calls the positional arguments: by the names in the function's signature."""
+    try:
+        signature = inspect.signature(fn)
+        bound = signature.bind(*args, **kwargs).arguments
+    except (ValueError, TypeError):  # a builtin, or arguments that do not fit: tracing will say so
+        return tuple(f"args[{number}]" for number in range(len(args)))
+    names: list[str] = []
+    for name, value in bound.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            names.extend(f"{name}[{number}]" for number in range(len(value)))
+        elif kind is not inspect.Parameter.VAR_KEYWORD:
+            names.append(name)
+    return tuple(names[: len(args)])
+
+
+def _positions(option: str, numbers: tuple[int, ...], num_args: int, num_bound: int) -> tuple[int, ...]:
+    """Where the arguments stand that an option names, behind those that a method is bound to."""
+    for number in numbers:
+        if not -num_args <= number < num_args:
+            raise MemprofError(f"{option} names argument {number}, but the step has {num_args} positional arguments")
+    return tuple(number % num_args + num_bound for number in numbers)
+
+
+def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) -> JittedStep:
+    """Jit a step by the framework that its arguments belong to."""
+    given = (step.args, dict(step.kwargs))
+    if _contains(given, _is_nnx):
+        return _nnx_jit(step, donated, static)
+    if _contains((step.fn, given), _is_equinox):
+        return _equinox_jit(step, donated)
+    dynamic = [value for number, value in enumerate(step.args) if number not in static]
+    if all(map(is_array_like, jax.tree.leaves((dynamic, dict(step.kwargs))))):
+        return replace(step, fn=jax.jit(step.fn, donate_argnums=donated, static_argnums=static))
+    return _closed_over_static_leaves(step, donated, static)
+
+
+def _is_nnx(node: Any) -> bool:
+    """Whether a node is a module, optimizer or variable of NNX; what `nnx.split` makes of one is a tree of arrays."""
+    names = {cls.__name__ for cls in type(node).__mro__ if cls.__module__.startswith("flax.nnx")}
+    return bool(names) and not _is_split(node)
+
+
+def _is_split(node: Any) -> bool:
+    return type(node).__module__.startswith("flax.nnx") and type(node).__name__ in ("State", "FlatState", "GraphDef")
+
+
+def _is_equinox(node: Any) -> bool:
+    return any(cls.__module__.startswith("equinox.") and cls.__name__ == "Module" for cls in type(node).__mro__)
+
+
+def _is_framework_object(node: Any) -> bool:
+    return _is_nnx(node) or _is_equinox(node)
+
+
+def _contains(tree: Any, is_wanted: Callable[[Any], bool]) -> bool:
+    """Whether a node of a kind is anywhere in a tree. What is inside an `nnx.State` does not count."""
+    return any(map(is_wanted, jax.tree.leaves(tree, is_leaf=lambda node: is_wanted(node) or _is_split(node))))
+
+
+def _nnx_jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) -> JittedStep:
+    from flax import nnx
+
+    def is_static(value: Any) -> bool:
+        leaves = jax.tree.leaves(value)
+        return bool(leaves) and not _contains(value, _is_nnx) and not any(map(is_array_like, leaves))
+
+    fn = nnx.jit(
+        step.fn,
+        donate_argnums=donated,
+        static_argnums=tuple({*static, *(number for number, value in enumerate(step.args) if is_static(value))}),
+        static_argnames=tuple(name for name, value in step.kwargs.items() if is_static(value)),
+    )
+    return replace(step, fn=fn)
+
+
+def _equinox_jit(step: JittedStep, donated: tuple[int, ...]) -> JittedStep:
+    """Jit with `filter_jit`, which can donate everything but its first argument: so that holds what is kept."""
+    import equinox as eqx
+
+    num_args = len(step.args)
+
+    def regrouped(kept: Any, *donated_values: Any) -> Any:
+        fn, kept_values, kwargs = kept
+        values = dict(zip(donated, donated_values, strict=True)) | kept_values
+        return fn(*(values[number] for number in range(num_args)), **kwargs)
+
+    regrouped.__name__ = regrouped.__qualname__ = getattr(step.fn, "__name__", type(step.fn).__name__)
+    kept = {number: value for number, value in enumerate(step.args) if number not in donated}
+    return replace(
+        step,
+        fn=eqx.filter_jit(regrouped, donate="all-except-first"),
+        args=((step.fn, kept, dict(step.kwargs)), *(step.args[number] for number in donated)),
+        kwargs={},
+        arguments={"self": step.fn, **step.arguments} if _is_equinox(step.fn) else step.arguments,
+    )
+
+
+def _closed_over_static_leaves(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) -> JittedStep:
+    """Jit a step among whose arguments are leaves that `jax.jit` does not take, such as functions and texts."""
 
     def arrays(tree: Any) -> Any:
         """The tree with nothing in place of leaves that are static."""
-        return jax.tree.map(lambda leaf: leaf if is_dynamic(leaf) else None, tree)
+        return jax.tree.map(lambda leaf: leaf if is_array_like(leaf) else None, tree)
 
-    static = (step.args, dict(step.kwargs))
+    fixed = (step.args, dict(step.kwargs))
 
     @functools.wraps(step.fn)
     def arrays_alone(*args: Any, **kwargs: Any) -> Any:
         all_args, all_kwargs = jax.tree.map(
-            lambda given, fixed: fixed if given is None else given, (args, kwargs), static, is_leaf=lambda x: x is None
+            lambda given, own: own if given is None else given, (args, kwargs), fixed, is_leaf=lambda x: x is None
         )
-        result = step.fn(*all_args, **all_kwargs)
-        changed = [argument for argument in all_args if _is_nnx(argument)]
-        return arrays((result, changed)) if changed else arrays(result)
+        return arrays(step.fn(*all_args, **all_kwargs))
 
-    args, kwargs = arrays(static)
-    return JittedStep(fn=jax.jit(arrays_alone, donate_argnums=donate_argnums), args=args, kwargs=kwargs)
-
-
-def _is_nnx(tree: Any) -> bool:
-    return any(cls.__module__.startswith("flax.nnx") for cls in type(tree).__mro__)
+    args = tuple(
+        jax.tree.map(lambda leaf: None, value) if number in static else arrays(value)
+        for number, value in enumerate(step.args)
+    )
+    fn = jax.jit(arrays_alone, donate_argnums=donated)
+    return replace(step, fn=fn, args=args, kwargs=arrays(dict(step.kwargs)))

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def compile_in_child(
     with _work_folder() as folder:
         job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps)
         _do(job, folder, progress, timeout_seconds, children or Children())
-        return read_capture(folder / CAPTURE_FILE)
+        return _made_here(folder)
 
 
 def trace_in_child(
@@ -111,10 +112,15 @@ def trace_in_child(
     with _work_folder() as folder:
         job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps, traces=True)
         _do(job, folder, progress, timeout_seconds, Children())
-        capture = read_capture(folder / CAPTURE_FILE)
+        capture = _made_here(folder)
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
+
+
+def _made_here(folder: Path) -> Capture:
+    """The capture that the child has left: what is wrong with it is no damage to a file, but a defect."""
+    return replace(read_capture(folder / CAPTURE_FILE), file=None)
 
 
 def recomputed_in_child(

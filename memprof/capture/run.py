@@ -7,21 +7,25 @@ the steps, since an allocator's peak is that of the whole process.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Role
 from memprof.analysis.measurement import Measurement, OutOfMemory, PoolReading, ResidentMemory
 from memprof.capture import memory_readings, xla_adapter
 from memprof.capture.compile import CompiledStep
-from memprof.capture.step import StepSpec
+from memprof.capture.jitting import is_array
+from memprof.capture.step import Feed, StepSpec
 from memprof.capture.targets.choose import ChosenTarget
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.trace_reading import read_trace, session_folder
@@ -46,9 +50,10 @@ class TimedStep:
 class Arguments:
     """The arguments of one step after another.
 
-    A result with the structure, shapes and dtypes of an argument takes its place in the next step, as `state` does in
-    `state, metrics = step(state, batch)`. That goes for arguments that are donated, or hold parameters or optimizer
-    state; a batch or a learning rate that happens to look like a result is left alone. All others are new in each step.
+    Results with the shapes and dtypes of an argument's leaves, one after the other, take its place in the next step,
+    as `state` does in `state, metrics = step(state, batch)`. That goes for arguments that are donated, or hold
+    parameters or optimizer state; a batch or a learning rate that happens to look like a result is left alone. All
+    others are new in each step.
     """
 
     def __init__(self, spec: StepSpec, compiled: CompiledStep, device: jax.Device) -> None:
@@ -57,46 +62,59 @@ class Arguments:
         Raises:
             MemprofError: the step has no real arguments.
         """
-        self._feed = spec.feed.argument if spec.feed is not None else _own_arguments(spec, compiled)
-        self._abstract = compiled.arguments
-        self._places_in_memory = [_places_in_memory(argument, device) for argument in compiled.arguments]
+        self._abstract, self._structure = jax.tree.flatten(compiled.arguments)
+        self._spans = _argument_spans(spec, compiled)
+        self._new_leaves = (
+            _from_feed(spec.feed) if spec.feed is not None else _own_arguments(spec, compiled, self._spans)
+        )
+        self._places_in_memory = [_place_in_memory(self._abstract[span], device) for span in self._spans]
         self._host = jax.local_devices(backend="cpu")[0]
-        self._changes = _which_change(compiled)
-        self._places: dict[int, int] | None = None
-        self._next: dict[int, Any] = {}
+        leaves = compiled.capture.arguments
+        self._changes = [any(map(_changes, leaves[span])) for span in self._spans]
+        self._places: dict[int, slice] | None = None
+        self._next: dict[int, list[Any]] = {}
 
     def prepare(self, step: int) -> None:
         """Put all arguments of a step on the device, ahead of it."""
-        self._next = dict(enumerate(self.of_step(step)))
+        self._next = dict(enumerate(self._of_step(step)))
 
-    def of_step(self, step: int) -> tuple[Any, ...]:
-        """All arguments of a step, on the device."""
-        kept, self._next = self._next, {}  # what the step donates must be in nobody's hands but its own
-        return tuple(
-            kept[number] if number in kept else self._new(number, step) for number in range(len(self._abstract))
-        )
+    def of_step(self, step: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """All arguments of a step, positional and by keyword, on the device."""
+        args, kwargs = jax.tree.unflatten(self._structure, chain.from_iterable(self._of_step(step)))
+        return args, kwargs
 
     def take(self, result: Any) -> None:
         """Keep of a step's result what goes into the next one."""
-        results = result if type(result) is tuple else (result,)
+        results = jax.tree.leaves(result)
         if self._places is None:
             self._places = self._find_places(results)
         self._next = {number: results[place] for number, place in self._places.items()}
 
-    def _find_places(self, results: tuple[Any, ...]) -> dict[int, int]:
-        """Which result takes the place of which argument, by their numbers: the first that looks like it."""
-        places: dict[int, int] = {}
-        for number, argument in enumerate(self._abstract):
-            alike = (place for place, each in enumerate(results) if _are_alike(each, argument))
-            place = next((place for place in alike if place not in places.values()), None)
-            if self._changes[number] and place is not None:
-                places[number] = place
+    def _of_step(self, step: int) -> list[list[Any]]:
+        kept, self._next = self._next, {}  # what the step donates must be in nobody's hands but its own
+        return [kept[number] if number in kept else self._new(number, step) for number in range(len(self._spans))]
+
+    def _find_places(self, results: list[Any]) -> dict[int, slice]:
+        """Which results take the place of which argument: the first ones that look like it."""
+        places: dict[int, slice] = {}
+        taken: set[int] = set()
+        for number, span in enumerate(self._spans):
+            wanted = [_shape_and_dtype(leaf) for leaf in self._abstract[span]]
+            if not wanted or not self._changes[number]:
+                continue
+            for first in range(len(results) - len(wanted) + 1):
+                place = range(first, first + len(wanted))
+                if taken.isdisjoint(place) and [_shape_and_dtype(results[index]) for index in place] == wanted:
+                    places[number] = slice(place.start, place.stop)
+                    taken.update(place)
+                    break
         return places
 
-    def _new(self, number: int, step: int) -> Any:
+    def _new(self, number: int, step: int) -> list[Any]:
         with jax.default_device(self._host):
-            value = self._feed(number, step)
-        return jax.block_until_ready(jax.device_put(value, self._places_in_memory[number]))
+            leaves = self._new_leaves(number, step)
+        placed: list[Any] = jax.block_until_ready(jax.device_put(leaves, self._places_in_memory[number]))
+        return placed
 
 
 def measure(
@@ -123,6 +141,11 @@ def measure(
         MemprofError: the step has no real arguments.
         Exception: whatever else ends the run.
     """
+    if not callable(compiled.executable):
+        raise MemprofError(
+            f"{spec.label} cannot be run on {target.info.name}, only compiled: it names another device itself, by"
+            " backend= or by a mesh"
+        )
     run = _Run(spec=spec, compiled=compiled, target=target, progress=progress)
     out_of_memory = None
     try:
@@ -166,11 +189,11 @@ def _timed_step(
 ) -> TimedStep:
     """One step. Nothing of it but what the next one takes lives on when this returns."""
     with jax.profiler.TraceAnnotation("feed"):
-        given = arguments.of_step(number)
+        args, kwargs = arguments.of_step(number)
     with jax.profiler.StepTraceAnnotation(STEP_ANNOTATION, step_num=number):
         started = time.perf_counter()
-        result = executable(*given)
-        del given  # as in a loop that binds its new state to the name of the old
+        result = executable(*args, **kwargs)
+        del args, kwargs  # as in a loop that binds its new state to the name of the old
         jax.block_until_ready(result)
         seconds = time.perf_counter() - started
     arguments.take(result)
@@ -245,47 +268,52 @@ class _Run:
         )
 
 
-def _own_arguments(spec: StepSpec, compiled: CompiledStep) -> Callable[[int, int], Any]:
+def _argument_spans(spec: StepSpec, compiled: CompiledStep) -> list[slice]:
+    """The leaves of each argument: of those that a feed counts, else of those that the user knows by name."""
+    if spec.feed is not None:
+        sizes = [len(jax.tree.leaves(argument)) for argument in compiled.arguments[0]]
+    else:
+        owners = (re.split(r"[.\[]", leaf.path, maxsplit=1)[0] for leaf in compiled.capture.arguments)
+        sizes = [len(list(leaves)) for _, leaves in groupby(owners)]
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _from_feed(feed: Feed) -> Callable[[int, int], list[Any]]:
+    return lambda number, step: jax.tree.leaves(feed.argument(number, step))
+
+
+def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice]) -> Callable[[int, int], list[Any]]:
     """The arguments that a step without a feed was given, copied for each step: it may donate them.
 
     Raises:
-        MemprofError: they are shapes alone, or are not all positional arrays.
+        MemprofError: they are shapes alone.
     """
-    leaves = jax.tree.leaves(compiled.arguments)
-    if spec.kwargs or not all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
-        raise MemprofError(
-            f"{spec.label} cannot be run, only compiled: it takes static or keyword arguments. Give a function of"
-            " arrays alone, with functools.partial for the others"
-        )
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(compiled.given)):
+    given = jax.tree.leaves(compiled.given)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
         raise MemprofError(
             f"{spec.label} cannot be run, only compiled: its arguments are shapes. Give the StepSpec arrays, or a feed"
         )
-    return lambda number, step: jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), compiled.given[number])
+
+    def copied(number: int, step: int) -> list[Any]:
+        return [jax.numpy.array(leaf, copy=True) if is_array(leaf) else leaf for leaf in given[spans[number]]]
+
+    return copied
 
 
-def _places_in_memory(argument: Any, device: jax.Device) -> Any:
+def _place_in_memory(leaves: Sequence[Any], device: jax.Device) -> Any:
     """Where the leaves of an argument are to lie: one place where it is that of all, which is put there faster."""
-    places = jax.tree.map(lambda leaf: leaf.sharding or device, argument)
-    different = set(jax.tree.leaves(places))
-    return different.pop() if len(different) == 1 else places
+    places = [getattr(leaf, "sharding", None) or device for leaf in leaves]
+    return places[0] if len(set(places)) == 1 else places
 
 
-def _which_change(compiled: CompiledStep) -> list[bool]:
-    """For each argument, whether it is something that steps change: donated, parameters or optimizer state."""
-    leaves = iter(compiled.capture.arguments)
-    by_argument = ([next(leaves) for _ in jax.tree.leaves(argument)] for argument in compiled.arguments)
-    return [
-        any(leaf.donated or leaf.role in (Role.PARAMS, Role.OPTIMIZER_STATE) for leaf in of_argument)
-        for of_argument in by_argument
-    ]
+def _changes(leaf: ArgumentLeaf) -> bool:
+    """Whether a leaf is something that steps change."""
+    return leaf.donated or leaf.role in (Role.PARAMS, Role.OPTIMIZER_STATE)
 
 
-def _are_alike(value: Any, abstract: Any) -> bool:
-    if jax.tree.structure(value) != jax.tree.structure(abstract):
-        return False
-    pairs = zip(jax.tree.leaves(value), jax.tree.leaves(abstract), strict=True)
-    return all(leaf.shape == other.shape and leaf.dtype == other.dtype for leaf, other in pairs)
+def _shape_and_dtype(leaf: Any) -> tuple[Any, Any]:
+    return np.shape(leaf), getattr(leaf, "dtype", None)
 
 
 def _only_number(result: Any) -> float | None:

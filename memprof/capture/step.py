@@ -8,6 +8,8 @@ from typing import Any
 
 from memprof.analysis.capture import TargetInfo
 from memprof.analysis.categories import Role
+from memprof.capture.step_checks import argument_numbers, check_callable, check_step, shown
+from memprof.errors import MemprofError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,23 @@ class StepSpec:
     memory_kinds: Mapping[str, str] = field(default_factory=dict)
     feed: Feed | None = None
     check_target: Callable[[TargetInfo], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Take a list for a tuple, and one number for several.
+
+        Raises:
+            MemprofError: a field is not what it must be.
+        """
+        check_callable(self.fn)
+        if not isinstance(self.args, (tuple, list)):
+            raise MemprofError(
+                f"the step's arguments are {shown(self.args)}, but a tuple was expected: StepSpec(step, (state, batch))"
+            )
+        object.__setattr__(self, "args", tuple(self.args))
+        for name in ("donate_argnums", "static_argnums"):
+            numbers = argument_numbers(name, getattr(self, name), num_args=len(self.args))
+            object.__setattr__(self, name, numbers)
+        check_step(self)
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""All access to private or unstable parts of JAX and XLA: small functions, each with the versions it was seen in."""
+"""All access to private or unstable parts of JAX, XLA, Flax and Equinox: small functions, with the versions seen."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import importlib
 import importlib.metadata
 import importlib.util
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import topologies
+from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+_INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
 
 
 def deviceless_sharding(target_config: str) -> NamedSharding:
@@ -66,6 +70,57 @@ def no_compilation_cache() -> Iterator[None]:
         compilation_cache.reset_cache()
 
 
+@contextmanager
+def full_tracebacks() -> Iterator[None]:
+    """Have JAX write the names and the call stacks of operations into the program (jax 0.10.2 to 0.12).
+
+    They decide phases and modules, and a user may have turned them off; they change nothing else.
+    """
+    wanted = {"jax_include_full_tracebacks_in_locations": True, "jax_traceback_in_locations_limit": 100}
+    before = {name: getattr(jax.config, name) for name in wanted}
+    for name, value in wanted.items():
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """The equations of a jaxpr and of all jaxprs inside it, each once (jax 0.10.2 to 0.12)."""
+    pending, seen = [jaxpr], {id(jaxpr)}
+    while pending:
+        for equation in pending.pop().eqns:
+            yield equation
+            for inner in core.jaxprs_in_params(equation.params):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    pending.append(inner)
+
+
+def has_pallas_kernels(traced: Any) -> bool:
+    """Whether a traced step calls kernels written in Pallas (jax 0.10.2 to 0.12)."""
+    return any(equation.primitive.name == "pallas_call" for equation in all_equations(traced.jaxpr.jaxpr))
+
+
+def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
+    """Tell kernels that are traced inside which device they are for (jax 0.10.2 to 0.12)."""
+    around: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+    return around
+
+
+def is_lowered_for(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> bool:
+    """Whether a step is lowered for the device of a sharding, not for one that it names (jax 0.10.2 to 0.12)."""
+    (device,) = sharding.device_set
+    return bool(lowered._lowering.compile_args["backend"] is device.client)
+
+
+def num_devices(lowered: jax.stages.Lowered) -> int:
+    """How many devices a lowered step runs on (jax 0.10.2 to 0.12)."""
+    return int(lowered._lowering.compile_args["num_devices"])
+
+
 def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
     """The flat indices of the argument leaves that became parameters of the program, in order.
 
@@ -76,9 +131,45 @@ def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
     return list(range(num_leaves)) if kept is None else sorted(kept)
 
 
-def memory_totals(compiled: jax.stages.Compiled) -> dict[str, int]:
-    """The fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`."""
-    analysis: Any = compiled.memory_analysis()
+def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
+    """Lower a step that names devices of its own for another platform than theirs (jax 0.10.2 to 0.12).
+
+    Args:
+        platform: `cuda` or `cpu`.
+    """
+    lowered: jax.stages.Lowered = traced.lower(lowering_platforms=(platform,))
+    return lowered
+
+
+def compile_for_device(lowered: jax.stages.Lowered, sharding: Any, options: Mapping[str, Any]) -> Any:
+    """Compile a lowered step for the device of a sharding, whatever device the step names (jax 0.10.2 to 0.12).
+
+    What comes back says how much memory it takes, and cannot be called.
+    """
+    from jax._src import compiler
+
+    (device,) = sharding.device_set
+    compile_options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=1,
+        device_assignment=np.array([[0]]),
+        env_options_overrides=dict(options),
+        backend=device.client,
+    )
+    module = lowered.compiler_ir("stablehlo")
+    return device.client.compile(
+        module, executable_devices=sharding._internal_device_list, compile_options=compile_options
+    )
+
+
+def memory_totals(compiled: Any) -> dict[str, int]:
+    """The fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`.
+
+    Args:
+        compiled: by JAX, or by `compile_for_device`.
+    """
+    is_jaxs = isinstance(compiled, jax.stages.Compiled)
+    analysis: Any = compiled.memory_analysis() if is_jaxs else compiled.get_compiled_memory_stats()
     fields = {
         "argument_bytes": "argument_size_in_bytes",
         "output_bytes": "output_size_in_bytes",
@@ -180,9 +271,64 @@ def jit_options(jitted: Any) -> Any:
     return jitted._jit_info
 
 
-def argument_paths(traced: Any) -> list[str | None]:
-    """The paths of the argument leaves, as JAX names the program's parameters (jax 0.10.2 to 0.12)."""
-    return list(traced.jaxpr.jaxpr.debug_info.arg_names)
+def options_name_devices(options: Any) -> bool:
+    """Whether the options of a jit say on which device it runs (jax 0.10.2 to 0.12)."""
+    shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
+    return bool(options.device or options.backend or any(isinstance(each, jax.sharding.Sharding) for each in shardings))
+
+
+def named_devices(traced: Any) -> tuple[int, bool]:
+    """Which devices a traced step names by itself, in shardings and meshes (jax 0.10.2 to 0.12).
+
+    Returns:
+        The most devices that one of them spans (1 where there is none), and whether there are any.
+    """
+    spans = [1]
+    pending = [traced._params, *(equation.params for equation in all_equations(traced.jaxpr.jaxpr))]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, (tuple, list)):
+            pending.extend(value)
+        elif isinstance(value, NamedSharding):
+            pending.append(value.mesh)
+        elif isinstance(value, (Mesh, jax.sharding.AbstractMesh)):
+            spans.extend([value.size] if value.axis_names else [])
+        elif isinstance(value, jax.sharding.Sharding):
+            spans.append(value.num_devices)
+        elif isinstance(value, jax.Device):
+            spans.append(1)
+    return max(spans), len(spans) > 1
+
+
+def is_framework_jit(fn: Any) -> bool:
+    """Whether a jitted function is Flax's or Equinox's, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
+    return any(hasattr(fn, attribute) for attribute in _INNER_JIT.values())
+
+
+@contextmanager
+def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
+    """Have the jit of a framework call something else than its own `jax.jit` for a while (flax 0.12, equinox 0.13).
+
+    Equinox takes arrays for dynamic and everything else for static; here the shapes of arrays are dynamic too.
+
+    Yields:
+        The `jax.jit` inside.
+    """
+    attribute = next(attribute for attribute in _INNER_JIT.values() if hasattr(fn, attribute))
+    inner = getattr(fn, attribute)
+    object.__setattr__(fn, attribute, replacement)
+    equinox_jit: Any = sys.modules.get("equinox._jit")
+    if equinox_jit is not None:
+        is_array = equinox_jit.is_array
+        equinox_jit.is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct) or is_array(leaf)
+    try:
+        yield inner
+    finally:
+        object.__setattr__(fn, attribute, inner)
+        if equinox_jit is not None:
+            equinox_jit.is_array = is_array
 
 
 def _register_cuda_plugin() -> None:

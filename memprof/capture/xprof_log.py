@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memprof.analysis.capture import Capture
-from memprof.analysis.pipeline import parse_proto
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.proto_messages import message_classes
 from memprof.errors import MemprofError
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from memprof.profiler_cli import advise, check, compare, doctor, fit, list_names, run, show, trace
+from memprof.profiler_cli.verb import Verb
 from memprof.version import __version__
 
 app = typer.Typer(
@@ -16,15 +17,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("compare")(compare.compare)
-app.command("trace")(trace.trace)
-app.command("fit")(fit.fit)
-app.command("check")(check.check)
-app.command("advise")(advise.advise)
-app.command("show")(show.show)
-app.command("list")(list_names.list_names)
-app.command("doctor")(doctor.doctor)
+app.command("run", cls=Verb)(run.run)
+app.command("compare", cls=Verb)(compare.compare)
+app.command("trace", cls=Verb)(trace.trace)
+app.command("fit", cls=Verb)(fit.fit)
+app.command("check", cls=Verb)(check.check)
+app.command("advise", cls=Verb)(advise.advise)
+app.command("show", cls=Verb)(show.show)
+app.command("list", cls=Verb)(list_names.list_names)
+app.command("doctor", cls=Verb)(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,12 +1,13 @@
-"""Names of the capture files that commands write when the user gives none. They never overwrite anything."""
+"""Names of the files and folders that commands write when the user gives none."""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import re
-from pathlib import Path
 
 from memprof.analysis.capture import Capture
+
+_LONGEST_BYTES = 180  # a name may have 255, and a detail, a number and a suffix come after it
 
 
 def stem(capture: Capture, *, with_target: bool = True) -> str:
@@ -20,11 +21,11 @@ def stem(capture: Capture, *, with_target: bool = True) -> str:
 
 
 def file_name(*parts: str) -> str:
-    """The parts that are not empty, joined, with nothing in them that a file's name cannot have."""
-    return re.sub(r"[^\w.+=-]+", "-", "-".join(part for part in parts if part))
-
-
-def free_path(path: Path) -> Path:
-    """`path`, or with a number before its suffix where that exists."""
-    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(2))
-    return next(candidate for candidate in itertools.chain([path], numbered) if not candidate.exists())
+    """The parts that are not empty, joined, with nothing in them that a file's name cannot have, and not too long."""
+    name = re.sub(r"[^\w.+=-]+", "-", "-".join(part for part in parts if part))
+    content = name.encode(errors="replace")
+    if len(content) <= _LONGEST_BYTES:
+        return name
+    # What is cut off still tells names apart.
+    digest = hashlib.sha256(content).hexdigest()[:8]
+    return f"{content[: _LONGEST_BYTES - 9].decode(errors='ignore')}-{digest}"

@@ -13,6 +13,7 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.exit_codes import ExitCode
+from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 
@@ -45,6 +46,9 @@ def check(
         bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
     ] = False,
     update: Annotated[bool, typer.Option("--update", help="Write the baseline anew instead of checking.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Let --update replace a file that is no baseline of memprof.")
+    ] = False,
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006
     technique: options.Techniques = [],  # noqa: B006
@@ -63,14 +67,17 @@ def check(
     """
     from memprof.reports.check_json import check_object
     from memprof.reports.views.check import check_document
-    from memprof.workloads.gate import check_capture, limits_of, update_baseline
+    from memprof.workloads.gate import check_capture, check_replaceable, limits_of, update_baseline
 
     show = rendering(format, width=width, top=top)
     show.check_shows_documents("a check")
     if update:
         if against is None:
             raise MemprofError("--update writes a baseline: say with --against where")
-        update_baseline(_capture(what, preset, overrides, technique, role, arguments, target, timeout), against)
+        check_replaceable(against, force=force)
+        capture = _capture(what, preset, overrides, technique, role, arguments, target, timeout)
+        check_replaceable(against, force=force)  # a compile takes long enough for another file to come there
+        update_baseline(capture, against)
         say(f"baseline written to {against}")
         return
     limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
@@ -95,7 +102,7 @@ def _capture(
     from memprof.capture.capture_file import read_capture
     from memprof.capture.launch import compile_in_child
 
-    if what.endswith(".memprof"):
+    if is_capture(what):
         return read_capture(Path(what))
     subject = checked_subject(
         what, technique, preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target

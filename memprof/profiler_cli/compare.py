@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +16,15 @@ from memprof.capture.parallel import default_num_jobs
 from memprof.capture.targets.resolve import check_can_run, deviceless_target
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.capture_names import file_name, free_path
-from memprof.profiler_cli.console import row_stages, say
-from memprof.profiler_cli.kept_captures import keep_in
+from memprof.profiler_cli.capture_names import file_name
+from memprof.profiler_cli.console import row_stages
+from memprof.profiler_cli.kept_captures import kept_captures
+from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.views.by import By
 from memprof.reports.views.compare.rows import Order
 from memprof.workloads.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
-from memprof.workloads.subject import Subject, find_subject
+from memprof.workloads.subject import find_subject
 from memprof.workloads.user.reference import is_reference
 
 
@@ -58,12 +58,18 @@ def compare(
     steps: options.Steps = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", min=1, help="Rows at a time, by default as cores and memory allow; 1 with --steps."),
+        typer.Option(
+            "--jobs",
+            min=1,
+            max=options.MOST_JOBS,
+            help="Rows at a time, by default as cores and memory allow; 1 with --steps.",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the rows' captures.", metavar="FOLDER")
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")] = True,
+    resume: options.Resume = True,
     by: Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="The order of the rows.")] = Order.GIVEN,
     depth: options.Depth = None,
@@ -76,56 +82,43 @@ def compare(
     memprof compare before.memprof after.memprof
     """
     show = rendering(format, by=By(by) if by else None, order=sort, depth=depth, width=width)
-    if all(name.endswith(".memprof") for name in what):
-        if steps:
-            raise MemprofError("--steps runs a workload; captures are compared as they are")
-        comparison = _of_captures([Path(name) for name in what], reference)
-    else:
-        name, *arguments = what
-        if arguments and not is_reference(name):
-            raise MemprofError(
-                f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t"
-            )
-        subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-        rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-        check_rows(rows)
-        folder = (output or _free_folder(subject, preset)) if save else None
-        comparison = _of_rows(rows, reference, target, steps, jobs, folder, timeout)
-    print_comparison(comparison, show)
-
-
-def _free_folder(subject: Subject, preset: str | None) -> Path:
-    return free_path(Path(file_name("compare", subject.label, preset or "")))
-
-
-def _of_rows(
-    rows: Rows,
-    reference: str | None,
-    target: str | None,
-    steps: int | None,
-    jobs: int | None,
-    folder: Path | None,
-    timeout: float | None,
-) -> Comparison:
+    if all(map(is_capture, what)):
+        print_comparison(_of_captures([Path(name) for name in what], reference), show)
+        return
+    name, *arguments = what
+    if arguments and not is_reference(name):
+        raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
+    subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
+    check_rows(rows)
+    rows.check_reference(reference)
     if target is not None:
         deviceless_target(target)
     if steps:
         check_can_run(target)
-    num_jobs = jobs or (1 if steps else default_num_jobs())  # steps that are timed want the device for themselves
-    keep = partial(keep_in, folder) if folder else lambda capture: None
-    with row_stages([rows.label(row) for row in rows.techniques]) as progress:
-        reports, failures = compile_rows(
-            rows,
-            target=target,
-            num_steps=steps or 0,
-            num_jobs=num_jobs,
-            progress=progress,
-            keep=keep,
-            timeout_seconds=timeout,
-        )
-    if folder and reports:
-        say(f"captures written to {folder}; compare them again with: memprof compare {folder}/*.memprof")
-    return set_side_by_side(reports, failures, reference=reference)
+    keys = rows.keys(target)
+    with kept_captures(
+        output,
+        file_name("compare", subject.label, preset or ""),
+        save=save,
+        resume=resume and not steps,
+        subject=subject,
+        is_of_it=lambda capture: bool(capture.row) and capture.row in keys,
+    ) as kept:
+        num_jobs = jobs or (1 if steps else default_num_jobs())  # steps that are timed want the device for themselves
+        with row_stages([rows.label(row) for row in rows.techniques]) as progress:
+            reports, failures = compile_rows(
+                rows,
+                target=target,
+                num_steps=steps or 0,
+                num_jobs=num_jobs,
+                progress=progress,
+                keep=kept.keep,
+                finished=kept.finished,
+                timeout_seconds=timeout,
+            )
+        kept.say_what_is_there(f"; compare them again with: memprof compare {kept.folder}/*.memprof")
+    print_comparison(set_side_by_side(reports, failures, reference=reference), show)
 
 
 def _of_captures(paths: list[Path], reference: str | None) -> Comparison:

@@ -6,6 +6,7 @@ stdout carries data alone. stderr carries progress, which is drawn on a terminal
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,18 +18,64 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from memprof.errors import MemprofError
+from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
 
 _PIPED_WIDTH = 100
+_LONGEST_WORD, _LONGEST_MESSAGE = 240, 2000
+
+
+def prepare_streams() -> None:
+    """Make the streams, and what the environment says of them, such that all libraries can use them."""
+    for name in ("stdout", "stderr"):
+        # Python has None for a stream that was closed when the process began (`>&-`); what is written there is dropped.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open to the end
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[0-9]{1,6}", os.environ.get(name, "0")):  # rich takes "\u00b2" for a number
+            del os.environ[name]
+
+
+def finish_streams() -> bool:
+    """Write what is still held back. Returns whether all that was written has arrived, or nobody wants it any more."""
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as error:
+            _drop_what_is_left(stream)
+            if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+                say_error(f"the output cannot be written: {error.strerror}")
+                return False
+    return True
 
 
 def say(message: str) -> None:
     """Tell the user something that is not data."""
-    _stderr().print(message, markup=False, highlight=False, soft_wrap=True)
+    _print(escape(message))
 
 
 def say_error(message: str) -> None:
     """Tell the user in one sentence why the command ends."""
-    _stderr().print(f"[bold red]memprof:[/] {escape(message.rstrip('.'))}.", highlight=False, soft_wrap=True)
+    _print(f"[bold red]memprof:[/] {escape(one_line(message).rstrip('.'))}.")
+
+
+def say_lines(text: str) -> None:
+    """Show lines that are not ours: a traceback of the user's code, what the compiler wrote last."""
+    _print(escape(text.rstrip()))
+
+
+def one_line(message: str) -> str:
+    """A message without line ends and control characters, and with no more than a line of whatever it quotes."""
+    shown = "".join(character if character.isprintable() else _escaped(character) for character in message)
+    shortened = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda match: _middle_left_out(match.group(), 80), shown)
+    return shortened if len(shortened) <= _LONGEST_MESSAGE else _middle_left_out(shortened, _LONGEST_MESSAGE // 2)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", errors="surrogatepass").decode("ascii")
+
+
+def _middle_left_out(text: str, num_kept: int) -> str:
+    return f"{text[:num_kept]}...{text[-num_kept // 2 :]}"
 
 
 @contextmanager
@@ -68,7 +115,9 @@ def width() -> int:
     if sys.stdout.isatty():
         return Console(file=sys.stdout).width
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() else _PIPED_WIDTH
+    if not re.fullmatch("[0-9]+", columns):
+        return _PIPED_WIDTH
+    return min(max(int(columns), LEAST_WIDTH), MOST_WIDTH)
 
 
 def color_system() -> Literal["standard", "256", "truecolor"] | None:
@@ -105,8 +154,7 @@ def write(data: str | bytes) -> None:
             stream.write(data.encode(encoding, errors="replace").decode(encoding))
         stream.flush()
     except OSError as error:
-        # What is left in the stream's buffer would fail again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _drop_what_is_left(stream)
         if not isinstance(error, BrokenPipeError):
             raise MemprofError(f"the output cannot be written: {error.strerror}") from error
 
@@ -122,6 +170,21 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     with console.capture() as capture:
         console.print(table)
     write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def _print(markup: str) -> None:
+    """Write to stderr. Where nobody reads it any more, there is nobody to tell."""
+    try:
+        _stderr().print(markup, highlight=False, soft_wrap=True)
+    except OSError:
+        _drop_what_is_left(sys.stderr)
+
+
+def _drop_what_is_left(stream: TextIO) -> None:
+    """What is in a stream's buffer would fail again when Python exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _stderr() -> Console:

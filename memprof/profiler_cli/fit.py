@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from memprof.capture.targets.resolve import check_can_run
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.capture_names import file_name, free_path
+from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.complete import complete_techniques
 from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
 from memprof.profiler_cli.fit_value import print_largest_value
+from memprof.profiler_cli.kept_captures import kept_captures
+from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import rendering
-
-AUTO = "auto"
 
 
 def fit(
@@ -38,7 +40,8 @@ def fit(
         typer.Option("--reserve", help="What must stay free: 6%, 2GiB or 0; by default 6%.", metavar="AMOUNT"),
     ] = None,
     multiple_of: Annotated[
-        int | None, typer.Option("--multiple-of", min=1, help="Only try multiples of this.", metavar="N")
+        int | None,
+        typer.Option("--multiple-of", min=1, max=options.MOST, help="Only try multiples of this.", metavar="N"),
     ] = None,
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006
@@ -58,15 +61,24 @@ def fit(
     timeout: options.Timeout = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, help="With auto: run the cheapest that fit, and rank them by their time."),
+        typer.Option(
+            "--steps",
+            min=1,
+            max=options.MOST,
+            help="With auto: run the cheapest that fit, and rank them by their time.",
+        ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="With auto: compiles at a time, by default as cores allow.")
+        int | None,
+        typer.Option(
+            "--jobs", min=1, max=options.MOST_JOBS, help="With auto: compiles at a time, by default as cores allow."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the captures.", metavar="FOLDER")
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the captures.")] = True,
+    resume: options.Resume = True,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     width: options.Width = None,
 ) -> None:
@@ -82,46 +94,41 @@ def fit(
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
     from memprof.workloads.budget import MemoryRequest
-    from memprof.workloads.fit import FitRequest
+    from memprof.workloads.fit import FitRequest, check_fit
     from memprof.workloads.fit_techniques import TechniquesRequest
     from memprof.workloads.subject import find_subject
 
     show = rendering(format, width=width)
     show.check_shows_documents("a fit")
     techniques = "+".join(technique)
-    _check_together(techniques, vary=vary, multiple_of=multiple_of, steps=steps, jobs=jobs)
+    _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     wanted = MemoryRequest(target=target, memory=memory, reserve=reserve)
-    folder = output or free_path(Path(file_name("fit", subject.label, preset or "", techniques)))
+    kept = partial(
+        kept_captures,
+        output,
+        file_name("fit", subject.label, preset or "", techniques),
+        save=save,
+        resume=resume and not steps,
+        subject=subject,
+    )
     if techniques == AUTO:
-        print_cheapest_techniques(
-            TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0),
-            num_jobs=jobs,
-            folder=folder if save else None,
-            timeout=timeout,
-            show=show,
-        )
+        cheapest = TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0)
+        cheapest.check()
+        if steps:
+            check_can_run(target)
+        with kept(is_of_it=cheapest.is_of_it) as captures:
+            print_cheapest_techniques(cheapest, num_jobs=jobs, kept=captures, timeout=timeout, show=show)
         return
     request = FitRequest(
         subject=subject, techniques=techniques, field=vary or "batch_size", memory=wanted, multiple_of=multiple_of
     )
-    print_largest_value(request, folder=folder if save else None, timeout=timeout, show=show)
+    check_fit(request)
+    with kept(is_of_it=request.is_of_it) as captures:
+        print_largest_value(request, kept=captures, timeout=timeout, show=show)
 
 
-def _check_together(
-    techniques: str, *, vary: str | None, multiple_of: int | None, steps: int | None, jobs: int | None
-) -> None:
-    """Raises `MemprofError` for options that belong to the other of the two questions that fit answers."""
-    if techniques == AUTO:
-        for option, value in (("--vary", vary), ("--multiple-of", multiple_of)):
-            if value is not None:
-                raise MemprofError(
-                    f"{option} looks for the largest value that fits with given techniques, and auto for the techniques"
-                    " with which given values fit: leave one of them out"
-                )
-    elif AUTO in techniques.split("+"):
+def _check_together(techniques: str) -> None:
+    """Raises `MemprofError` for auto among other techniques: it chooses among all."""
+    if techniques != AUTO and AUTO in techniques.split("+"):
         raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
-    else:
-        for option, number in (("--steps", steps), ("--jobs", jobs)):
-            if number is not None:
-                raise MemprofError(f"{option} is for --techniques auto: leave it out")

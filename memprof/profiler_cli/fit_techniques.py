@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memprof.analysis.capture import Capture
 from memprof.analysis.fitting.search import NothingFitsError
 from memprof.capture.parallel import default_num_jobs
-from memprof.capture.targets.resolve import check_can_run
-from memprof.profiler_cli.console import say, stages
-from memprof.profiler_cli.kept_captures import keep_in
+from memprof.profiler_cli.console import stages
+from memprof.profiler_cli.kept_captures import KeptCaptures
 from memprof.profiler_cli.render import Rendering, print_document
 
 if TYPE_CHECKING:
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_cheapest_techniques(
-    request: TechniquesRequest, *, num_jobs: int | None, folder: Path | None, timeout: float | None, show: Rendering
+    request: TechniquesRequest, *, num_jobs: int | None, kept: KeptCaptures, timeout: float | None, show: Rendering
 ) -> None:
     """Find them and print the table of what was tried.
 
@@ -30,20 +27,17 @@ def print_cheapest_techniques(
     from memprof.reports.views.fit_techniques import techniques_document
     from memprof.workloads.fit_techniques import Work, fit_techniques
 
-    request.check()
-    if request.num_steps:
-        check_can_run(request.memory.target)
-
-    def keep(capture: Capture) -> None:
-        if folder is not None:
-            keep_in(folder, capture)
-
     with stages(f"fit {request.subject.label}") as stage:
-        work = Work(num_jobs=num_jobs or default_num_jobs(), progress=stage, keep=keep, timeout_seconds=timeout)
+        work = Work(
+            num_jobs=num_jobs or default_num_jobs(),
+            progress=stage,
+            keep=kept.keep,
+            finished=kept.finished,
+            timeout_seconds=timeout,
+        )
         result = fit_techniques(request, work)
     print_document(techniques_document(result), techniques_object(result), show)
-    if folder is not None:
-        say(f"captures written to {folder}")
+    kept.say_what_is_there()
     if result.answer is None:
         smallest = result.smallest
         raise NothingFitsError(

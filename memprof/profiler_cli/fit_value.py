@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memprof.analysis.capture import Capture
-from memprof.profiler_cli.console import say, stages
-from memprof.profiler_cli.kept_captures import keep_in
+from memprof.profiler_cli.console import stages
+from memprof.profiler_cli.kept_captures import KeptCaptures
 from memprof.profiler_cli.render import Rendering, print_document
 
 if TYPE_CHECKING:
     from memprof.workloads.fit import FitRequest
 
 
-def print_largest_value(request: FitRequest, *, folder: Path | None, timeout: float | None, show: Rendering) -> None:
+def print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: float | None, show: Rendering) -> None:
     """Find it and print what was tried.
 
     Raises:
@@ -26,11 +25,9 @@ def print_largest_value(request: FitRequest, *, folder: Path | None, timeout: fl
     from memprof.workloads.fit import fit
 
     def keep(capture: Capture, value: int | None) -> None:
-        if folder is not None:
-            keep_in(folder, capture, detail="" if value is None else f"{request.field}={value}")
+        kept.keep(capture, detail="" if value is None else f"{request.field}={value}")
 
     with stages(f"fit {request.subject.label}") as stage:
-        result = fit(request, progress=stage, keep=keep, timeout_seconds=timeout)
+        result = fit(request, progress=stage, keep=keep, finished=kept.finished, timeout_seconds=timeout)
     print_document(fit_document(result), fit_object(result), show)
-    if folder is not None:
-        say(f"captures written to {folder}")
+    kept.say_what_is_there()

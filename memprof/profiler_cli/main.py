@@ -6,18 +6,27 @@ shown when it is his code that failed.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import typer
 
 from memprof.errors import InternalError, MemprofError, WorkloadError
 from memprof.profiler_cli.app import app
-from memprof.profiler_cli.console import say_error
+from memprof.profiler_cli.console import finish_streams, prepare_streams, say_error, say_lines
 from memprof.profiler_cli.exit_codes import ExitCode
+
+# What the system says where a disk is full or a limit reached: no defect of ours, and no traceback explains it.
+_NOT_OURS = (
+    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC,
+    errno.EPERM, errno.EROFS,
+)  # fmt: skip
 
 
 class _Signalled(BaseException):
@@ -31,21 +40,23 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     signal.signal(signal.SIGINT, _signal_handler(ExitCode.INTERRUPTED))
     signal.signal(signal.SIGTERM, _signal_handler(ExitCode.TERMINATED))
-    _open_missing_streams()
-    sys.exit(_run())
+    prepare_streams()
+    ended = _run()
+    sys.exit(ended if finish_streams() else ended or ExitCode.WRONG_USAGE)
 
 
 def _run() -> int:
     try:
-        app()
-    except SystemExit as ended:  # Typer's way to end, also after it has shown what is wrong with the options
-        return ended.code if isinstance(ended.code, int) else ExitCode.FINE
+        _check_working_folder()
+        ended = app(standalone_mode=False)
+    except SystemExit as ended_early:
+        return ended_early.code if isinstance(ended_early.code, int) else ExitCode.FINE
     except _Signalled as signalled:
         say_error("interrupted")
         return signalled.exit_code
     except WorkloadError as error:
         if error.details:
-            print(error.details.rstrip(), file=sys.stderr)
+            say_lines(error.details)
         say_error(str(error))
         return ExitCode.WORKLOAD_FAILED
     except InternalError as error:
@@ -54,18 +65,43 @@ def _run() -> int:
     except MemprofError as error:
         say_error(str(error))
         return ExitCode.WRONG_USAGE
+    except typer.TyperException as error:  # an option that Typer does not know, or a value that it does not take
+        return _wrong_options(error)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            return _defect()
+        place = "" if error.filename is None else f" ({error.filename})"
+        say_error(f"the system has no room for this, or does not allow it: {error.strerror}{place}")
+        return ExitCode.WRONG_USAGE
     except Exception:
-        traceback.print_exc()
-        say_error("memprof itself failed; please report this with the lines above")
-        return ExitCode.DEFECT
-    return ExitCode.FINE
+        return _defect()
+    return ended if isinstance(ended, int) else ExitCode.FINE
 
 
-def _open_missing_streams() -> None:
-    """Python has None for a stream that was closed when the process began (`>&-`); what is written there is dropped."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open to the end
+def _wrong_options(error: Any) -> int:
+    """Tell what is wrong with the options, and where the right ones stand."""
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":  # then its message is the help
+        say_lines(message)
+        return ExitCode.WRONG_USAGE
+    context = error.ctx
+    command = context.command_path if context is not None else "memprof"
+    say_error(f"{message.strip().rstrip('.')}; see `{command} --help`")
+    return ExitCode.WRONG_USAGE
+
+
+def _defect() -> int:
+    say_lines(traceback.format_exc())
+    say_error("memprof itself failed; please report this with the lines above")
+    return ExitCode.DEFECT
+
+
+def _check_working_folder() -> None:
+    """Raises `MemprofError` where the folder that the command runs in is gone."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MemprofError("the folder that this runs in does not exist any more; change to another one") from error
 
 
 def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], NoReturn]:

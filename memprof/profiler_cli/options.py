@@ -9,6 +9,18 @@ import typer
 
 from memprof.profiler_cli.complete import complete_formats, complete_targets, complete_techniques, complete_workloads
 
+LEAST_WIDTH, MOST_WIDTH = 40, 1000
+MOST_JOBS = 256
+MOST = 1_000_000  # of whatever is counted: steps, rows, levels
+MOST_SECONDS = 10_000_000.0  # 115 days, which a timer can still wait
+
+
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume/--no-resume", help="Whether compiles that an earlier, equal command finished are taken, not repeated."
+    ),
+]
 Workload = Annotated[
     str,
     typer.Argument(
@@ -28,7 +40,10 @@ Roles = Annotated[
     ),
 ]  # fmt: skip
 Timeout = Annotated[
-    float | None, typer.Option("--timeout", min=1, help="Give a compile up after so many seconds.", metavar="SECONDS")
+    float | None,
+    typer.Option(
+        "--timeout", min=1, max=MOST_SECONDS, help="Give a compile up after so many seconds.", metavar="SECONDS"
+    ),
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="Size of the workload: tiny, gpt2, ...", metavar="NAME")]
 Overrides = Annotated[
@@ -58,19 +73,25 @@ Target = Annotated[
 ]  # fmt: skip
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", min=1, help="Also run this many steps on the device that is here, and measure them."),
+    typer.Option(
+        "--steps", min=1, max=MOST, help="Also run this many steps on the device that is here, and measure them."
+    ),
 ]
 CaptureFile = Annotated[Path, typer.Argument(help="A capture that `memprof run` wrote (*.memprof).", metavar="CAPTURE")]
 Format = Annotated[
     str, typer.Option("--format", help="How to write the report.", metavar="NAME", autocompletion=complete_formats)
 ]
-Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Levels of the module tree.")]
-Top = Annotated[int | None, typer.Option("--top", min=1, help="Rows of the longest lists.")]
-Width = Annotated[int | None, typer.Option("--width", min=40, help="Columns to write for, instead of the terminal's.")]
+Depth = Annotated[int | None, typer.Option("--depth", min=1, max=MOST, help="Levels of the module tree.")]
+Top = Annotated[int | None, typer.Option("--top", min=1, max=MOST, help="Rows of the longest lists.")]
+Width = Annotated[
+    int | None,
+    typer.Option("--width", min=LEAST_WIDTH, max=MOST_WIDTH, help="Columns to write for, instead of the terminal's."),
+]
 ReportFile = Annotated[
     Path | None, typer.Option("-o", "--output", help="Where to write the report, instead of stdout.", metavar="FILE")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
 Source = Annotated[
-    bool, typer.Option("--source/--no-source", help="Whether an HTML report holds the text around source lines.")
+    bool,
+    typer.Option("--source/--no-source", help="Whether captures and HTML reports hold the text around source lines."),
 ]

@@ -12,8 +12,8 @@ import typer
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
-from memprof.capture.capture_file import check_writable
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_writable, write_whole
 from memprof.profiler_cli.console import color_system, has_unicode, say, say_error, write
 from memprof.profiler_cli.console import width as stdout_width
 from memprof.profiler_cli.exit_codes import ExitCode
@@ -32,6 +32,7 @@ class Rendering:
     format: Format
     options: RenderOptions
     output: Path | None
+    if_taken: IfTaken
 
     def check_shows_documents(self, what: str) -> None:
         """Raises `MemprofError` where the format is for reports alone, as pictures are."""
@@ -63,12 +64,13 @@ def rendering(
         unicode=has_unicode() if output is None else True,
         **{field: value for field, value in chosen.items() if value is not None},
     )
-    return Rendering(format=format_, options=options, output=output)
+    if_taken = IfTaken.REPLACE if force else IfTaken.REFUSE
+    return Rendering(format=format_, options=options, output=output, if_taken=if_taken)
 
 
 def print_report(report: Report, show: Rendering) -> None:
     """Write a report to where it should go."""
-    _put(show.format.render_report(report, show.options), show.output)
+    _put(show.format.render_report(report, show.options), show)
 
 
 def end_if_out_of_memory(report: Report) -> None:
@@ -80,26 +82,25 @@ def end_if_out_of_memory(report: Report) -> None:
 
 def print_comparison(comparison: Comparison, show: Rendering) -> None:
     """Write a comparison to where it should go."""
-    _put(show.format.render_comparison(comparison, show.options), show.output)
+    _put(show.format.render_comparison(comparison, show.options), show)
 
 
 def print_diff(diff: Diff, show: Rendering) -> None:
     """Write a diff to where it should go."""
-    _put(show.format.render_diff(diff, show.options), show.output)
+    _put(show.format.render_diff(diff, show.options), show)
 
 
 def print_document(document: Document, json_object: Json, show: Rendering) -> None:
     """Write what is no report: as a document, or for other programs the JSON object of the same facts."""
     lower = show.format.lower
-    _put(render_object(json_object) if lower is None else lower(document, show.options), show.output)
+    _put(render_object(json_object) if lower is None else lower(document, show.options), show)
 
 
-def _put(rendered: str | bytes, output: Path | None) -> None:
+def _put(rendered: str | bytes, show: Rendering) -> None:
+    output = show.output
     if output is None:
         write(rendered)
         return
-    try:
-        output.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode(errors="replace"))
-    except OSError as error:
-        raise MemprofError(f"the report cannot be written to {output}: {error.strerror or error}") from error
+    content = rendered if isinstance(rendered, bytes) else rendered.encode(errors="replace")
+    write_whole(output, content, what="the report", if_taken=show.if_taken)
     say(f"report written to {output}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
-from memprof.profiler_cli.capture_names import free_path, stem
+from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
@@ -59,11 +59,9 @@ def run(
         memprof run transformer --preset tiny --steps 20
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import check_writable, write_capture
+    from memprof.capture.capture_file import without_source, write_capture
     from memprof.capture.launch import compile_in_child
 
-    if verify and not advise:
-        raise MemprofError("--verify puts advice to the test: give --advise too")
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     subject = checked_subject(
         workload, technique,
@@ -82,9 +80,11 @@ def run(
             progress=stage,
             timeout_seconds=timeout,
         )
+        if not source:
+            capture = without_source(capture)
         if save:
-            path = output or free_path(Path(f"{stem(capture)}.memprof"))
-            write_capture(capture, path, overwrite=force)
+            if_taken = IfTaken.NUMBER if output is None else IfTaken.REPLACE if force else IfTaken.REFUSE
+            path = write_capture(capture, output or Path(f"{stem(capture)}.memprof"), if_taken=if_taken)
         stage("analysing")
         report = analyze(capture)
     if verify:

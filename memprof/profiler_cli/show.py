@@ -12,10 +12,9 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say
+from memprof.profiler_cli.option_table import XPROF
 from memprof.profiler_cli.render import print_diff, print_report, rendering
 from memprof.reports.views.by import By
-
-_XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 
 def show(
@@ -49,11 +48,12 @@ def show(
     from memprof.analysis.diff import diff as compare_buffers
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
-    from memprof.capture.xprof_log import write_compiled_session
+    from memprof.capture.xprof_log import check_log_folder, write_compiled_session
 
-    if format == _XPROF:
+    if format == XPROF:
         if output is None:
             raise MemprofError("--format xprof writes a log directory: say where with -o")
+        check_log_folder(output)
         saved = read_capture(capture)
         session = write_compiled_session(saved, output, name=stem(saved))
         say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {output}")

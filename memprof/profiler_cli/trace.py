@@ -30,7 +30,8 @@ def trace(
         Path, typer.Option("--logdir", help="The log directory; a session is added to it.", metavar="FOLDER")
     ] = Path("logs"),
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help=f"Steps to trace, by default {_DEFAULT_STEPS}.")
+        int | None,
+        typer.Option("--steps", min=1, max=options.MOST, help=f"Steps to trace, by default {_DEFAULT_STEPS}."),
     ] = None,
     view_it: Annotated[
         bool, typer.Option("--view", help="Then open the log directory in TensorBoard, on this machine only.")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Category, Role
@@ -21,6 +22,7 @@ from memprof.workloads.budget import MemoryRequest
 from memprof.workloads.build import plan
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.names import unknown_name
+from memprof.workloads.row_key import row_key
 from memprof.workloads.run_command import run_command
 from memprof.workloads.subject import Subject
 from memprof.workloads.train_config import TrainConfig
@@ -53,8 +55,21 @@ class FitRequest:
     memory: MemoryRequest
     multiple_of: int | None = None
 
+    def subject_with(self, value: int | None) -> Subject:
+        """The subject with a value of the field; None: with the one that it has by itself."""
+        return self.subject if value is None else self.subject.with_override(self.field, value)
 
-def _check(request: FitRequest) -> None:
+    def key(self, value: int | None) -> str:
+        """What decides what the compile for a value gives (see `row_key.py`)."""
+        return row_key(self.subject_with(value), [self.techniques], target=self.memory.target)
+
+    def is_of_it(self, capture: Capture) -> bool:
+        """Whether a capture is one that this fit would compile too."""
+        value = capture.config.get(self.field)
+        return bool(capture.row) and capture.row in (self.key(None), self.key(value) if _is_number(value) else "")
+
+
+def check_fit(request: FitRequest) -> None:
     """Find the mistakes that can be found before anything is compiled.
 
     Raises:
@@ -73,6 +88,7 @@ def fit(
     *,
     progress: Callable[[str], None],
     keep: Callable[[Capture, int | None], None],
+    finished: Callable[[str], Capture | None] = lambda key: None,
     timeout_seconds: float | None = None,
 ) -> FitResult:
     """Compile for one value after another until one fits and the next one does not.
@@ -80,6 +96,7 @@ def fit(
     Args:
         progress: called with what is going on.
         keep: called with each capture as soon as it is there, and with the field's value in it.
+        finished: what an earlier command has compiled with that key (see `row_key.py`), if anything; it is taken.
         timeout_seconds: each compile is given up after so long; None: never.
 
     Raises:
@@ -87,8 +104,8 @@ def fit(
         MemprofError: a mistake in what was asked for, or the footprint does not depend on the field.
         WorkloadError: a compile failed.
     """
-    _check(request)
-    compiles = _Compiles(request, progress=progress, keep=keep, timeout_seconds=timeout_seconds)
+    check_fit(request)
+    compiles = _Compiles(request, progress=progress, keep=keep, finished=finished, timeout_seconds=timeout_seconds)
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
     first = compiles.add(None)
     own_value = compiles.trials[0].value
@@ -141,6 +158,7 @@ class _Compiles:
         *,
         progress: Callable[[str], None],
         keep: Callable[[Capture, int | None], None],
+        finished: Callable[[str], Capture | None],
         timeout_seconds: float | None,
     ) -> None:
         self.reports: dict[int, Report] = {}
@@ -148,6 +166,7 @@ class _Compiles:
         self._request = request
         self._progress = progress
         self._keep = keep
+        self._finished = finished
         self._timeout_seconds = timeout_seconds
 
     def footprint_bytes(self, value: int) -> int:
@@ -156,26 +175,30 @@ class _Compiles:
 
     def add(self, value: int | None) -> Report:
         """Compile for a value of the field; None: for the one that it has by itself."""
-        field, subject = self._request.field, self._request.subject
-        if value is not None:
-            subject = subject.with_override(field, value)
-        name = f"{field} as it is" if value is None else f"{field}={value}"
-        number = len(self.trials) + 1
         began = time.monotonic()
-        capture = compile_in_child(
-            subject.builder,
-            subject.builder_arguments([self._request.techniques]),
-            target=self._request.memory.target,
-            progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"),
-            timeout_seconds=self._timeout_seconds,
-        )
-        self._keep(capture, value)
+        key = self._request.key(value)
+        capture = self._finished(key) if key else None
+        if capture is None:
+            capture = replace(self._compile(value), row=key)
+            self._keep(capture, value)
         report = analyze(capture)
         actual = _start(self._request, capture.config) if value is None else value
         self.reports[actual] = report
         seconds = time.monotonic() - began
         self.trials.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
         return report
+
+    def _compile(self, value: int | None) -> Capture:
+        request, number = self._request, len(self.trials) + 1
+        subject = request.subject_with(value)
+        name = f"{request.field} as it is" if value is None else f"{request.field}={value}"
+        return compile_in_child(
+            subject.builder,
+            subject.builder_arguments([request.techniques]),
+            target=request.memory.target,
+            progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"),
+            timeout_seconds=self._timeout_seconds,
+        )
 
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:
@@ -210,7 +233,7 @@ def _fixed_bytes(report: Report) -> int:
     return sum(report.categories[category] for category in _FIXED)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

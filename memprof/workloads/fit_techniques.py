@@ -22,6 +22,7 @@ from memprof.errors import InternalError, MemprofError
 from memprof.workloads.budget import MemoryRequest
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.ladder import Ladder, find_ladder
+from memprof.workloads.row_key import row_key
 from memprof.workloads.run_command import run_command
 from memprof.workloads.subject import Subject
 
@@ -41,6 +42,14 @@ class TechniquesRequest:
         self.memory.check()
         self.subject.check([])
 
+    def key(self, techniques: str) -> str:
+        """What decides what the compile with techniques gives (see `row_key.py`)."""
+        return row_key(self.subject, [techniques], target=self.memory.target)
+
+    def is_of_it(self, capture: Capture) -> bool:
+        """Whether a capture is one that this search would compile too."""
+        return bool(capture.row) and capture.row == self.key("+".join(capture.techniques))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -50,12 +59,14 @@ class Work:
         num_jobs: how many at a time.
         progress: called with what is going on; from several threads.
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
+        finished: what an earlier command has compiled with that key, if anything; it is taken.
         timeout_seconds: each compile is given up after so long; None: never.
     """
 
     num_jobs: int
     progress: Callable[[str], None]
     keep: Callable[[Capture], None]
+    finished: Callable[[str], Capture | None] = lambda key: None
     timeout_seconds: float | None = None
 
 
@@ -171,14 +182,22 @@ class _Runs:
             for label in labels
         ]
         results = []
+        left = []
+        for task in tasks:
+            taken = None if num_steps else work.finished(self._request.key(task.label))
+            if taken is None:
+                left.append(task)
+            else:
+                results.append(CompileResult(task=task, capture=taken, error=None))
         # Steps that are timed want the device for themselves.
         for result in compile_all(
-            tasks,
+            left,
             num_jobs=1 if num_steps else work.num_jobs,
             progress=lambda label, stage: work.progress(f"{note}; {label or 'baseline'}: {stage}"),
         ):
             if result.capture is not None:
-                work.keep(result.capture)
+                row = "" if num_steps else self._request.key(result.task.label)
+                work.keep(replace(result.capture, row=row))
             results.append(result)
         return results
 

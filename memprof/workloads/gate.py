@@ -14,6 +14,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.resolve import deviceless_target
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_writable
 from memprof.workloads.budget import DEFAULT_RESERVE
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.evidence import verdicts
@@ -75,8 +76,17 @@ def limits_of(
 
 
 def check_capture(capture: Capture, limits: Limits) -> CheckResult:
-    """Check a capture."""
+    """Check a capture.
+
+    Raises:
+        MemprofError: techniques must show in the program, and there are none, or none of this memprof.
+    """
     report = analyze(capture)
+    if limits.require_effect and not report.techniques:
+        raise MemprofError(
+            f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
+            " techniques"
+        )
     effects = verdicts(report, parse_techniques("+".join(report.techniques)), None) if limits.require_effect else ()
     return check(report, maxima=limits.maxima, baseline=limits.baseline, thresholds=limits.thresholds, effects=effects)
 
@@ -90,6 +100,27 @@ def load_baseline(path: Path) -> Baseline:
     return baseline_of(analyze(read_capture(path))) if path.suffix == _CAPTURE_SUFFIX else read_baseline(path)
 
 
+def check_replaceable(path: Path, *, force: bool) -> None:
+    """Find out before the work starts whether a baseline can be written to a file.
+
+    Args:
+        force: whether it may replace a file that is no baseline.
+
+    Raises:
+        MemprofError: it cannot, or there is a file that memprof did not write.
+    """
+    check_writable(path, overwrite=True)
+    if force or not path.exists():
+        return
+    try:
+        load_baseline(path)
+    except MemprofError as error:
+        raise MemprofError(
+            f"{path} is not replaced, for it is no baseline that memprof wrote; choose another file, or replace it with"
+            " --force"
+        ) from error
+
+
 def update_baseline(capture: Capture, path: Path) -> None:
     """Write the baseline anew: the sums, or the whole capture where the path is that of one.
 
@@ -97,7 +128,7 @@ def update_baseline(capture: Capture, path: Path) -> None:
         MemprofError: it cannot be written.
     """
     if path.suffix == _CAPTURE_SUFFIX:
-        write_capture(capture, path, overwrite=True)
+        write_capture(capture, path, if_taken=IfTaken.REPLACE)
     else:
         write_baseline(baseline_of(analyze(capture)), path)
 

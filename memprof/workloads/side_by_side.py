@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from memprof.analysis.capture import Capture
@@ -13,6 +13,7 @@ from memprof.capture.parallel import CompileTask, compile_all
 from memprof.errors import MemprofError, WorkloadError
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.evidence import verdicts
+from memprof.workloads.row_key import row_key
 from memprof.workloads.subject import Subject
 
 
@@ -26,6 +27,16 @@ class Rows:
     def label(self, techniques: str) -> str:
         """The label of a row: `transformer bf16+scan`."""
         return f"{self.subject.label} {techniques}"
+
+    def keys(self, target: str | None) -> tuple[str, ...]:
+        """What decides what each row's compile gives (see `row_key.py`)."""
+        return tuple(row_key(self.subject, [techniques], target=target) for techniques in self.techniques)
+
+    def check_reference(self, reference: str | None) -> None:
+        """Raises `MemprofError` where the row to compare with is none of these."""
+        named = {name for row in self.techniques for name in (row, self.label(row))}
+        if reference is not None and reference not in named:
+            raise _no_row(reference, map(self.label, self.techniques))
 
 
 def check_rows(rows: Rows) -> None:
@@ -49,6 +60,7 @@ def compile_rows(
     num_jobs: int,
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
+    finished: Callable[[str], Capture | None] = lambda key: None,
     timeout_seconds: float | None = None,
 ) -> tuple[list[Report], list[FailedRow]]:
     """Compile and analyse all rows.
@@ -58,6 +70,8 @@ def compile_rows(
         num_jobs: how many rows at most at a time.
         progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
+        finished: what an earlier command has compiled with a row's key, if anything; such a row is taken, unless steps
+            are to run.
         timeout_seconds: each compile is given up after so long; None: never.
 
     Returns:
@@ -74,14 +88,21 @@ def compile_rows(
         )
         for techniques in rows.techniques
     ]
+    keys = dict(zip([task.label for task in tasks], rows.keys(target), strict=True))
     reports: dict[str, Report] = {}
     failures: dict[str, FailedRow] = {}
-    for result in compile_all(tasks, num_jobs=num_jobs, progress=progress):
+    for label, key in keys.items():
+        taken = finished(key) if key and not num_steps else None
+        if taken is not None:
+            reports[label] = analyze(replace(taken, label=label))
+            progress(label, "done")
+    left = [task for task in tasks if task.label not in reports]
+    for result in compile_all(left, num_jobs=num_jobs, progress=progress):
         label = result.task.label
         if result.capture is None:
             failures[label] = FailedRow(label=label, reason=_reason(result.error))
         else:
-            capture = replace(result.capture, label=label)
+            capture = replace(result.capture, label=label, row=keys[label])
             keep(capture)
             reports[label] = analyze(capture)
         progress(label, "done" if label in reports else "failed")
@@ -125,8 +146,11 @@ def _reference(reports: Sequence[Report], failures: Sequence[FailedRow], referen
     for failure in failures:
         if failure.label == reference or failure.label.endswith(f" {reference}"):
             raise WorkloadError(f"the reference row {reference} failed: {failure.reason}")
-    labels = ", ".join(report.label for report in reports)
-    raise MemprofError(f"there is no row '{reference}' to compare with; the rows are {labels}")
+    raise _no_row(reference, (report.label for report in reports))
+
+
+def _no_row(reference: str, labels: Iterable[str]) -> MemprofError:
+    return MemprofError(f"there is no row '{reference}' to compare with; the rows are {', '.join(labels)}")
 
 
 def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:

@@ -22,7 +22,7 @@ from xprof.convert import raw_to_tool_data
 
 from memprof.analysis.buffer_table import EventKind, decode_buffer_table
 from memprof.analysis.categories import Phase
-from memprof.analysis.pipeline import parse_proto
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.program import decode_program
 
 MIB = 2**20

@@ -6,7 +6,7 @@ import pytest
 from integration.steps import GPUS, TARGETS, Step
 
 from memprof.analysis.categories import Category
-from memprof.analysis.pipeline import parse_proto
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.workloads import registry
 
 STEPS = [

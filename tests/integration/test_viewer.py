@@ -109,8 +109,8 @@ def test_no_viewer_outlives_a_killed_command(memprof, start):
 def live_peak_bytes(memprof, run: str) -> int:
     """Our own peak of a session's program."""
     from memprof.analysis.buffer_table import decode_buffer_table
+    from memprof.analysis.hlo_proto import parse_proto
     from memprof.analysis.liveness import replay
-    from memprof.analysis.pipeline import parse_proto
     from memprof.analysis.program import decode_program
 
     (path,) = (memprof.folder / "logs" / "plugins" / "profile" / run).glob("*.hlo_proto.pb")

@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from memprof.analysis.buffer_table import BufferTable, Event, EventKind, LogicalBuffer, Trace
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals
 from memprof.analysis.categories import Role
+from memprof.analysis.foreign import clean
+from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.liveness import replay
-from memprof.analysis.pipeline import analyze, parse_proto
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.replay_totals import replay_totals
 from memprof.analysis.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 
@@ -203,21 +206,22 @@ def test_a_replay_has_live_what_a_live_value_uses(drawn: tuple[tuple[Event, ...]
 
 # Captures
 
-_numbers = st.integers(0, 2**63)
-_scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+_numbers = st.integers(0, 2**62)
+_texts = st.text(max_size=200).map(clean)  # what steers a terminal is an escape once it was read
+_scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _texts
 
 
 @st.composite
 def captures(draw: st.DrawFn) -> Capture:
     leaves = st.builds(
         ArgumentLeaf,
-        path=st.text(),
+        path=_texts,
         role=st.sampled_from(Role),
-        shape=st.lists(_numbers, max_size=3).map(tuple),
-        dtype=st.text(),
+        shape=st.lists(st.integers(0, 2**20), max_size=3).map(tuple),
+        dtype=_texts,
         size_bytes=_numbers,
         donated=st.booleans(),
-        parameter_number=st.none() | _numbers,
+        parameter_number=st.none(),
     )
     totals = st.builds(
         CompilerTotals,
@@ -228,13 +232,16 @@ def captures(draw: st.DrawFn) -> Capture:
         peak_memory_bytes=st.none() | _numbers,
         total_allocation_bytes=st.none() | _numbers,
     )
-    capture = capture_of(parse_proto(b""), draw(st.lists(leaves, max_size=3)), draw(totals))
+    program = Step()
+    program.result(program.op("y", "iota", f32(4)))
+    capture = capture_of(program.proto(), draw(st.lists(leaves, max_size=3)), draw(totals))
     return replace(
         capture,
-        label=draw(st.text()),
-        techniques=tuple(draw(st.lists(st.text(), max_size=3))),
-        config=draw(st.dictionaries(st.text(), _scalars, max_size=5)),
-        hlo_proto=draw(st.binary(max_size=200)),
+        label=draw(_texts),
+        techniques=tuple(draw(st.lists(_texts, max_size=3))),
+        config=draw(st.dictionaries(_texts, _scalars, max_size=5)),
+        source_lines=draw(st.dictionaries(_texts, st.dictionaries(st.integers(1, 10**6), _texts), max_size=2)),
+        replay=replay_totals(capture.hlo_proto),
     )
 
 

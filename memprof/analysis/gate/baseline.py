@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from memprof.analysis.categories import Category
+from memprof.analysis.foreign import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, write_whole
 
 SCHEMA = "memprof.baseline/1"
 _NUM_BUFFERS = 100
+_MAX_FILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +35,14 @@ class Baseline:
         buffers: bytes of the largest kinds of buffers (type, category, module, operation).
     """
 
-    label: str
-    origin: Mapping[str, str]
-    toolchain: Mapping[str, str]
-    footprint_bytes: int
-    live_peak_bytes: int
-    categories: Mapping[str, int]
-    modules: Mapping[str, int]
-    buffers: Mapping[str, int]
+    label: Text
+    origin: Mapping[Text, Words]
+    toolchain: Mapping[Text, Words]
+    footprint_bytes: Bytes
+    live_peak_bytes: Bytes
+    categories: Mapping[Text, Bytes]
+    modules: Mapping[Words, Bytes]
+    buffers: Mapping[Words, Bytes]
 
 
 def baseline_of(report: Report) -> Baseline:
@@ -76,10 +78,8 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
     Raises:
         MemprofError: the file cannot be written.
     """
-    try:
-        path.write_text(json.dumps({"schema": SCHEMA, **asdict(baseline)}, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise MemprofError(f"the baseline cannot be written to {path}: {error.strerror or error}") from error
+    text = json.dumps({"schema": SCHEMA, **asdict(baseline)}, indent=1) + "\n"
+    write_whole(path, text.encode(), what="the baseline", if_taken=IfTaken.REPLACE)
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -89,31 +89,36 @@ def read_baseline(path: Path) -> Baseline:
         MemprofError: there is no such file, or it is none, or of another schema.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise MemprofError(f"there is no baseline {path}; write it with --update") from error
-    except (OSError, ValueError) as error:
-        raise MemprofError(f"{path} is no baseline ({error}); write it again with --update") from error
+    except OSError as error:
+        raise MemprofError(f"{path} is no baseline ({error.strerror or error}); write it with --update") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise MemprofError(f"{path} is no baseline: it has more than {_MAX_FILE_BYTES:,} bytes; write it with --update")
+    try:
+        found = parse_json(data)
+    except UnfitError as error:
+        raise MemprofError(
+            f"{path} is no baseline, or a damaged one ({error}); write it again with --update"
+        ) from error
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
-        raise MemprofError(f"{path} has schema {schema!r}, but '{SCHEMA}' was expected; write it again with --update")
-    return _from_json(found, path)
-
-
-def _from_json(found: dict[str, Any], path: Path) -> Baseline:
-    try:
-        return Baseline(
-            label=str(found["label"]),
-            origin={str(name): str(value) for name, value in found["origin"].items()},
-            toolchain={str(name): str(value) for name, value in found["toolchain"].items()},
-            footprint_bytes=int(found["footprint_bytes"]),
-            live_peak_bytes=int(found["live_peak_bytes"]),
-            categories={str(name): int(size) for name, size in found["categories"].items()},
-            modules={str(name): int(size) for name, size in found["modules"].items()},
-            buffers={str(name): int(size) for name, size in found["buffers"].items()},
+        raise MemprofError(
+            f"{path} has schema {quote(schema)}, but '{SCHEMA}' was expected; write it again with --update"
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MemprofError(f"{path} is a damaged baseline ({error!r}); write it again with --update") from error
+    try:
+        baseline = as_record(found, Baseline)
+    except UnfitError as error:
+        raise MemprofError(f"{path} is a damaged baseline ({error}); write it again with --update") from error
+    for name, sums in (("categories", baseline.categories), ("modules", baseline.modules)):
+        if sum(sums.values()) != baseline.footprint_bytes:
+            raise MemprofError(
+                f"{path} is a damaged baseline: the bytes of its {name} do not add up to its footprint;"
+                " write it again with --update"
+            )
+    return baseline
 
 
 def _own_bytes(root: ModuleNode) -> Counter[str]:

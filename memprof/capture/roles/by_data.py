@@ -24,7 +24,7 @@ class DataUse:
     Attributes:
         has_batch_axis: its first axis is one that parameters are applied along.
         is_along_parameters: its first axis is one of a parameter.
-        is_weight: a matrix product applies it to data, or data says which of its rows to take.
+        is_weight: a matrix product applies it to data.
         is_scale: it multiplies parameters, or their gradients, element by element.
         is_statistic: it meets nothing but data that no parameter has been applied to.
     """
@@ -51,12 +51,14 @@ def applied(program: Program, left: set[int]) -> set[int]:
     return _Applied(program, bits_of(left)).all()
 
 
-def lone_products(program: Program, left: set[int]) -> set[int]:
-    """Leaves that a product applies to one another, neither of which is known."""
+def ambiguous(program: Program, left: set[int]) -> set[int]:
+    """Leaves of which use says two things: the two of a product of which neither is known, and tables of rows."""
     bits = bits_of(left)
+    lookups = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.LOOKUP)
+    tables = joined_bits(meeting.left for meeting in lookups if meeting.right and meeting.left.bit_count() == 1)
     products = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.PRODUCT)
     pairs = (m.left | m.right for m in products if m.left.bit_count() == m.right.bit_count() == 1)
-    return {n for pair in pairs if not pair & ~bits for n in program.leaves(pair)}
+    return set(program.leaves(tables & bits | joined_bits(pair for pair in pairs if not pair & ~bits)))
 
 
 class _DataUses:
@@ -73,7 +75,6 @@ class _DataUses:
         self._population = self._population_axes(of_parameters)
         self._parameter_axes -= self._population
         self._data_axes = self._found_data_axes() - self._parameter_axes - self._population
-        self._tables = bits_of({n for n, invar in enumerate(program.invars) if len(invar.aval.shape) > 1})
         self._data = sum(1 << n for n in program.leaves(left) if self._has_batch_axis(n))
 
     def all(self) -> list[DataUse]:
@@ -105,10 +106,12 @@ class _DataUses:
         return numbers[0] if numbers else 0
 
     def _has_batch_axis(self, n: int) -> bool:
-        """By its first axis, or by any, and being multiplied with a parameter, where the first has one element."""
+        """By its first axis; where that has one element, or is the only one, by being multiplied with a parameter."""
         first = self._first_axis(n)
-        if first:
-            return first in self._data_axes
+        if first in self._data_axes:
+            return True
+        if first and len(self._program.inputs[n].axes) > 1:
+            return False
         axes = self._walk.axes.found(self._program.inputs[n].axes)
         return bool(axes & self._data_axes) or any(
             (meeting.left == 1 << n and self._is_parameters(meeting.right))
@@ -137,17 +140,16 @@ class _DataUses:
         return self._walk.axes.found(numbers)
 
     def _weights(self) -> int:
-        """Leaves on the one side of a product whose other side comes from data; not those that have its axes."""
-        weights = 0
-        for meeting in self._walk.meetings:
-            if meeting.kind not in (Kind.PRODUCT, Kind.LOOKUP) or meeting.is_backward_made:
-                continue
-            sides = [(meeting.left, meeting.right)]
-            if meeting.kind is Kind.PRODUCT:
-                sides.append((meeting.right, meeting.left))
-            for one, other in sides:
-                if not one & self._data and other & self._data:
-                    weights |= one if meeting.kind is Kind.PRODUCT else one & self._tables
+        """Leaves on the one side of a product whose other side comes from data; not those that have its axes.
+
+        A table of which data says the rows is none: it may be weights as well as a data set.
+        """
+        weights = joined_bits(
+            one
+            for meeting in self._products
+            for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
+            if not meeting.is_backward_made and not one & self._data and other & self._data
+        )
         return weights & self._left & ~self._data
 
     def _scales(self) -> int:

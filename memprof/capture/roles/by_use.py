@@ -149,14 +149,13 @@ def _alike(left: Any, right: Any) -> bool:
     return bool(left.aval.shape == right.aval.shape and left.aval.dtype == right.aval.dtype)
 
 
-def _argument_like(gradients: Sequence[Any], invars: Sequence[Any], owners: Sequence[int]) -> range:
+def _argument_like(gradients: Sequence[Any], invars: Sequence[Any], owners: Sequence[int]) -> set[int]:
     """The leaves of the first argument whose shapes are, one by one, those of the gradients that the step returns."""
     for owner in dict.fromkeys(owners):
-        first, count = owners.index(owner), owners.count(owner)
-        leaves = invars[first : first + count]
-        if count == len(gradients) and all(map(_alike, leaves, gradients)):
-            return range(first, first + count)
-    return range(0)
+        members = [n for n, each in enumerate(owners) if each == owner]
+        if len(members) == len(gradients) and all(map(_alike, (invars[n] for n in members), gradients)):
+            return set(members)
+    return set()
 
 
 def bits_of(numbers: set[int]) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.categories import Role
-from memprof.capture.roles.by_data import DataUse, applied, data_uses, lone_products
+from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, claims_by_type
 from memprof.capture.roles.by_use import ArgumentUse, Program
 from memprof.capture.roles.claim import Claim
@@ -176,7 +176,8 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
 def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | None:
     """What is known of a leaf that is not trained, once the parameters are known."""
     if not leaf.shape:
-        return _CARRIED if leaf.use.is_carried else typed
+        is_learned = leaf.use.is_trained and leaf.use.is_differentiated  # or the scale of the loss
+        return _CARRIED if leaf.use.is_carried and not is_learned else typed
     if leaf.use.is_carried and not leaf.use.is_kept:
         return _CARRIED
     if data.has_batch_axis:
@@ -230,7 +231,7 @@ def _by_role(leaf: Leaf, data: DataUse, role: Role) -> Claim | None:
 def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program) -> None:
     """Claim what is left, argument by argument."""
     has_batch = any(claim is not None and claim.role is Role.BATCH for claim in claims)
-    unknown = lone_products(program, {n for n, claim in enumerate(claims) if claim is None})
+    unknown = ambiguous(program, {n for n, claim in enumerate(claims) if claim is None})
     members: dict[str, list[int]] = {}
     for n, leaf in enumerate(leaves):
         members.setdefault(leaf.argument, []).append(n)
@@ -238,7 +239,8 @@ def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence
         arrays = [n for n in numbers if claims[n] is None and leaves[n].shape]
         # A batch may come with the step's key.
         is_all_left = all(claims[n] in (None, _KEY) for n in numbers) and not any(
-            data[n].is_along_parameters or n in unknown for n in arrays
+            data[n].is_along_parameters or (n in unknown and (len(arrays) == 1 or not leaves[n].is_float))
+            for n in arrays
         )
         is_read = all(leaves[n].is_float and leaves[n].use.is_differentiated for n in arrays)
         for n in numbers:

@@ -30,6 +30,11 @@ class ChosenTarget:
     device: jax.Device
     sharding: Any
 
+    @property
+    def on_device(self) -> jax.sharding.Sharding:
+        """A sharding on the device that the step is compiled for."""
+        return self.sharding or jax.sharding.SingleDeviceSharding(self.device)
+
 
 def spare_devices(name: str | None) -> None:
     """Tell JAX, before it starts its backends, to leave devices alone that a target does not need.

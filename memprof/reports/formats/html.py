@@ -42,7 +42,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
         return _page_of_tables(f"{report.label} - memprof", document)
     *sections, notes = section_htmls(document)
     buffers = (*report.buffers, *report.temp_buffers)
-    sources = source_texts(buffer.source for buffer in buffers) if options.source else {}
+    sources = source_texts((buffer.source for buffer in buffers), report.source_lines) if options.source else {}
     return page(
         title=f"{report.label} - memprof",
         body=_join([*sections, asset("explore.html"), notes]),

@@ -1,12 +1,11 @@
-"""The text around a source line, where the file is on this machine."""
+"""The text around a source line, as far as the capture holds it. No file is opened for it: a capture may name any."""
 
 from __future__ import annotations
 
-import linecache
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+
+from memprof.analysis.capture import SourceLines
 
 _LINES_AROUND = 2
 
@@ -19,33 +18,20 @@ class SourceText:
     lines: tuple[str, ...]
 
 
-def source_texts(sources: Iterable[str]) -> dict[str, SourceText]:
-    """The text around each `file.py:12` that can be found.
-
-    Only Python files are read: where a capture comes from somebody else, it must not be able to name any file of this
-    machine and have it put into a report.
-    """
-    found = {source: _source_text(source) for source in set(sources) if source}
-    return {source: text for source, text in sorted(found.items()) if text is not None}
+def source_texts(sources: Iterable[str], lines: SourceLines) -> dict[str, SourceText]:
+    """The text around each `file.py:12` whose line the capture holds."""
+    found = {source: _source_text(source, lines) for source in sorted(set(sources))}
+    return {source: text for source, text in found.items() if text is not None}
 
 
-def _source_text(source: str) -> SourceText | None:
+def _source_text(source: str, lines: SourceLines) -> SourceText | None:
     file, _, number = source.rpartition(":")
-    path = _find(file)
-    if path is None or not number.isdecimal():
+    of_file = lines.get(file)
+    if of_file is None or not number.isdecimal() or int(number) not in of_file:
         return None
-    first = max(1, int(number) - _LINES_AROUND)
-    lines = linecache.getlines(str(path))[first - 1 : int(number) + _LINES_AROUND]
-    return SourceText(first_line=first, lines=tuple(line.rstrip() for line in lines)) if lines else None
-
-
-def _find(file: str) -> Path | None:
-    """The file by its full path, or by its path in an installed package."""
-    path = Path(file)
-    if path.suffix != ".py":
-        return None
-    candidates = [path] if path.is_absolute() else [Path(folder) / path for folder in sys.path]
-    try:
-        return next((candidate for candidate in candidates if candidate.is_file()), None)
-    except (OSError, ValueError):  # a name that no file can have
-        return None
+    first = last = int(number)
+    while first - 1 in of_file and first > int(number) - _LINES_AROUND:
+        first -= 1
+    while last + 1 in of_file and last < int(number) + _LINES_AROUND:
+        last += 1
+    return SourceText(first_line=first, lines=tuple(of_file[line] for line in range(first, last + 1)))

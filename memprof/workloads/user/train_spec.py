@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memprof.capture.step_checks import check_callable, shown
 from memprof.errors import MemprofError
 from memprof.workloads.losses import Metrics
 from memprof.workloads.train_config import TrainConfig
@@ -36,6 +37,14 @@ class TrainSpec:
     params: Any
     optimizer: optax.GradientTransformation
     batch: Any
+
+    def __post_init__(self) -> None:
+        """Raises `MemprofError` for a loss that is no function, or an optimizer that is none of optax."""
+        check_callable(self.loss_fn)
+        if not (callable(getattr(self.optimizer, "init", None)) and callable(getattr(self.optimizer, "update", None))):
+            raise MemprofError(
+                f"the optimizer is {shown(self.optimizer)}, but one of optax was expected: optax.adamw(1e-3)"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,9 +20,12 @@ from measurements import CPU_RUN, GPU_RUN
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
+from memprof.analysis.foreign import quote
+from memprof.analysis.replay_totals import replay_totals
 from memprof.capture import capture_file
-from memprof.capture.capture_file import check_writable, read_capture, write_capture
+from memprof.capture.capture_file import read_capture, without_source, write_capture
 from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_writable
 
 
 def _capture(**changes: Any) -> Capture:
@@ -30,6 +34,11 @@ def _capture(**changes: Any) -> Capture:
     x = step.argument("x", Role.BATCH, f32(4))
     step.result(step.op("y", "multiply", f32(4), [w, x], FORWARD))
     return replace(step.capture(), **changes)
+
+
+def _replayed(capture: Capture) -> Capture:
+    """The capture with what writing adds to one that no compiler made."""
+    return replace(capture, replay=replay_totals(capture.hlo_proto))
 
 
 @pytest.fixture
@@ -56,16 +65,19 @@ def _sentence(path: Path) -> str:
 
 
 def test_what_is_read_is_what_was_written(written: Path) -> None:
-    assert read_capture(written) == _capture()
+    assert read_capture(written) == _replayed(_capture())
+    assert read_capture(written).file == str(written)
 
 
 def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written: Path) -> None:
     with zipfile.ZipFile(written) as archive:
-        assert archive.namelist() == ["manifest.json", "program.hlo.pb"]
+        assert archive.namelist() == ["manifest.json", "program.hlo.pb", "SHA256SUMS"]
         assert archive.read("program.hlo.pb") == _capture().hlo_proto
         manifest = json.loads(archive.read("manifest.json"))
-    assert manifest["schema"] == "memprof.capture/1"
-    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {"hlo_proto"}
+        sums = archive.read("SHA256SUMS").decode().splitlines()
+        assert sums == [f"{hashlib.sha256(archive.read(n)).hexdigest()}  {n}" for n in archive.namelist()[:2]]
+    assert manifest["schema"] == "memprof.capture/2"
+    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {"hlo_proto", "file"}
     assert manifest["arguments"][0] == {
         "path": "params['w']",
         "role": "params",
@@ -77,10 +89,23 @@ def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written:
     }
 
 
-@pytest.mark.parametrize("label", ["größer \u2192 kleiner", "a\nb", "\ud800 not a character"])
-def test_any_text_survives(path: Path, label: str) -> None:
-    write_capture(_capture(label=label), path)
-    assert read_capture(path).label == label
+@pytest.mark.parametrize(
+    ("label", "read"),
+    [
+        ("größer \u2192 kleiner", "größer \u2192 kleiner"),
+        ("\N{WOMAN}\u200d\N{ROCKET}", "\N{WOMAN}\u200d\N{ROCKET}"),
+        ("a\nb", "a\\nb"),
+        ("\ud800 not a character", "\\ud800 not a character"),
+        ("\x1b]0;title\x07 \x9b31m \u202e", "\\x1b]0;title\\x07 \\x9b31m \\u202e"),
+    ],
+)
+def test_text_survives_and_what_would_steer_a_terminal_is_shown_as_an_escape(path: Path, label: str, read: str) -> None:
+    lines = {"f.py": {3: label}}
+    config, doubts = {label: label}, (label,)
+    write_capture(_capture(label=label, config=config, doubts=doubts, source_lines=lines), path)
+    found = read_capture(path)
+    assert (found.label, found.config, found.doubts) == (read, {read: read}, (read,))
+    assert found.source_lines == {"f.py": {3: read}}
 
 
 def test_numbers_that_json_writes_without_a_point_are_still_floats(written: Path) -> None:
@@ -89,8 +114,9 @@ def test_numbers_that_json_writes_without_a_point_are_still_floats(written: Path
 
 
 def test_what_a_later_version_adds_to_the_manifest_is_skipped(written: Path) -> None:
-    _edit(written, lambda manifest: manifest.update(more=[1, 2, 3]))
-    assert read_capture(written) == _capture()
+    _edit(written, lambda manifest: manifest.update(more=[1, 2, 3], file="/etc/passwd"))
+    assert read_capture(written) == _replayed(_capture())
+    assert read_capture(written).file == str(written)
 
 
 def test_a_measurement_survives(path: Path) -> None:
@@ -100,9 +126,11 @@ def test_a_measurement_survives(path: Path) -> None:
         assert read_capture(path).measured == measured
 
 
-def test_a_capture_from_before_steps_were_run_is_still_read(written: Path) -> None:
-    _edit(written, lambda manifest: manifest.pop("measured"))
-    assert read_capture(written) == _capture()
+def test_losses_that_are_no_numbers_survive(path: Path) -> None:
+    write_capture(_capture(measured=replace(CPU_RUN, losses=(1.5, float("nan"), float("inf")))), path)
+    measured = read_capture(path).measured
+    assert measured is not None
+    assert repr(measured.losses) == "(1.5, nan, inf)"
 
 
 # Damage
@@ -112,13 +140,13 @@ def test_a_file_cut_off_anywhere_is_told_from_a_capture(written: Path) -> None:
     data = written.read_bytes()
     for length in range(0, len(data), 11):
         written.write_bytes(data[:length])
-        assert re.search("is no capture, or a truncated one .*; make it again with `memprof run`", _sentence(written))
+        assert re.search("is no capture, or a damaged one: .*; make it again with `memprof run`", _sentence(written))
     written.write_bytes(data[:-1])
-    assert "is no capture, or a truncated one" in _sentence(written)
+    assert "is no capture, or a damaged one" in _sentence(written)
 
 
 def test_a_file_with_a_wrong_byte_anywhere_is_whole_or_told_so(written: Path) -> None:
-    data, whole = written.read_bytes(), _capture()
+    data, whole = written.read_bytes(), _replayed(_capture())
     for place, damage in zip(range(0, len(data), 2), cycle([0x01, 0x80, 0xFF])):
         changed = bytearray(data)
         changed[place] ^= damage
@@ -134,56 +162,137 @@ def test_a_file_with_a_wrong_byte_anywhere_is_whole_or_told_so(written: Path) ->
 @pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04", b"\x00" * 1000])
 def test_a_file_that_is_no_zip(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    assert _sentence(path).startswith(f"{path} is no capture, or a truncated one")
+    assert _sentence(path).startswith(f"{path} is no capture, or a damaged one: ")
 
 
 @pytest.mark.parametrize("kept", ["manifest.json", "program.hlo.pb", "something else"])
 def test_a_zip_with_a_part_missing(path: Path, kept: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(kept, '{"schema": "memprof.capture/1"}')
-    assert _sentence(path).startswith(f"{path} is no capture, or a truncated one")
+        archive.writestr(kept, '{"schema": "memprof.capture/2"}')
+    assert _sentence(path).startswith(f"{path} is no capture, or a damaged one: ")
 
 
-@pytest.mark.parametrize("text", [b"{", b"", b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("text", [b"{", b"", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'"\x1b[31m'])
 def test_a_manifest_that_is_no_json(path: Path, text: bytes) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", text)
         archive.writestr("program.hlo.pb", b"")
-    assert _sentence(path).startswith(f"{path} is no capture, or a truncated one")
+    assert _sentence(path).startswith(f"{path} is no capture, or a damaged one: ")
+
+
+def _pack(path: Path, manifest: bytes, program: bytes, sums: bytes | None = None) -> None:
+    """A capture file with these members. Unless they are given, the digests are right: what is odd was made so."""
+    members = {"manifest.json": manifest, "program.hlo.pb": program}
+    digests = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in members.items())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        archive.writestr("SHA256SUMS", digests if sums is None else sums)
 
 
 def _edit(path: Path, change: Any) -> None:
-    """Change the manifest of a capture file."""
+    """Change the manifest of a capture file, and the digests with it."""
     with zipfile.ZipFile(path) as archive:
         manifest, program = json.loads(archive.read("manifest.json")), archive.read("program.hlo.pb")
     changed = change(manifest)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("manifest.json", json.dumps(manifest if changed is None else changed))
-        archive.writestr("program.hlo.pb", program)
+    _pack(path, json.dumps(manifest if changed is None else changed).encode(), program)
 
 
-@pytest.mark.parametrize("schema", ["memprof.report/1", "memprof.capture", "memprof.capture/new", "", None, 1, ["a"]])
+@pytest.mark.parametrize(
+    ("member", "was", "becomes"),
+    [
+        ("manifest.json", b'"flops": 1000', b'"flops": 1001'),
+        ("program.hlo.pb", b"multiply", b"subtract"),
+        ("SHA256SUMS", b"manifest", b"manifesT"),
+    ],
+)
+def test_content_that_was_changed_afterwards_is_damage(written: Path, member: str, was: bytes, becomes: bytes) -> None:
+    with zipfile.ZipFile(written) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    assert was in parts[member]
+    parts[member] = parts[member].replace(was, becomes)
+    _pack(written, *parts.values())
+    assert "its content is not what was written, by its own digests" in _sentence(written)
+
+
+def _changed_zip(path: Path, kind: str) -> None:
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    packing = {"packed": zipfile.ZIP_LZMA}.get(kind, zipfile.ZIP_DEFLATED)
+    if kind == "expands":
+        parts["program.hlo.pb"] = bytes(64 << 20)
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+        if kind == "more":
+            archive.writestr("more", b"")
+        if kind == "twice":
+            with pytest.warns(UserWarning, match="Duplicate name"):
+                archive.writestr("manifest.json", parts["manifest.json"])
+        if kind == "comment":
+            archive.comment = b"\x1b[31m"
+        if kind == "directory":
+            for number in range(1000):
+                archive.writestr(str(number), b"")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("packed", "manifest.json is packed in a way that memprof does not write"),
+        ("expands", "program.hlo.pb expands to 67,108,864 bytes, where "),
+        ("more", "it does not hold manifest.json, program.hlo.pb and SHA256SUMS alone"),
+        ("twice", "it has 2 members called manifest.json"),
+        ("comment", "it does not end as a capture does"),
+        ("directory", "it does not end as a capture does"),
+    ],
+)
+def test_a_zip_that_memprof_does_not_write(written: Path, kind: str, sentence: str) -> None:
+    _changed_zip(written, kind)
+    assert f"is no capture, or a damaged one: {sentence}" in _sentence(written)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name  # an absolute name stays as it is
+    if name == "pipe":
+        os.mkfifo(path)
+    assert _sentence(path) == f"{path} is no regular file but a device, a pipe or the like; give a file"
+
+
+@pytest.mark.parametrize("schema", ["memprof.report/1", "memprof.capture", "memprof.capture/²", "", None, 1, ["a"]])
 def test_a_manifest_of_something_else(written: Path, schema: Any) -> None:
     _edit(written, lambda manifest: manifest.update(schema=schema))
-    assert (
-        _sentence(written) == f"{written} is no capture: its manifest says schema {schema!r}, not 'memprof.capture/...'"
-    )
+    assert f"is no capture, or a damaged one: its manifest says schema {quote(schema)}, not" in _sentence(written)
 
 
-@pytest.mark.parametrize("manifest", [[], "memprof.capture/1", 7, None])
+@pytest.mark.parametrize("manifest", [[], "memprof.capture/2", 7, None])
 def test_a_manifest_that_is_no_object(written: Path, manifest: Any) -> None:
-    with zipfile.ZipFile(written, "w") as archive:
-        archive.writestr("manifest.json", json.dumps(manifest))
-        archive.writestr("program.hlo.pb", b"")
-    assert "is no capture: its manifest says schema None" in _sentence(written)
+    _pack(written, json.dumps(manifest).encode(), b"")
+    assert "is no capture, or a damaged one: its manifest says schema None" in _sentence(written)
 
 
-@pytest.mark.parametrize("version", [2, 10])
+@pytest.mark.parametrize("version", [3, 10])
 def test_a_newer_schema_asks_for_a_newer_memprof(written: Path, version: int) -> None:
     _edit(written, lambda manifest: manifest.update(schema=f"memprof.capture/{version}"))
     assert _sentence(written) == (
-        f"{written} has schema memprof.capture/{version}, but this memprof reads up to memprof.capture/1;"
-        " read it with a newer memprof (`pip install --upgrade jax-memprof`)"
+        f"{written} has schema 'memprof.capture/{version}', but this memprof reads memprof.capture/2: it is of a newer"
+        " memprof (`pip install --upgrade jax-memprof`), or damaged"
+    )
+
+
+def test_a_schema_of_many_digits_is_quoted_on_one_line(written: Path) -> None:
+    _edit(written, lambda manifest: manifest.update(schema=f"memprof.capture/{'9' * 5000}"))
+    assert len(_sentence(written)) < 500
+
+
+def test_a_capture_of_the_first_schema_is_to_be_made_again(written: Path) -> None:
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.writestr("manifest.json", '{"schema": "memprof.capture/1"}')
+        archive.writestr("program.hlo.pb", b"")
+    assert _sentence(written) == (
+        f"{written} has schema memprof.capture/1, whose captures cannot prove that they are not damaged and are no"
+        " longer read; make it again with `memprof run`"
     )
 
 
@@ -215,6 +324,21 @@ def test_a_newer_schema_asks_for_a_newer_memprof(written: Path, version: int) ->
         ("arguments.0.donated", 1),
         ("arguments.0.shape", "44"),
         ("arguments.0.shape", [1.0]),
+        ("arguments.0.shape", [-1]),
+        ("arguments.0.shape", [1] * 65),
+        ("arguments.0.shape", [2**62, 2**62]),
+        ("arguments.0.size_bytes", 2**63),
+        ("arguments.0.parameter_number", 1),  # that of the other one
+        ("compiler.argument_bytes", -1),
+        ("flops", -1),
+        ("flops", 1e300),
+        ("timings.lower_seconds", float("nan")),
+        ("timings.lower_seconds", float("inf")),
+        ("target.memory_bytes", 0),
+        ("label", "x" * 5000),
+        ("replay", None),
+        ("source_lines", {"f.py": {"first": ""}}),
+        ("source_lines", {"f.py": {"0": ""}}),
     ],
 )
 def test_a_value_of_a_wrong_type(written: Path, place: str, value: Any) -> None:
@@ -226,8 +350,7 @@ def test_a_value_of_a_wrong_type(written: Path, place: str, value: Any) -> None:
 
     _edit(written, change)
     assert re.fullmatch(
-        rf"{re.escape(str(written))} is a damaged capture: its manifest does not fit schema 1 \(.*\);"
-        " make it again with `memprof run`",
+        rf"{re.escape(str(written))} is no capture, or a damaged one: its manifest .*; make it again with .*",
         _sentence(written),
     )
 
@@ -235,7 +358,7 @@ def test_a_value_of_a_wrong_type(written: Path, place: str, value: Any) -> None:
 @pytest.mark.parametrize("name", ["label", "config", "target", "arguments", "flops"])
 def test_a_value_that_is_missing(written: Path, name: str) -> None:
     _edit(written, lambda manifest: manifest.pop(name) and None)
-    assert f"does not fit schema 1 ('{name}')" in _sentence(written)
+    assert f"does not fit schema 2 (Object missing required field `{name}`)" in _sentence(written)
 
 
 def test_a_file_that_is_not_there(path: Path) -> None:
@@ -257,12 +380,27 @@ def test_a_file_that_must_not_be_read(written: Path, monkeypatch: pytest.MonkeyP
 # Writing
 
 
+def test_what_is_cut_short_on_its_way_to_the_disk_gets_no_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file size limit can cut a file without an error that Python sees."""
+    monkeypatch.setattr(os, "fsync", lambda number: os.ftruncate(number, 300))
+    with pytest.raises(MemprofError, match=r"the capture cannot be written to .*: it does not end as a capture does"):
+        write_capture(_capture(), path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_text_of_source_lines_can_be_left_out(path: Path) -> None:
+    capture = _capture(source_lines={"f.py": {1: "secret"}})
+    write_capture(without_source(capture), path)
+    assert read_capture(path).source_lines == {}
+    assert capture.source_lines != {}
+
+
 def test_a_file_that_exists_is_kept_unless_asked_otherwise(written: Path) -> None:
     before = written.read_bytes()
     with pytest.raises(MemprofError, match="exists already; choose another name with -o, or overwrite it with --force"):
         write_capture(_capture(label="new"), written)
     assert written.read_bytes() == before
-    write_capture(_capture(label="new"), written, overwrite=True)
+    write_capture(_capture(label="new"), written, if_taken=IfTaken.REPLACE)
     assert read_capture(written).label == "new"
 
 
@@ -312,7 +450,7 @@ def test_a_failure_while_writing_leaves_everything_as_it_was(
 
     monkeypatch.setattr(place, fail)
     with pytest.raises(raised) as caught:
-        write_capture(_capture(), path, overwrite=True)
+        write_capture(_capture(), path, if_taken=IfTaken.REPLACE)
     if raised is MemprofError:
         assert str(caught.value) == f"the capture cannot be written to {path}: {error.strerror}"
     assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == (
@@ -330,5 +468,5 @@ def test_there_is_no_half_written_file_at_any_moment(path: Path, monkeypatch: py
 
     monkeypatch.setattr(capture_file.zipfile.ZipFile, "writestr", look)
     write_capture(_capture(), path)
-    assert seen == [False, False]
+    assert seen == [False, False, False]
     assert [file.name for file in path.parent.iterdir()] == [path.name]

@@ -10,20 +10,22 @@ import jax.numpy as jnp
 import pytest
 
 from memprof.analysis.capture import ArgumentLeaf
-from memprof.capture.arguments import abstract_arguments, argument_leaves
-from memprof.capture.jitting import jit_step
+from memprof.capture.arguments import argument_leaves, place_on
+from memprof.capture.jitting import TracedStep, jit_step, trace_step
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import choose_target
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, WorkloadError
 
 X = jnp.ones((2, 3))
 
 
 def leaves(spec: StepSpec) -> tuple[ArgumentLeaf, ...]:
-    step = jit_step(spec)
-    abstract = abstract_arguments(step, choose_target("cpu"), spec.memory_kinds)
-    traced = abstract.fn.trace(*abstract.args, **abstract.kwargs)
-    return argument_leaves(step, traced, traced.lower(), spec.roles)[0]
+    step = traced(spec)
+    return argument_leaves(step, step.traced.lower(), spec.roles)[0]
+
+
+def traced(spec: StepSpec) -> TracedStep:
+    return trace_step(jit_step(spec), place_on(choose_target("cpu"), spec.memory_kinds))
 
 
 def facts(spec: StepSpec) -> list[tuple[str, bool, int | None]]:
@@ -95,7 +97,48 @@ def test_sizes_of_uncommon_dtypes(array: Any, dtype: str, size: int) -> None:
 
 
 def test_arrays_are_taken_for_their_shapes_alone() -> None:
-    step = jit_step(StepSpec(lambda x, n: x * n, (X, 3)))
-    abstract = abstract_arguments(step, choose_target("cpu"), {})
-    assert isinstance(abstract.args[0], jax.ShapeDtypeStruct)
-    assert abstract.args[1] == 3
+    args, kwargs = traced(StepSpec(lambda x, n: x * n, (X, 3))).abstract
+    assert isinstance(args[0], jax.ShapeDtypeStruct)
+    assert (args[1], kwargs) == (3, {})
+
+
+class Trainer:
+    @partial(jax.jit, static_argnums=0, donate_argnums=1)
+    def jitted(self, w: Any, x: Any) -> Any:
+        return w + x
+
+    def plain(self, w: Any, x: Any) -> Any:
+        return w + x
+
+
+def test_bound_methods() -> None:
+    expected = [("w", True, 0), ("x", False, 1)]
+    assert facts(StepSpec(Trainer().jitted, (X, X))) == expected
+    assert facts(StepSpec(Trainer().plain, (X, X), donate_argnums=(0,))) == expected
+
+
+@pytest.mark.parametrize(
+    ("fn", "sentence"),
+    [
+        ("a text", "the step is of type str, and no function"),
+        (None, "the step is None, and no function"),
+        (Trainer, "the step is the class Trainer, and no function"),
+        (jax.pmap(lambda x: x), "mapped over devices with jax.pmap"),
+        (jax.jit(lambda x: x).trace(X), "the step is of type Traced, and no function"),
+    ],
+)
+def test_what_is_no_step_gets_one_sentence(fn: Any, sentence: str) -> None:
+    with pytest.raises(MemprofError, match=sentence):
+        jit_step(StepSpec(fn, (X,)))
+
+
+def test_a_step_without_arrays_gets_one_sentence() -> None:
+    for spec in (StepSpec(lambda: 1.0, ()), StepSpec(lambda text: len(text), ("text",))):
+        with pytest.raises(WorkloadError, match="no array among its arguments"):
+            traced(spec)
+
+
+def test_an_option_for_an_argument_that_is_not_there() -> None:
+    with pytest.raises(MemprofError, match="donate_argnums names argument 7, but the step has 1 positional"):
+        jit_step(StepSpec(lambda x: x, (X,), donate_argnums=(7,)))
+    assert facts(StepSpec(lambda x, y: x + y, (X, X), donate_argnums=(-1,))) == [("x", False, 0), ("y", True, 1)]

@@ -16,8 +16,8 @@ from flax import linen as nn
 from flax import nnx
 from flax.training.train_state import TrainState
 
-from memprof.capture.arguments import abstract_arguments, argument_leaves
-from memprof.capture.jitting import jit_step
+from memprof.capture.arguments import argument_leaves, place_on
+from memprof.capture.jitting import jit_step, trace_step
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import choose_target
 from memprof.errors import MemprofError
@@ -30,10 +30,8 @@ WEIGHTS = {"a": {"w": jnp.ones((3, 5)), "b": jnp.ones(5)}, "c": {"w": jnp.ones((
 
 def roles(spec: StepSpec) -> tuple[dict[str, str], tuple[str, ...]]:
     """The role of each argument leaf by its path, and what is in doubt."""
-    step = jit_step(spec)
-    abstract = abstract_arguments(step, choose_target("cpu"), {})
-    traced = abstract.fn.trace(*abstract.args, **abstract.kwargs)
-    leaves, doubts = argument_leaves(step, traced, traced.lower(), spec.roles)
+    step = trace_step(jit_step(spec), place_on(choose_target("cpu"), {}))
+    leaves, doubts = argument_leaves(step, step.traced.lower(), spec.roles)
     return {leaf.path: leaf.role.value for leaf in leaves}, doubts
 
 

@@ -18,7 +18,7 @@ from memprof.analysis.categories import Category
 from memprof.reports.format import RenderOptions
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.web.fragment import comparison_fragment, html_fragment
-from memprof.reports.web.source_text import source_texts
+from memprof.reports.web.source_text import SourceText, source_texts
 from memprof.reports.web.text import escaped, script_json
 
 
@@ -123,11 +123,9 @@ def test_escaped_text_is_ascii_without_markup() -> None:
     assert escaped("<b a='\"'>&\u202e\x1b é") == "&lt;b a=&#x27;&quot;&#x27;&gt;&amp;\\u202e\\x1b &#233;"
 
 
-def test_the_lines_around_a_source_line_are_shown_where_the_file_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "model.py"
-    path.write_text("".join(f"line_{number} = {number}\n" for number in range(1, 10)))
-    source = f"{path}:5"
-    made = report([buffer((4,), "f32", Category.ACTIVATIONS, op="step/add", source=source)])
+def test_the_lines_around_a_source_line_are_shown_where_the_capture_holds_them() -> None:
+    made = report([buffer((4,), "f32", Category.ACTIVATIONS, op="step/add", source="model.py:5")])
+    made = replace(made, source_lines={"model.py": {number: f"line_{number} = {number}" for number in range(1, 10)}})
     shown = FORMAT.render_report(made, RenderOptions())
     hidden = FORMAT.render_report(made, RenderOptions(source=False))
     assert isinstance(shown, str)
@@ -137,10 +135,22 @@ def test_the_lines_around_a_source_line_are_shown_where_the_file_is_there(tmp_pa
     assert json.loads(_Page(hidden).data)["sources"] == {}
 
 
-def test_no_file_but_python_is_read(tmp_path: Path) -> None:
-    secret = tmp_path / "secret.txt"
+def test_no_file_is_opened_for_a_source_line(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.py"
     secret.write_text("secret\n")
-    assert source_texts([f"{secret}:1", f"{tmp_path}:1", "no/such/file.py:1", "model.py:x", "\0.py:1", "nothing"]) == {}
+    made = report([buffer((4,), "f32", Category.ACTIVATIONS, op="step/add", source=f"{secret}:1")])
+    page = FORMAT.render_report(made, RenderOptions())
+    assert isinstance(page, str)
+    assert json.loads(_Page(page).data)["sources"] == {}
+
+
+def test_the_text_around_a_line_ends_where_the_capture_holds_no_more() -> None:
+    lines = {"a.py": {1: "one", 2: "two", 4: "four", 5: "five", 6: "six"}}
+    found = source_texts(["a.py:1", "a.py:5", "a.py:3", "b.py:1", "a.py", "a.py:x", "nothing"], lines)
+    assert found == {
+        "a.py:1": SourceText(first_line=1, lines=("one", "two")),
+        "a.py:5": SourceText(first_line=4, lines=("four", "five", "six")),
+    }
 
 
 def test_a_fragment_for_a_notebook_has_no_script_and_brings_its_style() -> None:

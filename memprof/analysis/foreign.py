@@ -1,0 +1,121 @@
+r"""What comes from a file that somebody else may have written, or that a disk may have damaged.
+
+Captures and baselines are handed on between machines and people, so nothing in them is trusted. All of it passes
+through here once, where it is read: how much of it there is, which types and ranges it has, and what its text may do to
+a terminal. Whatever lies behind takes it as it is.
+
+    data = read_limited(open_regular(path), 1 << 20, path)
+    record = as_record(parse_json(data), Baseline)
+    label = clean("\x1b[31mred")                   # "\\x1b[31mred"
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+import msgspec
+
+from memprof.errors import MemprofError
+
+_Record = TypeVar("_Record")
+
+MAX_BYTES = 2**62  # sums of a few such amounts still fit what other programs read from our JSON
+_MAX_SECONDS = 1e12
+_MAX_QUOTED = 200
+_ZERO_WIDTH_JOINER = "\u200d"  # part of many emoji, and harmless
+
+# The types of the fields of records that are read from files. `Text` is a name or a sentence, `Words` may be longer.
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MAX_SECONDS)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Words = Annotated[str, msgspec.Meta(max_length=1 << 16)]
+Dimensions = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+
+
+class UnfitError(Exception):
+    """What was read does not have the form that it should have; the message says where."""
+
+
+def clean(text: str) -> str:
+    r"""`text` with everything escaped (`\x1b`) that would steer a terminal, hide text or turn its direction."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == _ZERO_WIDTH_JOINER else _escape(char) for char in text)
+
+
+def quote(text: object) -> str:
+    """What was read, for a message: clean, texts in quotes, and never longer than a line."""
+    shown = clean(str(text))
+    shown = shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}..."
+    return f"'{shown}'" if isinstance(text, str) else shown
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read, without waiting for one that never answers.
+
+    Raises:
+        MemprofError: it is a device, a pipe or the like.
+        OSError: it cannot be opened; a folder is an `IsADirectoryError`.
+    """
+    # Opening a pipe that nobody writes to waits for ever without O_NONBLOCK.
+    file = open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)), "rb")  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise MemprofError(f"{path} is no regular file but a device, a pipe or the like; give a file")
+    return file
+
+
+def parse_json(data: bytes) -> Any:
+    """A JSON text as plain values, every string of it clean.
+
+    Raises:
+        UnfitError: it is no JSON, or nested too deeply.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UnfitError(f"it is no JSON: {_first_line(error)}") from error
+    if isinstance(found, str):
+        return clean(found)
+    pending = [found]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            _clean_keys(value)
+        places = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for place, item in places:
+            if isinstance(item, (dict, list)):
+                pending.append(item)
+            elif isinstance(item, str) and not item.isprintable():
+                value[place] = clean(item)
+    return found
+
+
+def as_record(value: Any, kind: type[_Record]) -> _Record:
+    """Plain values as the record that they describe; keys that the record does not have are skipped.
+
+    Raises:
+        UnfitError: a field is missing, of another type, or out of its range.
+    """
+    try:
+        return msgspec.convert(value, kind, str_keys=True, builtin_types=(bytes,))
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnfitError(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return clean(str(error).partition("\n")[0])[:_MAX_QUOTED]
+
+
+def _clean_keys(value: dict[str, Any]) -> None:
+    for key in [key for key in value if not key.isprintable()]:
+        value[clean(key)] = value.pop(key)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")

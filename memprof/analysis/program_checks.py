@@ -1,0 +1,185 @@
+"""Whether a program and its buffer assignment hold together, asked once, so that what lies behind can rely on it.
+
+A capture can come from anywhere. Its program refers from place to place by number: operands, called computations,
+tuple elements, buffers, allocations. Each number is checked here against what there is; sizes and shapes against what
+can be. What the analysis itself finds out while it follows the program (a loop whose body has another shape, a heap
+trace that frees what is not live) it says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from memprof.analysis.foreign import MAX_BYTES
+from memprof.errors import InternalError
+
+if TYPE_CHECKING:
+    from memprof.analysis.program import Computation, Instruction, Program
+
+MAX_TEXT = 1 << 16  # the characters of a name: XLA joins those of operations that it merges
+_MAX_DIMENSIONS = 64
+
+# What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
+# them are followed to the data that they hold.
+_NUM_OPERANDS = {
+    "get-tuple-element": 1, "bitcast": 1, "optimization-barrier": 1, "add-dependency": 1, "domain": 1,
+    "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
+    "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1, "copy": 1,
+    "transpose": 1, "reshape": 1, "convert": 1, "broadcast": 1,
+}  # fmt: skip
+_OPERANDS_WITH_DATA = {
+    "dynamic-update-slice": (0, 1), "scatter": (0,), "copy": (0,), "transpose": (0,), "reshape": (0,), "convert": (0,),
+    "broadcast": (0,),
+}  # fmt: skip
+_NUM_CALLED = {"while": 2, "fusion": 1, "call": 1, "async-start": 1}
+# The element of the first operand, or of the result, that is taken out.
+_ELEMENT_OF_OPERAND = {"copy-done": 0, "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1}
+_ELEMENT_OF_RESULT = {"copy-start": 1, "async-start": 1}
+
+
+def check_program(program: Program) -> None:
+    """Check a decoded program.
+
+    Raises:
+        InternalError: it does not hold together; the message says where.
+    """
+    owner = [-1] * len(program.instructions)
+    for number, computation in enumerate(program.computations):
+        for index in computation.instructions:
+            _require(owner[index] == -1, f"{computation.name} runs an instruction that another computation runs, too")
+            owner[index] = number
+    _require(-1 not in owner, "its schedule leaves instructions out")
+    for number, computation in enumerate(program.computations):
+        _check_computation(program, computation, number, owner)
+    _check_calls(program)
+
+
+def check_shape(element_bytes: int, dimensions: Sequence[int]) -> None:
+    """Check the dimensions of one array.
+
+    Raises:
+        InternalError: there are too many, or an array of that shape cannot be.
+    """
+    if dimensions:
+        possible = len(dimensions) <= _MAX_DIMENSIONS and min(dimensions) >= 0
+        _require(possible and prod(dimensions) * element_bytes <= MAX_BYTES, "it has an array of an impossible shape")
+
+
+def check_unique(what: str, ids: Sequence[int]) -> None:
+    """Check that numbers by which things are referred to are all different.
+
+    Raises:
+        InternalError: two are the same.
+    """
+    _require(len(set(ids)) == len(ids), f"two of its {what} have the same number")
+
+
+def check_assignment(assignment: Any, program: Program) -> None:
+    """Check `proto.buffer_assignment`: where the values of a program lie.
+
+    Raises:
+        InternalError: it does not hold together; the message says where.
+    """
+    check_unique("logical buffers", [buffer.id for buffer in assignment.logical_buffers])
+    parameters = {program.instructions[index].parameter_number for index in program.entry.parameters}
+    placed: dict[int, int] = {}
+    for allocation in assignment.buffer_allocations:
+        name, size_bytes = f"allocation {allocation.index}", allocation.size
+        _require(0 <= size_bytes <= MAX_BYTES, f"{name} has an impossible size")
+        known = not allocation.is_entry_computation_parameter or allocation.parameter_number in parameters
+        _require(known, f"{name} is for a parameter that the program does not have")
+        for assigned in allocation.assigned:
+            fits = assigned.offset >= 0 and assigned.size >= 0 and assigned.offset + assigned.size <= size_bytes
+            _require(fits, f"{name} holds a buffer that is larger than it")
+            _require(assigned.logical_buffer_id not in placed, "one of its logical buffers lies in two places")
+            placed[assigned.logical_buffer_id] = assigned.size
+    for buffer in assignment.logical_buffers:
+        if buffer.id in placed:
+            _check_buffer(buffer, placed.pop(buffer.id), program)
+    _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
+
+
+def _check_buffer(buffer: Any, placed_bytes: int, program: Program) -> None:
+    # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
+    _require(buffer.size == placed_bytes, f"logical buffer {buffer.id} has another size than its place")
+    index = program.instruction_by_id.get(buffer.defined_at.instruction_id)
+    _require(index is not None, f"logical buffer {buffer.id} is of an instruction that the program does not have")
+    assert index is not None
+    place = tuple(buffer.defined_at.shape_index)
+    leaves = program.instructions[index].shape.leaves
+    if not place:
+        return
+    exists = any(leaf.shape_index[: len(place)] == place for leaf in leaves)
+    _require(exists, f"logical buffer {buffer.id} is of an element that its instruction does not have")
+
+
+def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:
+    name, instructions = computation.name, program.instructions
+    _require(owner[computation.root] == number, f"the root of {name} is not in it")
+    numbers = [instructions[index].parameter_number for index in computation.parameters]
+    _require(numbers == list(range(len(numbers))), f"the parameters of {name} are not numbered from 0 on")
+    seen = set()
+    for index in computation.instructions:
+        instruction = instructions[index]
+        for operand in instruction.operands:
+            _require(operand in seen, f"{instruction.name} uses what its computation has not made before it")
+        seen.add(index)
+        if instruction.opcode in _CHECKED:
+            _check_instruction(instruction, [instructions[operand] for operand in instruction.operands])
+
+
+def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]) -> None:
+    opcode = instruction.opcode
+    name = f"{instruction.name} ({opcode})"
+    _require(len(operands) >= _NUM_OPERANDS.get(opcode, 0), f"{name} lacks an operand")
+    num_called = len(operands) - 1 if opcode == "conditional" else _NUM_CALLED.get(opcode, len(instruction.called))
+    _require(len(instruction.called) == num_called, f"{name} calls another number of computations than it should")
+    for number in _OPERANDS_WITH_DATA.get(opcode, ()):
+        has_data = bool(operands[number].shape.leaves and instruction.shape.leaves)
+        _require(has_data, f"{name} has an operand or a result without data")
+    if opcode == "get-tuple-element":
+        _check_element(operands[0], instruction.tuple_index, name)
+    elif opcode in _ELEMENT_OF_OPERAND:
+        _check_element(operands[0], _ELEMENT_OF_OPERAND[opcode], name)
+    elif opcode in _ELEMENT_OF_RESULT:
+        _check_element(instruction, _ELEMENT_OF_RESULT[opcode], name)
+
+
+_CHECKED = frozenset({*_NUM_OPERANDS, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
+
+
+def _check_element(instruction: Instruction, element: int, name: str) -> None:
+    starts = instruction.shape.child_starts
+    _require(starts is not None and 0 <= element < len(starts) - 1, f"{name} is about an element that is not there")
+
+
+def _check_calls(program: Program) -> None:
+    """No computation may call itself, however many calls lie between."""
+    called = [
+        [inner for index in computation.instructions for inner in program.instructions[index].called]
+        for computation in program.computations
+    ]
+    done: set[int] = set()
+    for start in range(len(called)):
+        if start in done:
+            continue
+        open_calls: list[tuple[int, Iterator[int]]] = [(start, iter(called[start]))]
+        path = {start}
+        while open_calls:
+            caller, rest = open_calls[-1]
+            inner = next((each for each in rest if each not in done), None)
+            if inner is None:
+                open_calls.pop()
+                path.discard(caller)
+                done.add(caller)
+                continue
+            _require(inner not in path, f"{program.computations[inner].name} calls itself")
+            path.add(inner)
+            open_calls.append((inner, iter(called[inner])))
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise InternalError(f"the compiled program does not hold together: {otherwise}")

@@ -1,0 +1,223 @@
+"""Which options go with which subject, format and other options: what would be ignored is refused, in every command.
+
+An option that is given and then not used is a mistake that nobody sees: a gate that compiled nothing, a report that was
+not cut to the width asked for. `ROWS` is the table, and `verb.py` looks every command up in it before its work starts.
+What is not in the table is honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memprof.reports.formats.json import FORMAT as JSON
+from memprof.reports.registry import formats
+from memprof.workloads.user.reference import is_reference
+
+AUTO = "auto"  # the techniques that `fit` is to find
+CAPTURE_SUFFIX = ".memprof"
+XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
+
+_TERMINAL = "terminal"
+_COMPILED = ("arguments", "preset", "overrides", "technique", "role", "target", "timeout")
+_VIEWS = ("by", "depth", "top", "sort")
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Options that have no effect in a command where a condition holds.
+
+    Attributes:
+        commands: in which they are refused; empty: in all that have such options.
+        where: from the values of all parameters of a command to whether the condition holds.
+        options: names of parameters.
+        why: the end of the message that begins with the option.
+    """
+
+    commands: tuple[str, ...] = ()
+    where: Callable[[Values], bool]
+    options: tuple[str, ...]
+    why: str
+
+
+def is_capture(text: str) -> bool:
+    """Whether the subject of a command is a saved capture, and no workload."""
+    return text.endswith(CAPTURE_SUFFIX)
+
+
+def _of_capture(values: Values) -> bool:
+    return is_capture(values["what"])
+
+
+def _of_captures(values: Values) -> bool:
+    return all(map(is_capture, values["what"]))
+
+
+def _is_auto(values: Values) -> bool:
+    return "+".join(values["technique"]) == AUTO
+
+
+def _format(values: Values) -> str:
+    return str(values.get("format", _TERMINAL))
+
+
+def _is_data(values: Values) -> bool:
+    """Whether the format gives facts and no document: such a format is always whole."""
+    return any(each.name == _format(values) and each.lower is None and each.name != "html" for each in formats()) or (
+        _format(values) == JSON.name
+    )
+
+
+def _is_picture(values: Values) -> bool:
+    return any(each.name == _format(values) and each.is_picture for each in formats())
+
+
+def _by(values: Values) -> str | None:
+    by = values.get("by")
+    return None if by is None else by.value
+
+
+ROWS = (
+    Row(
+        commands=("compare",),
+        where=_of_captures,
+        options=(*_COMPILED, "steps", "jobs", "output", "save", "resume"),
+        why="is for rows that are compiled; captures are compared as they are",
+    ),
+    Row(
+        commands=("check",),
+        where=_of_capture,
+        options=_COMPILED,
+        why="is for a step that is compiled; a capture is checked as it is",
+    ),
+    Row(
+        commands=("check",),
+        where=lambda values: values["update"],
+        options=("maximum", "fits", "fail_on", "require_effect", "format", "top", "width"),
+        why="checks, and --update writes a baseline without checking",
+    ),
+    Row(
+        commands=("check",),
+        where=lambda values: not values["update"],
+        options=("force",),
+        why="is for --update, which it lets replace a file that is no baseline",
+    ),
+    Row(
+        commands=("fit",),
+        where=_is_auto,
+        options=("vary", "multiple_of"),
+        why="looks for the largest value that fits with given techniques, and auto for the techniques with which given"
+        " values fit",
+    ),
+    Row(
+        commands=("fit",),
+        where=lambda values: not _is_auto(values),
+        options=("steps", "jobs"),
+        why="is for --techniques auto",
+    ),
+    Row(
+        commands=("check",),
+        where=lambda values: not (values["technique"] or _of_capture(values) or is_reference(values["what"])),
+        options=("require_effect",),
+        why="looks for techniques in the program: name them with -t, or",
+    ),
+    Row(
+        commands=("compare", "fit"),
+        where=lambda values: not values["save"],
+        options=("output", "resume"),
+        why="is for captures that are written, and --no-save writes none",
+    ),
+    Row(
+        commands=("compare", "fit"),
+        where=lambda values: bool(values["steps"]),
+        options=("resume",),
+        why="is for compiles; steps are measured anew each time",
+    ),
+    Row(
+        commands=("run",),
+        where=lambda values: not values["save"],
+        options=("output", "force"),
+        why="is for a capture that is written, and --no-save writes none",
+    ),
+    Row(
+        where=lambda values: "output" in values and values["output"] is None,
+        options=("force",),
+        why="overwrites the file given with -o, and there is none",
+    ),
+    Row(
+        commands=("run",),
+        where=lambda values: not values["advise"],
+        options=("verify",),
+        why="puts advice to the test: give --advise too",
+    ),
+    Row(
+        commands=("show",),
+        where=lambda values: _format(values) == XPROF,
+        options=("diff", "force", "source", "width", *_VIEWS),
+        why="is for reports; --format xprof writes the compiled program, whole, under a name of its own",
+    ),
+    Row(
+        where=_is_data,
+        options=_VIEWS,
+        why="is for formats that people read; {format} always has everything, in one order",
+    ),
+    Row(
+        where=_is_picture,
+        options=("by", "depth", "top"),
+        why="is for tables; {format} shows the main charts alone",
+    ),
+    Row(
+        where=lambda values: _format(values) not in (_TERMINAL, XPROF),
+        options=("width",),
+        why="is for --format terminal; {format} has no columns of characters",
+    ),
+    Row(
+        where=lambda values: _format(values) != "html",
+        options=("source",),
+        why="is for --format html, the one that shows the text around source lines",
+    ),
+    Row(
+        commands=("run",),
+        where=lambda values: _is_picture(values) or (_is_data(values) and _format(values) != JSON.name),
+        options=("advise",),
+        why="needs a format with room for sentences; {format} has none",
+    ),
+    Row(
+        commands=("show",),
+        where=lambda values: _by(values) not in (None, "module"),
+        options=("depth",),
+        why="is for the tree of modules, which --by {by} does not show",
+    ),
+    Row(
+        commands=("compare",),
+        where=lambda values: _by(values) != "module" and (_by(values) is not None or _format(values) != "html"),
+        options=("depth",),
+        why="is for the tree of modules: give --by module too",
+    ),
+    Row(
+        commands=("show",),
+        where=lambda values: _by(values) == "category",
+        options=("top",),
+        why="cuts long lists, and --by category is always whole",
+    ),
+)  # fmt: skip
+
+
+def refusal(command: str, values: Values, given: Mapping[str, str]) -> str | None:
+    """The sentence for the first option that would have no effect; None where all that was given is used.
+
+    Args:
+        values: of all parameters, by their names.
+        given: the parameters that stand on the command line, and how they are written there.
+    """
+    for row in ROWS:
+        if row.commands and command not in row.commands:
+            continue
+        refused = [name for name in row.options if name in given]
+        if refused and row.where(values):
+            why = row.why.format(format=_format(values), by=_by(values))
+            return f"{given[refused[0]]} {why}; leave it out"
+    return None
