@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from flax import nnx
 from flax.training.train_state import TrainState
 
 from memprof.capture.step import StepSpec
@@ -654,6 +655,100 @@ def prediction_with_statistics_of_the_features() -> Case:
 @case
 def prediction_from_one_argument() -> Case:
     return lambda inputs: predict(inputs[0], inputs[1]), ((WEIGHTS, X),), {"inputs[0]": P, "inputs[1]": B}
+
+
+@case
+def an_example_without_a_batch_axis() -> Case:
+    def step(weights: Any, x: Any, y: Any) -> Any:
+        return sgd(weights, jax.grad(loss_of)(weights, x, y))
+
+    return step, (WEIGHTS, X[0], Y[0]), {"weights": P, "x": B, "y": B}
+
+
+@case
+def a_scalar_among_parameters_and_a_data_set_read_by_rows() -> Case:
+    weights = {**WEIGHTS, "scale": jnp.float32(1)}
+
+    def step(weights: Any, data: Any, rows: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            return loss_of(weights, data["x"][rows] * weights["scale"], data["y"][rows])
+
+        return sgd(weights, jax.grad(loss)(weights))
+
+    args = (weights, {"x": jnp.ones((50, 3)), "y": jnp.ones((50, 1))}, jnp.zeros(4, int))
+    return step, args, {"weights": P, "data": B, "rows": B}
+
+
+@case
+def a_quantized_base_under_adapters() -> Case:
+    base = {"q": jnp.ones((3, 5), jnp.int8), "scale": jnp.ones(5), "out": jnp.ones((5, 1))}
+    lora = {"a": jnp.ones((3, 2)), "b": jnp.ones((2, 5))}
+
+    def step(base: Any, lora: Any, x: Any, y: Any) -> Any:
+        def loss(lora: Any) -> Any:
+            hidden = x @ (base["q"].astype(jnp.float32) * base["scale"]) + x @ lora["a"] @ lora["b"]
+            return jnp.mean((jnp.tanh(hidden) @ base["out"] - y) ** 2)
+
+        return sgd(lora, jax.grad(loss)(lora))
+
+    return step, (base, lora, X, Y), {"base": P, "lora": P, "x": B, "y": B}
+
+
+@case
+def running_statistics_in_the_state_of_an_agent() -> Case:
+    def step(state: Any, batch: Any) -> Any:
+        norm = state["norm"]
+        x = (batch["x"] - norm["mean"]) / norm["deviation"]
+        updates, opt = ADAM.update(jax.grad(loss_of)(state["params"], x, batch["y"]), state["opt"])
+        new = {"mean": 0.9 * norm["mean"] + 0.1 * batch["x"].mean(0), "deviation": norm["deviation"]}
+        return {"params": optax.apply_updates(state["params"], updates), "opt": opt, "norm": new}
+
+    state = {"params": WEIGHTS, "opt": MOMENTS, "norm": {"mean": jnp.ones(3), "deviation": jnp.ones(3)}}
+    expected = {"state['params']": P, "state['opt']": OPT, "state['norm']": S, "batch": B}
+    return step, (state, {"x": X, "y": Y}), expected
+
+
+@case
+def minibatches_of_a_rollout_in_random_order() -> Case:
+    def step(weights: Any, state: Any, rollout: Any, key: Any) -> Any:
+        def epoch(carry: Any, key: Any) -> Any:
+            order = jax.random.permutation(key, 8)
+
+            def part(leaf: Any) -> Any:
+                return leaf.reshape((8, *leaf.shape[2:]))[order].reshape((2, 4, *leaf.shape[2:]))
+
+            def once(carry: Any, part: Any) -> Any:
+                grads = jax.grad(lambda w: jnp.mean((predict(w, part["x"])[:, 0] - part["y"]) ** 2))(carry[0])
+                updates, state = ADAM.update(grads, carry[1])
+                return (optax.apply_updates(carry[0], updates), state), None
+
+            return jax.lax.scan(once, carry, jax.tree.map(part, rollout))
+
+        return jax.lax.scan(epoch, (weights, state), jax.random.split(key, 3))[0]
+
+    rollout = {"x": jnp.ones((2, 4, 3)), "y": jnp.ones((2, 4))}
+    return step, (WEIGHTS, MOMENTS, rollout, KEY), {"weights": P, "state": OPT, "rollout": B, "key": S}
+
+
+@case
+def an_average_of_an_nnx_module() -> Case:
+    def step(model: Any, average: Any, optimizer: Any, x: Any, y: Any) -> None:
+        optimizer.update(model, nnx.grad(lambda model: jnp.mean((model(x) - y) ** 2))(model))
+        nnx.update(average, mixed(nnx.state(average, nnx.Param), nnx.state(model, nnx.Param)))
+
+    model, average = nnx.Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, ADAM, wrt=nnx.Param)
+    expected = {"model": P, "average": S, "optimizer.opt_state": OPT, "x": B, "y": B}
+    return step, (model, average, optimizer, X, Y), expected
+
+
+def test_the_two_of_a_lone_product_cannot_be_told() -> None:
+    found, (doubt,) = roles(StepSpec(lambda w, x: x @ w, (WEIGHTS["a"]["w"], X)))
+    assert found == {"w": S, "x": S}
+    assert doubt.startswith("What w, x (108 bytes) is for could not be told")  # 3*5*4 + 4*3*4
+    assert roles(StepSpec(lambda w, x: x @ w, (WEIGHTS["a"]["w"], X), roles={"w": "params"})) == (
+        {"w": P, "x": B}, ()
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
