@@ -184,7 +184,7 @@ def _result(found: list[Row], not_compiled: list[str]) -> dict[str, object]:
     return {
         "command": " ".join(["python -m benchmarks.plan_identity", *sys.argv[1:]]).split(" -o ")[0],
         "date": date.today().isoformat(),
-        "toolchain": asdict(toolchain(xla_adapter.cuda_plugin_version())),
+        "toolchain": asdict(toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings())),
         "machine": {"architecture": platform.machine(), "system": sys.platform},
         "ours": dict(WITHOUT_AUTOTUNING),
         "as_xla_does": AS_XLA_DOES,

@@ -50,7 +50,11 @@ class TargetInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """The versions that made a capture, and the XLA flags that were set. None: not installed."""
+    """The versions that made a capture (None: not installed), and what was set that changes the program.
+
+    Attributes:
+        jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
+    """
 
     memprof: Text
     python: Text
@@ -60,6 +64,12 @@ class Toolchain:
     flax: Text | None
     optax: Text | None
     xla_flags: Words
+    jax_settings: Mapping[Text, Words] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The same as texts: `jax_enable_x64=True`."""
+        return tuple(f"{name}={value}" for name, value in self.jax_settings.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,7 @@ def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:
             "flax": row.toolchain.flax or "none",
             "optax": row.toolchain.optax or "none",
             "XLA_FLAGS": row.toolchain.xla_flags or "none",
+            "settings of JAX": " ".join(row.toolchain.settings) or "none",
         }
         for what, value in facts.items():
             seen.setdefault(what, set()).add(value)

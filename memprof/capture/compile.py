@@ -87,7 +87,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         techniques=spec.techniques,
         config=spec.config,
         target=target.info,
-        toolchain=toolchain(xla_adapter.cuda_plugin_version()),
+        toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
         compiler=totals,
         arguments=arguments,
         doubts=doubts,

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import sysconfig
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from memprof.analysis.capture import CodeFolders, Toolchain
 from memprof.version import __version__
 
 
-def toolchain(cuda_plugin: str | None) -> Toolchain:
+def toolchain(cuda_plugin: str | None, jax_settings: Mapping[str, str]) -> Toolchain:
     """Look the versions up in the installed packages; imports none of them."""
     return Toolchain(
         memprof=__version__,
@@ -24,6 +25,7 @@ def toolchain(cuda_plugin: str | None) -> Toolchain:
         flax=installed_version("flax"),
         optax=installed_version("optax"),
         xla_flags=os.environ.get("XLA_FLAGS", ""),
+        jax_settings=jax_settings,
     )
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,36 @@ def dump_options(folder: Path) -> dict[str, str | bool | int]:
         "xla_dump_disable_metadata": False,
         **dict.fromkeys(_OTHER_DUMPS, False),
     }
+
+
+# JAX's settings that change the programs that it makes, as they come (jax 0.10.2 to 0.12).
+_PROGRAM_SETTINGS = {
+    "jax_debug_infs": False,
+    "jax_debug_nans": False,
+    "jax_default_matmul_precision": None,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+    "jax_enable_custom_prng": False,
+    "jax_enable_x64": False,
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_memory_fitting_effort": 0.0,
+    "jax_memory_fitting_level": "O2",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_optimization_level": "UNKNOWN",
+    "jax_softmax_custom_jvp": False,
+    "jax_threefry_partitionable": True,
+    "jax_use_direct_linearize": True,
+    "jax_use_shardy_partitioner": True,
+    "jax_use_simplified_jaxpr_constants": False,
+}
+
+
+def changed_settings() -> dict[str, str]:
+    """The settings of JAX that change programs and are not as they come; this JAX may have a part of them only."""
+    values = {name: getattr(jax.config, name, usual) for name, usual in _PROGRAM_SETTINGS.items()}
+    plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    return {name: str(value) for name, value in plain.items() if value != _PROGRAM_SETTINGS[name]}
 
 
 @contextmanager

@@ -259,6 +259,7 @@ def _origin(report: Report) -> dict[str, Json]:
             "flax": tools.flax,
             "optax": tools.optax,
             "xla_flags": tools.xla_flags,
+            "jax_settings": dict(tools.jax_settings),
         },
     }
 

@@ -62,6 +62,7 @@ def baseline_of(report: Report) -> Baseline:
             "jax": tools.jax,
             "jaxlib": tools.jaxlib,
             "XLA_FLAGS": tools.xla_flags or "none",
+            "settings of JAX": " ".join(tools.settings) or "none",
             "memprof": tools.memprof,
         },
         footprint_bytes=report.footprint_bytes,

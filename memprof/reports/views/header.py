@@ -30,6 +30,7 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="target", values=(*target_values(report.target), report.target.reason)),
         Fact(label="toolchain", values=toolchain_values(report.toolchain)),
         Fact(label="xla flags", values=tuple(report.toolchain.xla_flags.split())),
+        Fact(label="jax settings", values=report.toolchain.settings),
         Fact(label="took", values=_took(report)),
     ]
     return Facts(facts=tuple(fact for fact in facts if fact.values))

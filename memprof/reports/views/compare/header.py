@@ -35,6 +35,7 @@ def setup_facts(rows: Sequence[ComparedRow]) -> Facts:
         *_facts("target", rows, lambda report: target_values(report.target)),
         *_facts("toolchain", rows, lambda report: toolchain_values(report.toolchain)),
         *_facts("xla flags", rows, lambda report: tuple(report.toolchain.xla_flags.split())),
+        *_facts("jax settings", rows, lambda report: report.toolchain.settings),
         Fact(label="differs", values=_config(rows)[1]),
     ]
     return Facts(facts=tuple(fact for fact in facts if fact.values))
