@@ -8,12 +8,12 @@ from hlo_nodes import f32
 
 from memprof.analysis.capture import CodeFolders
 from memprof.analysis.program import decode_program
-from memprof.analysis.sources import SourceLines, Sources
+from memprof.analysis.sources import SourcePlace, Sources
 
 _SITE = "/venv/lib/python3.12/site-packages"
 
 
-def _lines(*files: str, folders: CodeFolders | None = None) -> SourceLines:
+def _lines(*files: str, folders: CodeFolders | None = None) -> SourcePlace:
     """The lines for a stack through `files`, outermost first; the frame of the n-th file is at line n."""
     step = Step()
     frame = 0
@@ -62,7 +62,7 @@ def test_the_innermost_line_of_the_user(files: list[str], line: str) -> None:
 
 
 def test_a_file_that_only_looks_like_a_library_is_the_users() -> None:
-    assert _lines("/home/me/jax/model.py", f"{_SITE}/jaxtools/layers.py") == SourceLines(
+    assert _lines("/home/me/jax/model.py", f"{_SITE}/jaxtools/layers.py") == SourcePlace(
         "/home/me/jax/model.py:1", "jaxtools/layers.py:2"
     )
 
