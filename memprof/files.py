@@ -90,7 +90,7 @@ def check_writable(path: Path, *, overwrite: bool) -> None:
         raise _exists_already(path)
     if mode is not None and not stat.S_ISREG(mode):
         raise MemprofError(f"{path} is no regular file, and is not replaced; choose another name with -o")
-    parent = Path(os.path.realpath(path)).parent if overwrite else path.parent
+    parent = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if not parent.is_dir():
         raise MemprofError(f"the folder {parent} does not exist; create it, or choose another with -o")
     if not os.access(parent, os.W_OK):

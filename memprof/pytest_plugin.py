@@ -114,8 +114,8 @@ def _check(step: StepSpec, keywords: Mapping[str, Any], config: pytest.Config, n
         pytest.fail(f"memprof knows no limit '{unknown[0]}': choose from {', '.join(_OPTIONS)}", pytrace=False)
     fail_on = keywords.get("fail_on", ())
     against = keywords.get("against")
-    for name in _OPTIONS:
-        _check_kind(name, keywords.get(name, ()))
+    for name, value in keywords.items():
+        _check_kind(name, value)
     try:
         limits = limits_of(
             maximum=keywords.get("max"),
@@ -140,7 +140,7 @@ def _check_kind(name: str, value: object) -> None:
     """Fails the test where a limit is no text."""
     is_one = value is None or isinstance(value, str) or (isinstance(value, Path) and name in ("against", "target"))
     is_several = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-    if not is_one and not (is_several and (name == "fail_on" or not value)):
+    if not is_one and not (is_several and name == "fail_on"):
         pytest.fail(
             f"memprof: {name} is {value!r:.80}, but a text was expected, for example max='2 GiB'", pytrace=False
         )

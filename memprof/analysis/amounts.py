@@ -13,14 +13,15 @@ _UNITS = {
     **{f"{letter}B": 1000**power for power, letter in enumerate("KMGTP", start=1)},
 }
 _UNITS_BY_LOWER_CASE = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
-_NUMBER = r"(\d+(?:\.\d+)?)"
+_NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)"
+_MOST_BYTES = 1024**6
 
 
 def parse_bytes(text: str) -> int:
     """The bytes that a text means, rounded down: `40GiB`, `1.5 TiB`, `80GB` (decimal), `1024B`.
 
     Raises:
-        MemprofError: it is no amount above zero with a unit.
+        MemprofError: it is no amount above zero with a unit, or more than any device has.
     """
     match = re.fullmatch(rf"{_NUMBER}\s*([A-Za-z]+)", text.strip())
     unit_bytes = _UNITS_BY_LOWER_CASE.get(match.group(2).lower()) if match else None
@@ -32,6 +33,10 @@ def parse_bytes(text: str) -> int:
     size_bytes = int(Fraction(match.group(1)) * unit_bytes)
     if not size_bytes:
         raise MemprofError(f"'{text}' is no memory at all; write an amount above zero, for example 40GiB")
+    if size_bytes > _MOST_BYTES:
+        raise MemprofError(
+            f"'{text}' is more than any device has; write an amount of at most {_MOST_BYTES // 1024**5} PiB"
+        )
     return size_bytes
 
 

@@ -48,7 +48,7 @@ def main() -> NoReturn:
 def _run() -> int:
     try:
         _check_working_folder()
-        ended = app(standalone_mode=False)
+        ended = app(standalone_mode=False, prog_name="memprof")
     except SystemExit as ended_early:
         return ended_early.code if isinstance(ended_early.code, int) else ExitCode.FINE
     except _Signalled as signalled:

@@ -122,7 +122,7 @@ ROWS = (
         commands=("check",),
         where=lambda values: not (values["technique"] or _of_capture(values) or is_reference(values["what"])),
         options=("require_effect",),
-        why="looks for techniques in the program: name them with -t, or",
+        why="looks for techniques in the program, and none is named with -t",
     ),
     Row(
         commands=("compare", "fit"),

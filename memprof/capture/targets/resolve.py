@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def deviceless_target(name: str) -> DevicelessTarget | None:
     if name in gpus():
         return _of_gpu(gpus()[name])
     path = Path(name)
-    if path.is_file():
+    if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
         return _of_file(path)
     known = [*gpus(), LOCAL, CPU]
     close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)

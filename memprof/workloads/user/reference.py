@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def parse(text: str) -> Reference:
             raise MemprofError(f"'{text}' is neither path/to/file.py:NAME nor package.module:NAME")
         return Reference(module=place, path=None, name=name)
     path = Path(place)
-    if not path.is_file():
+    if not os.path.isfile(place):  # of a name that is too long, `Path` raises an error
         raise MemprofError(f"there is no file {place}; give the path of the Python file that defines {name}")
     return Reference(module=path.stem, path=path.resolve(), name=name)
 

@@ -78,6 +78,7 @@ def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
         end=8,  # the last event of the trace stands at dx
         offset=0,
         held=(0, 7),  # see test_the_timeline_tells_what_comes_and_goes
+        family=2,  # after that of t, which is larger
     )
     assert (buffers[0].start, buffers[0].end, buffers[0].offset) == (5, 7, 16)
     assert (buffers[1].start, buffers[1].end, buffers[1].offset) == (0, 11, None)

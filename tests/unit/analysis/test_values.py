@@ -45,6 +45,7 @@ def test_a_value_carries_the_facts_of_its_instruction() -> None:
         computed_in=Phase.FORWARD,
         origin=Origin.BATCH | Origin.FORWARD,
         use=Use.BACKWARD,
+        group=5,
     )
 
 

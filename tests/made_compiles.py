@@ -1,0 +1,137 @@
+"""The command line in this process, with captures by hand where children would compile: what it asks for is kept."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hlo import Step
+from hlo_nodes import f32
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Role
+from memprof.capture import launch, parallel, xprof_log
+from memprof.capture.capture_file import read_capture
+from memprof.errors import MemprofError
+from memprof.profiler_cli import fit as fit_verb
+from memprof.profiler_cli import main, trace
+from memprof.workloads import fit, fit_techniques, side_by_side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended, and all that can be seen of it."""
+
+    code: int
+    stdout: str
+    stderr: str
+    asked: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@cache
+def made_capture(*, batch_size: int = 32, num_layers: int = 6, techniques: tuple[str, ...] = ()) -> Capture:
+    """Of a step whose activations grow with the batch, in modules that lie in one another."""
+    step = Step()
+    params = [
+        step.argument(f"params['block_{n // 2}']['part_{n % 2}']['w']", Role.PARAMS, f32(8, 8 + n))
+        for n in range(num_layers)
+    ]
+    x = step.argument("batch['x']", Role.BATCH, f32(batch_size, 8))
+    step.argument("opt_state.mu", Role.OPTIMIZER_STATE, f32(64))
+    last = x
+    for number, each in enumerate(params):
+        frame = step.frame("/model.py", 10 + number)
+        name = f"jit(step)/jvp(Net)/block_{number // 2}/part_{number % 2}/op"
+        last = step.op(f"h{number}", "dot", f32(batch_size, 8 + number), [last, each], name, frame=frame)
+    step.result(
+        *(step.op(f"new_{n}", "subtract", f32(8, 8 + n), [each], "jit(step)/op") for n, each in enumerate(params))
+    )
+    label = " ".join(["mlp", "+".join(techniques)]).strip()
+    config = {"preset": "tiny", "batch_size": batch_size, "hidden_size": 32}
+    return replace(step.capture(), label=label, workload="mlp", techniques=techniques, config=config)
+
+
+class Commands:
+    """Runs commands in an empty folder. Nothing is compiled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        self._asked: list[str] = []
+        monkeypatch.chdir(folder)
+        for module in (launch, parallel, fit):
+            monkeypatch.setattr(module, "compile_in_child", self._compile)
+        monkeypatch.setattr(launch, "trace_in_child", self._trace)
+        monkeypatch.setattr(fit_techniques, "recomputed_in_child", lambda builder, variants, **_: [0] * len(variants))
+        monkeypatch.setattr(trace, "check_can_view", lambda: None)
+        monkeypatch.setattr(trace, "view", lambda folder: self._asked.append("view"))
+        for module in (side_by_side, fit_techniques):
+            monkeypatch.setattr(module, "compile_all", self._compile_all)
+        for module in (fit_verb, trace):
+            assert module  # imported, so that the names above are those that the commands use
+
+    def __call__(self, *arguments: str, keeps_files: bool = False) -> Ended:
+        """Run one to its end, and then put the folder back as it was, unless it is to be kept."""
+        before = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        self._asked.clear()
+        self._monkeypatch.setattr(sys, "argv", ["memprof", *arguments])
+        code = main._run()
+        printed = self._capsys.readouterr()
+        ended = Ended(
+            code=code,
+            stdout=_without_times(printed.out),
+            stderr=_without_times(printed.err),
+            asked=tuple(self._asked),
+            files={
+                str(path.relative_to(self.folder)): _content(path)
+                for path in sorted(self.folder.rglob("*"))
+                if path.is_file()
+            },
+        )
+        if not keeps_files:
+            for path in self.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path, content in before.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return ended
+
+    def _compile(self, builder: str, arguments: Mapping[str, Any], **others: Any) -> Capture:
+        wanted = {name: others.get(name) for name in ("target", "num_steps", "timeout_seconds")}
+        self._asked.append(f"{builder} {dict(arguments)} {wanted}")
+        techniques = "+".join(arguments["techniques"])
+        fields = dict(text.split("=") for text in arguments["overrides"])
+        batch_size = int(fields.get("batch_size", 32)) * int(fields.get("hidden_size", 32)) // 32
+        return made_capture(
+            batch_size=batch_size // {"": 1, "baseline": 1, "bf16": 2}.get(techniques, 4),
+            techniques=tuple(techniques.split("+")) if techniques else (),
+        )
+
+    def _trace(self, builder: str, arguments: Mapping[str, Any], **others: Any) -> tuple[Capture, Path]:
+        capture = self._compile(builder, arguments, **others)
+        name = others["session_name"](capture)
+        return capture, xprof_log.write_compiled_session(capture, others["log_folder"], name=name)
+
+    def _compile_all(self, tasks: Any, *, num_jobs: int, progress: Callable[[str, str], None]) -> Any:
+        self._asked.append(f"{num_jobs} at a time")
+        return parallel.compile_all(tasks, num_jobs=num_jobs, progress=progress)
+
+
+def _content(path: Path) -> str:
+    try:
+        return str(replace(read_capture(path), hlo_proto=b""))  # a zip also holds the time
+    except MemprofError:
+        return _without_times(path.read_bytes().decode(errors="replace"))
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"[\d.,]+ ?(m?s|min|h)\b|\"\w*seconds\": [\d.e-]+", "TIME", text)

@@ -1,0 +1,191 @@
+"""Every option of every command is honoured or refused, whatever it is given with.
+
+`REFUSED` says which options are refused of which subject. All others must be honoured: with them, something that can be
+seen is another: what is asked of the compiler, what is printed, or what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from made_compiles import Commands, made_capture
+
+from memprof.capture.capture_file import write_capture
+from memprof.profiler_cli.app import app
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+STEP = "train.py:step_spec"
+
+# By command and subject, the arguments to start from, and the options that are refused; `data` of formats for programs.
+_VIEW = {"by", "depth", "top", "sort"}
+_COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout"}
+REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
+    ("run", "workload"): (["run", "mlp"], {"arguments", "role"}),
+    ("run", "step"): (["run", STEP], {"preset"}),
+    ("run", "csv"): (
+        ["run", "mlp", "--format", "csv"],
+        {"arguments", "role", "width", "advise", "verify", *_VIEW},
+    ),
+    ("run", "unsaved"): (["run", "mlp", "--no-save"], {"arguments", "role", "source", "output", "force"}),
+    ("trace", "workload"): (["trace", "mlp"], {"arguments", "role"}),
+    ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "steps"}),
+    ("compare", "workload"): (["compare", "mlp", "-t", "baseline", "-t", "bf16"], {"role", "depth"}),
+    ("compare", "step"): (["compare", STEP, "-t", "baseline", "-t", "bf16"], {"preset", "depth"}),
+    ("compare", "module"): (
+        ["compare", "mlp", "-t", "baseline", "-t", "bf16", "-t", "donate", "--by", "module"],
+        {"role"},
+    ),
+    ("compare", "unsaved"): (
+        ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],
+        {"role", "depth", "output", "resume", "source"},
+    ),
+    ("compare", "captures"): (
+        ["compare", "one.memprof", "two.memprof"],
+        {*_COMPILED, "steps", "jobs", "output", "save", "resume", "depth", "source"},
+    ),
+    ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
+    ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
+    ("fit", "auto"): (
+        ["fit", "mlp", "--memory", "1MiB", "-t", "auto"],
+        {"arguments", "role", "vary", "multiple_of"},
+    ),
+    ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "force", "update"}),
+    ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
+    ("check", "capture"): (["check", "one.memprof", "--max", "1GiB"], {*_COMPILED, "force", "update"}),
+    ("check", "update"): (
+        ["check", "mlp", "--against", "new.json", "--update"],
+        {"arguments", "role", "maximum", "fits", "fail_on", "require_effect", "format", "top", "width"},
+    ),
+    ("advise", "capture"): (["advise", "one.memprof"], set()),
+    ("show", "capture"): (["show", "one.memprof"], {"source"}),
+    ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source"}),
+    ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth"}),
+    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source"}),
+    ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW}),
+    ("show", "html"): (["show", "one.memprof", "--format", "html"], {"width"}),
+    ("show", "picture"): (["show", "one.memprof", "--format", "svg"], {"source", "width", *_VIEW}),
+    ("show", "xprof"): (
+        ["show", "one.memprof", "--format", "xprof", "-o", "logs"],
+        {"diff", "force", "source", "width", *_VIEW},
+    ),
+}
+# How an option is given, and what else has to be there for it to mean anything (`with` and without it).
+GIVEN: dict[str, tuple[list[str], list[str]]] = {
+    "arguments": (["--", "--mine"], []),
+    "preset": (["--preset", "base"], []),
+    "overrides": (["--set", "batch_size=16"], []),
+    "technique": (["-t", "donate"], []),
+    "role": (["--role", "state=params"], []),
+    "target": (["--target", "cpu"], []),
+    "timeout": (["--timeout", "77"], []),
+    "steps": (["--steps", "7"], []),
+    "output": (["-o", "new.memprof"], []),
+    "save": (["--no-save"], []),
+    "force": (["--force"], ["-o", "there.memprof"]),
+    "format": (["--format", "json"], []),
+    "advise": (["--advise"], []),
+    "verify": (["--verify"], ["--advise"]),
+    "depth": (["--depth", "1"], []),
+    "top": (["--top", "2"], []),
+    "width": (["--width", "60"], []),
+    "source": (["--no-source"], []),
+    "log_folder": (["--logdir", "elsewhere"], []),
+    "view_it": (["--view"], []),
+    "reference": (["--reference", "bf16"], []),
+    "jobs": (["--jobs", "3"], []),
+    "resume": (["--no-resume"], []),
+    "by": (["--by", "dtype"], []),
+    "sort": (["--sort", "footprint"], []),
+    "memory": (["--memory", "2MiB"], []),
+    "vary": (["--vary", "hidden_size"], []),
+    "reserve": (["--reserve", "50%"], []),
+    "multiple_of": (["--multiple-of", "64"], []),
+    "maximum": (["--max", "1KiB"], []),
+    "fits": (["--fits", "l4"], []),
+    "against": (["--against", "two.memprof"], []),
+    "fail_on": (["--fail-on", "footprint:+900%"], ["--against", "two.memprof"]),
+    "require_effect": (["--require-effect"], ["-t", "bf16"]),
+    "update": (["--update"], []),
+    "diff": (["--diff", "two.memprof"], []),
+}
+# What the table above cannot say in one word.
+GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
+    ("compare", "captures", "reference"): (["--reference", "mlp bf16 (two)"], []),
+    ("compare", "step", "reference"): (["--reference", "bf16"], []),
+    ("check", "workload", "top"): (["--top", "2"], ["--against", "two.memprof"]),
+    ("check", "step", "top"): (["--top", "2"], ["--against", "two.memprof"]),
+    ("check", "capture", "top"): (["--top", "2"], ["--against", "two.memprof"]),
+    ("compare", "module", "format"): (["--format", "markdown"], []),
+    ("show", "module", "format"): (["--format", "markdown"], []),
+    ("show", "category", "format"): (["--format", "markdown"], []),
+    ("check", "capture", "require_effect"): (["--require-effect"], []),
+}
+# Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.
+ELSEWHERE = {
+    ("show", "html", "source"),
+    *(("run", each, "source") for each in ("workload", "step", "csv")),
+    # Advice on a capture by hand names no technique, which the tests of advice have.
+    *(("run", each, "verify") for each in ("workload", "step", "unsaved")),
+    *((each, subject, "source") for each in ("compare", "fit") for subject in ("workload", "step", "module", "auto")),
+    ("check", "update", "force"),
+    *(("show", "picture", each) for each in ("diff", "output", "force")),
+}
+
+
+def cases() -> Iterator[tuple[str, str, str]]:
+    """Every option of every command with every subject of it."""
+    for (command, subject), (start, _) in REFUSED.items():
+        for param in COMMANDS[command].params:
+            is_subject = param.name in ("workload", "what", "capture") or {*param.opts, *param.secondary_opts} & set(
+                start
+            )
+            if not is_subject and (command, subject, param.name) not in ELSEWHERE:
+                yield command, subject, str(param.name)
+
+
+@pytest.fixture
+def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Commands:
+    write_capture(made_capture(techniques=("bf16",)), tmp_path / "one.memprof")
+    write_capture(made_capture(techniques=("bf16",), num_layers=5), tmp_path / "two.memprof")
+    (tmp_path / "there.memprof").write_text("mine")
+    (tmp_path / "train.py").write_text("")
+    return Commands(monkeypatch, capsys, tmp_path)
+
+
+def test_every_command_and_option_is_in_the_table() -> None:
+    assert {command for command, _ in REFUSED} | {"list", "doctor"} == set(COMMANDS)
+    options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
+    assert options - {"workload", "what", "capture", "help"} == set(GIVEN)
+
+
+@pytest.mark.parametrize(("command", "subject", "option"), list(cases()))
+def test_an_option_is_honoured_or_refused(memprof: Commands, command: str, subject: str, option: str) -> None:
+    start, refused = REFUSED[command, subject]
+    given, others = GIVEN_IN.get((command, subject, option), GIVEN[option])
+    others = [] if option in refused and option != "arguments" else others
+    before = [*start, *(text for text in others if text not in start)]
+    if option in refused:
+        ended = memprof(*start, *given)
+        assert (ended.code, ended.asked, ended.stdout) == (2, (), "")
+        assert ended.stderr.startswith("memprof: ")
+        assert ended.stderr.count("\n") == 1
+        return
+    if option == "resume":  # what there is to take
+        memprof(*before, keeps_files=True)
+    without = memprof(*before)
+    with_it = memprof(*before, *given)
+    assert with_it.code in (0, 1), with_it.stderr
+    assert with_it != without
+
+
+def test_update_replaces_what_is_no_baseline_only_by_force(memprof: Commands) -> None:
+    update = ("check", "one.memprof", "--update", "--against")
+    refused = memprof(*update, "train.py")
+    assert (refused.code, refused.files["train.py"]) == (2, "")
+    assert "train.py is not replaced, for it is no baseline that memprof wrote" in refused.stderr
+    forced = memprof(*update, "train.py", "--force", keeps_files=True)
+    assert (forced.code, forced.stderr) == (0, "baseline written to train.py\n")
+    assert memprof(*update, "train.py").code == 0  # now it is one
