@@ -191,9 +191,10 @@ def _huge(family: int = 1, *, is_stacked: bool = False, category: Category = Cat
     return report([array, _passes((16, 16), "bf16", module="layers_0")])
 
 
-def _scratch(evidence: str, shape: tuple[int, ...] = (4096,)) -> Report:
-    found = buffer(shape, "u8", Category.WORKSPACE, op=_FORWARD)
-    return report([replace(found, evidence=evidence), _passes((16, 16), "bf16")])
+def _scratch(evidence: str, dtype: str = "bf16") -> Report:
+    """Scratch beside the result of the same call."""
+    found = buffer((4096,), "u8", Category.WORKSPACE, op=_FORWARD)
+    return report([replace(found, evidence=evidence), _passes((16, 16), dtype)])
 
 
 def _fragmented(*shapes: tuple[int, ...], fragmentation: int = 4096) -> Report:
@@ -306,6 +307,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         lambda: _scratch("scratch of __cublas$gemm"),
         {
             "of a convolution": lambda: _scratch("scratch of __cudnn$convForward"),
+            "of integers, which XLA leaves to the library": lambda: _scratch("scratch of __cublas$gemm", dtype="s32"),
             "pointers of a tuple": lambda: _scratch("table of pointers to the elements of a tuple"),
         },
     ),
