@@ -29,7 +29,7 @@ from memprof.analysis.buffer_table import EventKind, decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.hlo_proto import HloProto
-from memprof.analysis.op_names import ModulePaths
+from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.program import decode_program
 from memprof.analysis.rule import Rule
 from memprof.analysis.values import Value, Values

@@ -251,13 +251,13 @@ def state_that_waits(recipe: str = "") -> StepSpec:
     optimizer = optax.sgd(1e-3, momentum=0.9)
     params = _layers(6, 2048, 2048)
 
-    def step(params: Params, state: Any, x: Any) -> tuple[Params, Any, Any]:
-        value, gradients = jax.value_and_grad(_of_tanh)(params, x)
+    def step(params: Params, state: Any, x: Any) -> tuple[Params, Any]:
+        gradients = jax.grad(_of_tanh)(params, x)
         names = followed(recipe, gradients=gradients, state=state)
         updates, state = optimizer.update(names["gradients"], names["state"], params)
         if recipe:
             state = jax.device_put(state, jax.memory.Space.Host)
-        return optax.apply_updates(params, updates), state, value
+        return optax.apply_updates(params, updates), state
 
     return StepSpec(
         step,
@@ -265,9 +265,3 @@ def state_that_waits(recipe: str = "") -> StepSpec:
         donate_argnums=(0, 1),
         memory_kinds={"state": "pinned_host"} if recipe else {},
     )
-
-
-def scratch_of_products(recipe: str = "") -> StepSpec:
-    spec = _sgd(_of_tanh, _layers(2, 512, 512), _shape(512, 512))
-    options = dict(option.removeprefix("--").split("=") for option in recipe.partition("=")[2].strip('"').split())
-    return StepSpec(spec.fn, spec.args, donate_argnums=(0,), roles=spec.roles, compiler_options=options)

@@ -107,8 +107,13 @@ class Groups:
 
 def position_of(instruction: Instruction, shape_index: tuple[int, ...]) -> int | None:
     """The position of a leaf, or None where `shape_index` is a tuple's own table of pointers."""
-    for number, leaf in enumerate(instruction.shape.leaves):
-        if leaf.shape_index == shape_index:
+    shape = instruction.shape
+    if shape.child_starts is None:
+        return None if shape_index else instruction.first_position
+    if not shape_index:
+        return None
+    for number in shape.child(shape_index[0]):  # of thousands of elements only the one that it is in
+        if shape.leaves[number].shape_index == shape_index:
             return instruction.first_position + number
     return None
 

@@ -19,6 +19,9 @@ from memprof.analysis.elementwise import LAYOUT, Step, Steps
 # XLA's names of matrix products by a library (jaxlib 0.10.2 to 0.12).
 _LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
 
+# XLA pads what it sums up in parts.
+_MOVING = LAYOUT | {"pad"}
+
 
 class _Is(IntFlag):
     """What a value is on the way to an attention."""
@@ -40,14 +43,16 @@ def attention_arrays(steps: Steps) -> frozenset[int]:
 
 def softmax_arrays(steps: Steps) -> frozenset[int]:
     """The groups of which exponentials are taken and summed up, as a loss over classes does with its logits."""
-    exponentials: set[int] = set()
+    exponential_in: dict[int, int] = {}  # by the groups that it is moved to
     summed: set[int] = set()
     for step in steps.all:
-        operand = step.operand(0)
-        if step.opcode == "exponential" or (step.opcode in LAYOUT and operand in exponentials):
-            exponentials.add(step.output)
-        elif step.opcode == "reduce" and operand in exponentials and operand is not None:
-            summed.add(operand)
+        moved = exponential_in.get(-1 if (operand := step.operand(0)) is None else operand)
+        if step.opcode == "exponential":
+            exponential_in[step.output] = step.output
+        elif step.opcode in _MOVING and moved is not None:
+            exponential_in[step.output] = moved
+        elif step.opcode == "reduce" and moved is not None:
+            summed.add(moved)
     return steps.grown(summed) if summed else frozenset()
 
 
@@ -95,7 +100,7 @@ def _made(step: Step, inputs: dict[int, _Is]) -> _Is:
         return _Is.SUM if first & (_Is.EXPONENTIAL | _Is.SUM) else _Is.NOTHING
     if step.opcode == "broadcast":
         return first & _Is.SUM
-    if step.opcode in LAYOUT or step.opcode in ("dynamic-slice", "dynamic-update-slice"):
+    if step.opcode in _MOVING or step.opcode in ("dynamic-slice", "dynamic-update-slice"):
         return both
     if not step.is_elementwise:
         return _Is.NOTHING

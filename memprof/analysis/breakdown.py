@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Role
-from memprof.analysis.op_names import ModulePaths
+from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.report import LiveBuffer, ModuleNode
 
 _Key = TypeVar("_Key", bound=str)

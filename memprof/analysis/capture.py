@@ -133,6 +133,19 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFolders:
+    """Where code lay on the machine that made a capture, as absolute paths.
+
+    Attributes:
+        user: the folder that the user worked in, and the folder of his script.
+        standard_library: where Python's own modules are.
+    """
+
+    user: tuple[Words, ...] = ()
+    standard_library: tuple[Words, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
     """One compiled step. See the module's docstring.
 
@@ -149,6 +162,7 @@ class Capture:
         file: where the capture was read from, for messages; None where it was made in this process.
         row: all that decided what the compile gave, as one text; empty where that is not known.
         inputs: digests of the files that the user's code was made of and read, by path.
+        folders: where the user's code lay; None in captures that do not tell.
     """
 
     label: Text
@@ -170,6 +184,7 @@ class Capture:
     inputs: Mapping[Words, Text] = field(default_factory=dict)
     replay: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
+    folders: CodeFolders | None = None
     file: str | None = field(default=None, compare=False)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from memprof.analysis.buffer_table import BufferTable
-from memprof.analysis.capture import Capture, ReplayTotals
+from memprof.analysis.capture import Capture, CompilerTotals, ReplayTotals
 from memprof.analysis.holdings import Holdings
 from memprof.analysis.liveness import replay
 from memprof.analysis.replay_totals import totals_of
@@ -22,13 +22,7 @@ def check_totals(capture: Capture, table: BufferTable, holdings: Holdings) -> No
     Raises:
         InternalError: they differ; the message names both numbers.
     """
-    allocations = table.device_allocations
-    arguments = sum(a.size_bytes for a in allocations if a.parameter_number is not None)
-    _equal("the bytes of the arguments", arguments, capture.compiler.argument_bytes)
-    outputs = sum(a.size_bytes for a in allocations if a.is_live_out and a.parameter_number is None)
-    _equal("the bytes of the outputs", outputs, capture.compiler.output_bytes - capture.compiler.alias_bytes)
-    temps = sum(a.size_bytes for a in allocations if a.is_temp)
-    _equal("the bytes of the temp block", temps, capture.compiler.temp_bytes)
+    check_allocations(capture.compiler, table)
     if capture.compiler.peak_memory_bytes is not None:
         live_peak = holdings.live_peak_bytes + _lasting_host_bytes(table) + _excess_of_other_memory(table, holdings)
         _equal("the live peak", live_peak, capture.compiler.peak_memory_bytes)
@@ -36,6 +30,21 @@ def check_totals(capture: Capture, table: BufferTable, holdings: Holdings) -> No
     _equal("the sum of the buffers at the peak", held, holdings.live_peak_bytes)
     if capture.replay is not None:
         _check_replay(totals_of(table), capture.replay)
+
+
+def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
+    """Compare the allocations with the compiler's totals: what can be told of them without looking at the program.
+
+    Raises:
+        InternalError: they differ; the message names both numbers.
+    """
+    allocations = table.device_allocations
+    arguments = sum(a.size_bytes for a in allocations if a.parameter_number is not None)
+    _equal("the bytes of the arguments", arguments, totals.argument_bytes)
+    outputs = sum(a.size_bytes for a in allocations if a.is_live_out and a.parameter_number is None)
+    _equal("the bytes of the outputs", outputs, totals.output_bytes - totals.alias_bytes)
+    temps = sum(a.size_bytes for a in allocations if a.is_temp)
+    _equal("the bytes of the temp block", temps, totals.temp_bytes)
 
 
 def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import prod
 
 from memprof.analysis.aliases import ALIASING, Groups
 from memprof.analysis.capture import ArgumentLeaf
@@ -92,7 +93,12 @@ _SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
     "pad": (0,), "dynamic-slice": (0,), "scatter": (0,), "dynamic-update-slice": (0, 1),
 }  # fmt: skip
 
+# Operations whose result is the operands listed, times a number, where the other operand is one: a gradient in fp8 is
+# multiplied by the scales of what it is made of.
+_SCALED = {"multiply": (0, 1), "divide": (0,)}
+
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
+_SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
 
 # Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
 _MOVED_OPERAND = {
@@ -134,6 +140,7 @@ class Dataflow:
         self.definers: list[list[int]] = [[] for _ in range(groups.count)]
         self.argument: dict[int, int] = {}
         self._in_memory = groups.in_memory
+        self._groups = groups
         for index in program.entry.parameters:
             instruction = program.instructions[index]
             number = instruction.parameter_number
@@ -164,7 +171,10 @@ class Dataflow:
             return Phase.RECOMPUTE
         if use & Use.BACKWARD:
             return Phase.BACKWARD
-        return Phase.UPDATE if use & Use.UPDATE else Phase.NONE
+        if use & Use.UPDATE:
+            return Phase.UPDATE
+        # What the step returns without differentiating it: a metric, the model's answer on another batch.
+        return Phase.FORWARD if use & Use.RESULT else Phase.NONE
 
     def computed_in(self, group: int) -> Phase:
         """The phase that computes a group's values, where a later one only moves them.
@@ -239,14 +249,14 @@ class Dataflow:
             of_outputs = 0
             for group in operation.outputs:
                 of_outputs |= use[group]
-            phase = self._phases[operation.outputs[0]] if operation.outputs else Phase.NONE
-            if operation.named is Named.NOTHING:
+            phase = self.phase(operation.outputs[0]) if operation.outputs else Phase.NONE
+            if operation.named is Named.NOTHING or phase is Phase.NONE:
                 passed = of_outputs & ~Use.GRADIENT
-            elif phase is Phase.NONE:
-                passed = of_outputs & ~(Use.GRADIENT | Use.RESULT)
             else:
                 passed = _PHASE_USE[phase]
-                if instruction.opcode in _LAYOUT or not self._in_memory.issuperset(operation.outputs):
+                if not self._in_memory.issuperset(operation.outputs) or (
+                    instruction.opcode in _LAYOUT and self._phases[operation.outputs[0]] is not Phase.NONE
+                ):
                     # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
                     # keeping their results, and puts off a change of layout until the backward pass needs it: then
                     # what they read is used in the backward pass.
@@ -262,6 +272,29 @@ class Dataflow:
                     changed = True
         return changed
 
+    def _is_scalar(self, index: int) -> bool:
+        """Whether all elements of what an instruction makes are one number."""
+        instruction = self._program.instructions[index]
+        while _num_elements(instruction) != 1:
+            definers = self._definers_of(instruction)
+            if len(definers) != 1 or definers[0].opcode not in _SPREAD:
+                return False
+            instruction = self._program.instructions[definers[0].operands[0]]
+        return True
+
+    def _definers_of(self, instruction: Instruction) -> list[Instruction]:
+        groups = self._groups.of_instruction(instruction)
+        return [self._program.instructions[index] for index in self.definers[groups[0]]] if groups else []
+
+    def _accumulates(self, instruction: Instruction, group: int) -> bool:
+        """Whether an instruction adds to what a loop carries, or brings back what has been added up elsewhere."""
+        operands = [self._program.instructions[operand] for operand in instruction.operands]
+        if instruction.opcode == "copy":
+            return any(
+                each.opcode == "add" and self._accumulates(each, group) for each in self._definers_of(operands[0])
+            )
+        return instruction.opcode == "add" and any(group in self._groups.of_instruction(each) for each in operands)
+
     def _is_gradient(
         self, operation: Operation, instruction: Instruction, number: int, group: int, of_outputs: int
     ) -> bool:
@@ -272,13 +305,21 @@ class Dataflow:
             return False
         if operation.named is Named.NOTHING:
             return True
+        if instruction.opcode in _SCALED:
+            return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
         if instruction.opcode == "reduce":
-            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name.
+            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A loop
+            # under `vmap` adds up the gradients of each example by itself.
             return any(
-                self._program.instructions[definer].op_name == instruction.op_name for definer in self.definers[group]
+                definer.op_name == instruction.op_name or self._accumulates(definer, group)
+                for definer in (self._program.instructions[index] for index in self.definers[group])
             )
         operands = _SAME_QUANTITY.get(instruction.opcode, ())
         return operands is None or number in operands
+
+
+def _num_elements(instruction: Instruction) -> int:
+    return prod(instruction.shape.leaves[0].dimensions) if instruction.shape.leaves else 0
 
 
 def _find_operations(program: Program, groups: Groups) -> Sequence[Operation]:

@@ -78,6 +78,11 @@ class Steps:
                 if number == instruction.parameter_number and len(instruction.shape.leaves) == 1:
                     self.size[group] = prod(instruction.shape.leaves[0].dimensions)
         self.all = tuple(self._steps(program))
+        self._joining = tuple(
+            step
+            for step in self.all
+            if step.opcode in _MOVED_PIECE or (step.is_elementwise and step.output not in self.is_minor)
+        )
         self._twins = _twins(self.all)
 
     def _steps(self, program: Program) -> Iterator[Step]:
@@ -129,13 +134,11 @@ class Steps:
         num_found = -1
         while num_found != len(found):
             num_found = len(found)
-            for step in self.all:
-                if step.opcode in _MOVED_PIECE:
-                    piece = step.operand(_MOVED_PIECE[step.opcode])
-                    if piece in found:
-                        found.add(step.output)
-                elif step.is_elementwise and step.output not in self.is_minor:
+            for step in (*self._joining, *reversed(self._joining)):
+                if step.is_elementwise:
                     self._grow(found, step)
+                elif step.operand(_MOVED_PIECE[step.opcode]) in found:
+                    found.add(step.output)
             found.update(twin for group in tuple(found) for twin in self._twins.get(group, ()))
         return frozenset(found)
 

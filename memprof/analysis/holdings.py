@@ -7,14 +7,18 @@ belongs to the one that took it last. What lies outside the temp block is held f
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memprof.analysis.attribution import attribute
 from memprof.analysis.buffer_table import Allocation, BufferTable
+from memprof.analysis.categories import Phase
 from memprof.analysis.liveness import Lifetime, Liveness, MemorySpan, replay
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.rule import Claim
 from memprof.analysis.values import Value, Values
+
+# When values of the forward pass are used that were kept for it.
+_BACKWARD = frozenset({Phase.RECOMPUTE, Phase.BACKWARD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ def hold(table: BufferTable, values: Values, order: ProgramOrder) -> Holdings:
     allocations = {allocation.index: allocation for allocation in table.device_allocations}
     traces = [replay(trace, table) for trace in table.traces if trace.allocation in allocations]
     traced = {liveness.trace.allocation for liveness in traces}
+    num_backward = order.num_before(_BACKWARD, values.phase_of)
     lasting = []
     for allocation in allocations.values():
         if allocation.index in traced or _holds_tables_only(allocation, table, values):
@@ -82,7 +87,9 @@ def hold(table: BufferTable, values: Values, order: ProgramOrder) -> Holdings:
         )
     return Holdings(
         lasting=tuple(lasting),
-        passing=tuple(holding for liveness in traces for holding in _passing(liveness, table, values, order)),
+        passing=tuple(
+            holding for liveness in traces for holding in _passing(liveness, table, values, order, num_backward)
+        ),
         footprint_bytes=sum(allocation.size_bytes for allocation in allocations.values()),
         live_peak_bytes=sum(holding.size_bytes for holding in lasting)
         + sum(liveness.peak_bytes for liveness in traces),
@@ -108,8 +115,11 @@ def _peak_position(traces: list[Liveness], order: ProgramOrder) -> int:
     return order.event_positions(highest.trace)[highest.peak_event]
 
 
-def _passing(liveness: Liveness, table: BufferTable, values: Values, order: ProgramOrder) -> tuple[Holding, ...]:
-    positions = order.event_positions(liveness.trace)
+def _passing(
+    liveness: Liveness, table: BufferTable, values: Values, order: ProgramOrder, num_backward: tuple[int, ...]
+) -> tuple[Holding, ...]:
+    """Args: num_backward: instructions of the backward pass before each position of the schedule."""
+    positions, last = order.event_positions(liveness.trace), order.last_positions(liveness.trace)
     by_canonical: dict[int, list[Lifetime]] = defaultdict(list)
     for lifetime in liveness.lifetimes:
         by_canonical[lifetime.canonical_id].append(lifetime)
@@ -120,6 +130,8 @@ def _passing(liveness: Liveness, table: BufferTable, values: Values, order: Prog
         for lifetime, end in _takes(span, by_canonical[span.canonical_id]):
             buffer = table.logical_buffers[lifetime.buffer_id]
             value = values.of_buffer(buffer)
+            if num_backward[positions[lifetime.start]] == num_backward[last[end] + 1]:
+                value = replace(value, dies_in_forward=True)
             holdings.append(
                 Holding(
                     value=value,

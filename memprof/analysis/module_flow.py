@@ -1,21 +1,27 @@
 """Which module each value belongs to.
 
-Op names tell it where the framework scopes its modules (Flax linen, Haiku, `jax.named_scope`). What has no module in
-its name takes it from the data: a copy from what it copies, an update from the parameter that it updates. Where no name
-tells modules at all (Flax NNX, Equinox, plain functions), an operation belongs to the module whose parameters it reads,
-and what it makes goes on belonging to it until parameters of another one come in.
+Op names tell it where the framework scopes its modules (Flax linen, Haiku, `jax.named_scope`). Where there are several
+trees of parameters, a scope can fit modules of more than one: the parameters that are read inside it tell which. What
+has no module in its name takes it from the data: a copy from what it copies, an update from the parameter that it
+updates. Where no name tells modules at all (Flax NNX, Equinox, plain functions), an operation belongs to the module
+whose parameters it reads, and what it makes goes on belonging to it until parameters of another one come in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from functools import reduce
+from itertools import takewhile
 
-from memprof.analysis.aliases import Groups
+from memprof.analysis.aliases import Groups, called_computations
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.dataflow import Dataflow, Operation, Origin, Use
-from memprof.analysis.op_names import ModulePaths, Named
-from memprof.analysis.program import Program
+from memprof.analysis.module_paths import Keys, ModulePaths, ScopeMatch
+from memprof.analysis.op_names import Named, plain_scopes
+from memprof.analysis.owners import Owners
+from memprof.analysis.program import Computation, Instruction, Program
 
 
 class _Told(IntEnum):
@@ -40,28 +46,82 @@ class ModuleFlow:
     ) -> None:
         """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
         self._program = program
+        self._arguments = arguments
         self._paths = paths
         self._flow = flow
-        self.module = [""] * groups.count
+        self._owners = Owners(arguments, paths, flow)
+        self._module = [""] * groups.count
         self._told: list[int] = [_Told.NOT] * groups.count
+        self._by_position: dict[int, str] = {}  # what the scopes around an instruction tell
+        self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
-            self._learn(group, paths.of_argument(arguments[number].path), _Told.BY_OWNER)
+            self._learn(group, self._owners.module_of_argument[number], _Told.BY_OWNER)
+        self._tree_around = self._trees_by_scope()
+        names = {self._op_name(operation) for operation in flow.operations}
+        matches = (match for name in names if (match := paths.match(name)))
+        self._networks = {match.around[:1] for match in matches if match.certain and match.around}
         self._names_tell = any(
-            operation.named in (Named.FORWARD, Named.BACKWARD) and paths.with_params(self._op_name(operation))
+            operation.named in (Named.FORWARD, Named.BACKWARD) and self._has_module(self._op_name(operation))
             for operation in flow.operations
         )
         flow.repeat(self._pass_down)
-        if not self._names_tell:
-            flow.repeat(self._pass_up)
+        flow.repeat(self._pass_up)
+
+    def of(self, group: int, maker: Instruction) -> str:
+        """The module of a value that an instruction makes: by the instruction's own name, or else by its data."""
+        if group in self._shared:
+            return self._module[group]
+        return self._by_position.get(maker.first_position) or self.of_scope(maker.op_name) or self._module[group]
+
+    def of_scope(self, op_name: str) -> str:
+        """The module with parameters that an op name alone tells; empty where it tells none."""
+        match = self._paths.match(op_name)
+        if match is None:
+            return ""
+        return match.certain or match.modules.get(self._tree_around.get(match.around) or (), "")
 
     def _op_name(self, operation: Operation) -> str:
         return self._program.instructions[operation.index].op_name
+
+    def _trees_by_scope(self) -> dict[Keys, Keys | None]:
+        """For scopes that modules of several trees fit: the tree whose parameters are read inside them.
+
+        None where it is the operation that decides: two networks of one class are called within the same scope. Trees
+        without a parameter in common are the parts of one network (frozen weights and adapters): the largest has it.
+        """
+        read: dict[Keys, dict[Keys, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for operation in self._flow.operations:
+            match = self._paths.match(self._op_name(operation))
+            if match is None or match.certain:
+                continue
+            for owner in self._read_by(operation):
+                for root, module in match.modules.items():
+                    if _within(self._owners.module_of_argument[owner], module):
+                        read[match.around][root].add(owner)
+        return {around: self._tree(trees) for around, trees in read.items()}
+
+    def _read_by(self, operation: Operation) -> set[int]:
+        """The parameters that an operation reads, as they are or as copies."""
+        return {owner for _, group in operation.inputs if (owner := self._owners.of(group)) is not None}
+
+    def _tree(self, trees: Mapping[Keys, set[int]]) -> Keys | None:
+        names = {
+            root: {self._paths.keys(self._arguments[number].path)[len(root) :] for number in numbers}
+            for root, numbers in trees.items()
+        }
+        if len(set().union(*names.values())) < sum(map(len, names.values())):
+            return None
+        return max(trees, key=lambda root: sum(self._arguments[number].size_bytes for number in trees[root]))
+
+    def _has_module(self, op_name: str) -> bool:
+        match = self._paths.match(op_name)
+        return match is not None and bool(match.certain or match.around in self._tree_around)
 
     def _learn(self, group: int, module: str, told: int) -> bool:
         """Take over a group's module if it is better known than before. Returns whether it is."""
         if not module or told <= self._told[group]:
             return False
-        self.module[group], self._told[group] = module, told
+        self._module[group], self._told[group] = module, told
         return True
 
     def _pass_down(self) -> bool:
@@ -70,36 +130,106 @@ class ModuleFlow:
         for operation in self._flow.operations:
             module, told = self._module_of(operation)
             for group in operation.outputs:
-                changed |= self._learn(group, module, told)
+                if group in self._shared and module and self._told[group]:
+                    changed |= self._share(group, module)
+                else:
+                    changed |= self._learn(group, module, told)
+        return changed
+
+    def _share(self, group: int, module: str) -> bool:
+        """What several branches make, each for itself, belongs to what their modules have in common."""
+        common = _common(self._module[group], module)
+        changed = common != self._module[group]
+        self._module[group] = common
         return changed
 
     def _pass_up(self) -> bool:
-        """A gradient belongs to the parameter that it updates. Returns whether anything changed."""
+        """A gradient belongs to the parameter that it updates, unless names tell better. Returns whether it changed."""
         changed = False
         for operation in reversed(self._flow.operations):
             owner = next((group for group in operation.outputs if self._told[group] == _Told.BY_OWNER), None)
             if owner is None:
                 continue
             for _, group in operation.inputs:
-                if self._flow.use[group] & Use.GRADIENT:
-                    changed |= self._learn(group, self.module[owner], _Told.BY_OWNER)
+                if self._flow.use[group] & Use.GRADIENT and not (self._names_tell and self._told[group]):
+                    changed |= self._learn(group, self._module[owner], _Told.BY_OWNER)
         return changed
 
     def _module_of(self, operation: Operation) -> tuple[str, int]:
         """The module of what an operation makes, and how it is known."""
         op_name = self._op_name(operation)
-        module = self._paths.with_params(op_name)
+        match = self._paths.match(op_name)
+        module = (match.certain or self._fitting(operation, match)) if match else ""
         if module:
+            self._by_position[self._program.instructions[operation.index].first_position] = module
             return module, _Told.BY_MODULE
+        owner = next((owner for group in operation.outputs if (owner := self._owners.of(group)) is not None), None)
+        if owner is not None:
+            return self._owners.module_of_argument[owner], _Told.BY_OWNER
+        if any(map(self._owners.is_of_several, operation.outputs)):
+            # XLA puts the weights of layers that read the same input side by side.
+            parts = [self._module[group] for _, group in operation.inputs if self._told[group]]
+            return reduce(_common, parts) if parts else "", _Told.BY_OWNER
         if operation.moved is not None and self._told[operation.moved] >= _Told.BY_MODULE:
             return self._inherited(operation, operation.moved)
-        module = self._paths.of_op(op_name)
+        module = self._in_network(operation)
+        if module:
+            return module, _Told.BY_MODULE
+        module = self._plain_scope(op_name)
         if module:
             return module, _Told.BY_SCOPE
-        if self._names_tell and operation.named not in (Named.NOTHING, Named.UNPHASED):
-            return "", _Told.NOT  # it stands outside all modules on purpose
-        source = max((group for _, group in operation.inputs), key=lambda group: self._told[group], default=None)
+        in_network = plain_scopes(op_name)[:1] in self._networks
+        if self._names_tell and (in_network or operation.named not in (Named.NOTHING, Named.UNPHASED)):
+            # It stands outside all modules on purpose, unless it works on the parameters of one itself.
+            modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
+            return (modules.pop(), _Told.BY_MODULE) if len(modules) == 1 else ("", _Told.NOT)
+        source = max((group for _, group in operation.inputs), key=self._weight, default=None)
         return ("", _Told.NOT) if source is None else self._inherited(operation, source)
+
+    def _weight(self, group: int) -> tuple[int, int]:
+        """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
+        owner = self._owners.of(group)
+        return self._told[group], 0 if owner is None else self._arguments[owner].size_bytes
+
+    def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
+        """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""
+        read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
+        fits = [module for module in match.modules.values() if any(_within(each, module) for each in read)]
+        if len(fits) == 1:
+            return fits[0]
+        tree = self._tree_around.get(match.around)
+        if tree in match.modules:
+            return match.modules[tree]
+        for _, group in operation.inputs:
+            for root, module in match.modules.items():
+                if self._told[group] >= _Told.BY_MODULE and _within(self._module[group], "/".join(root)):
+                    return module
+        return ""
+
+    def _plain_scope(self, op_name: str) -> str:
+        """The outermost scope without parameters that is not the whole network's."""
+        scope = self._paths.plain_scope(op_name)
+        if (scope,) not in self._networks:
+            return scope
+        return next(iter(plain_scopes(op_name)[1:]), "")
+
+    def _in_network(self, operation: Operation) -> str:
+        """The module of what lies in a network's scope, but in none of its modules with parameters.
+
+        Only where there are several trees of parameters: one network is the whole step.
+        """
+        scopes = plain_scopes(self._op_name(operation))
+        for stop in range(len(scopes), 0, -1):
+            if scopes[:stop] in self._tree_around:
+                tree = self._tree_around[scopes[:stop]] or next(
+                    (self._paths.root(keys) for _, group in operation.inputs if (keys := self._known_keys(group))), ()
+                )
+                return "/".join((*tree, *scopes[stop : stop + 1])) if tree else ""
+        return ""
+
+    def _known_keys(self, group: int) -> Keys:
+        """The path of a group's module, where it is known to be one with parameters."""
+        return tuple(self._module[group].split("/")) if self._told[group] >= _Told.BY_MODULE else ()
 
     def _inherited(self, operation: Operation, source: int) -> tuple[str, int]:
         """The module of one of the values that an operation reads.
@@ -112,7 +242,7 @@ class ModuleFlow:
         told = self._told[source]
         if told == _Told.BY_OWNER and not any(map(self._is_state, operation.outputs)):
             told = _Told.BY_MODULE
-        return self.module[source], told
+        return self._module[source], told
 
     def _is_state(self, group: int) -> bool:
         """Whether a value is a copy of parameters or optimizer state, or their update."""
@@ -120,3 +250,37 @@ class ModuleFlow:
         if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
             return True
         return not origin & (Origin.BATCH | Origin.OTHER_STATE)
+
+
+def _made_by_branches(program: Program, groups: Groups, flow: Dataflow) -> frozenset[int]:
+    """The groups that several branches of one `cond` or `switch` make: only one of them runs."""
+    branches: dict[int, tuple[int, int]] = {}  # of an instruction: the conditional and the number of the branch
+    for index in groups.order:  # inner conditionals come first
+        instruction = program.instructions[index]
+        for number, computation in enumerate(instruction.called if instruction.opcode == "conditional" else ()):
+            for inner in _instructions_in(program, program.computations[computation]):
+                branches.setdefault(inner, (index, number))
+    shared = set()
+    for group, definers in enumerate(flow.definers) if branches else ():
+        found = {branches[definer] for definer in definers if definer in branches}
+        if len(found) > len({conditional for conditional, _ in found}):
+            shared.add(group)
+    return frozenset(shared)
+
+
+def _instructions_in(program: Program, computation: Computation) -> Iterator[int]:
+    for index in computation.instructions:
+        yield index
+        for called in called_computations(program, program.instructions[index]):
+            yield from _instructions_in(program, called)
+
+
+def _common(left: str, right: str) -> str:
+    """The innermost module that two modules lie in."""
+    pairs = zip(left.split("/"), right.split("/"), strict=False)
+    return "/".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _within(module: str, outer: str) -> bool:
+    """Whether a module is another one or lies in it."""
+    return module == outer or module.startswith(f"{outer}/")

@@ -1,4 +1,4 @@
-"""What a JAX op name tells: the phase of the step, and the path of modules.
+"""What a JAX op name tells: the phase of the step, and the scopes around the operation.
 
 JAX names every operation by the transformations and scopes around it, for example
 `jit(step)/while/body/transpose(jvp(Transformer))/layers_0/mlp/checkpoint/rematted_computation/up/dot_general`.
@@ -8,6 +8,7 @@ XLA joins the names of operations that it merges with `;`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import IntEnum
 
 
@@ -48,6 +49,7 @@ def _single_phase(op_name: str) -> Named:
 
 
 _TRANSFORMED = re.compile(r"^([A-Za-z_]\w*)\((.*)\)$")
+_COMPILED = frozenset({"jit", "pjit"})
 _SCOPE = re.compile(r"^[A-Za-z_]\w*$")
 
 
@@ -57,12 +59,28 @@ def scope_parts(op_name: str) -> tuple[str, ...]:
     `jit(step)/transpose(jvp(Net))/layers_0/up/dot_general` gives `("step", "Net", "layers_0", "up")`. Flax names a
     method other than `__call__` with a dot (`embedding.attend`): only the module counts.
     """
-    parts = []
+    return tuple(part for part, _ in _scopes(op_name))
+
+
+def plain_scopes(op_name: str) -> tuple[str, ...]:
+    """The scopes of an op name that modules and users have made: no functions compiled apart, no structure of JAX."""
+    return tuple(part for part, is_function in _scopes(op_name) if not is_function and not is_structure(part))
+
+
+def num_plain_scopes(op_name: str, num_scopes: int) -> int:
+    """How many of the first scopes of an op name are plain ones."""
+    return sum(not is_function and not is_structure(part) for part, is_function in list(_scopes(op_name))[:num_scopes])
+
+
+def _scopes(op_name: str) -> Iterator[tuple[str, bool]]:
+    """The scopes of an op name, each with whether it is the name of a function that JAX compiled apart."""
     for part in op_name.split(";")[0].split("/")[:-1]:
+        is_function = False
         while match := _TRANSFORMED.match(part):
+            is_function |= match.group(1) in _COMPILED
             part = match.group(2)
-        parts.append(part.partition(".")[0])
-    return tuple(part for part in parts if part)
+        if part.partition(".")[0]:
+            yield part.partition(".")[0], is_function
 
 
 def first_plain_scope(op_name: str) -> str:
@@ -75,125 +93,18 @@ def first_plain_scope(op_name: str) -> str:
         match = _TRANSFORMED.match(part)
         if match and (match.group(1) == "jit" or "jit(" in part):
             return ""
-        if not match and part not in _STRUCTURE:
+        if not match and not is_structure(part):
             return part if _SCOPE.match(part) else ""
     return ""
 
 
-class ModulePaths:
-    """Finds the module of an operation or an argument among the modules that own parameters.
-
-    Parameters name the modules (`state.params['layers_0']['up']['kernel']` is owned by `layers_0/up`), and everything
-    else is matched against them, so that one row of the module table shows a layer's parameters, optimizer state,
-    gradients and activations together.
-    """
-
-    def __init__(self, param_paths: tuple[str, ...]) -> None:
-        """Args: param_paths: paths of the leaves whose role is `params`, as JAX writes them."""
-        keys = [path_keys(path) for path in param_paths]
-        prefix = _common_container(keys)
-        self._paths = {path: "/".join(key[prefix:-1]) for path, key in zip(param_paths, keys, strict=True)}
-        self._leaf_modules = {tuple(key[prefix:]): "/".join(key[prefix:-1]) for key in keys}
-        self._by_ending = _modules_by_ending(keys, prefix)
-        self._known: set[tuple[str, ...]] = set()
-        for key in keys:
-            for stop in range(prefix + 1, len(key)):
-                self._known.add(tuple(key[prefix:stop]))
-        self._with_params: dict[str, str] = {}
-
-    def of_argument(self, path: str) -> str:
-        """The module of an argument leaf; empty where it belongs to none.
-
-        For optimizer state it is the module of the parameter that it mirrors: the longest end of its path that is also
-        a parameter's path names it, or else the end of the paths of parameters of one module alone. Where an optimizer
-        keeps a list for each parameter (SM3), the places in the list do not count.
-        """
-        if path in self._paths:
-            return self._paths[path]
-        keys = path_keys(path)
-        while len(keys) > 1:
-            endings = [tuple(keys[start:]) for start in range(len(keys))]
-            for modules in (self._leaf_modules, self._by_ending):
-                for ending in endings:
-                    if ending in modules:
-                        return modules[ending]
-            if not keys[-1].isdecimal():
-                return ""
-            keys.pop()
-        return ""
-
-    def leaf_name(self, path: str) -> str:
-        """The name of a parameter within its module: `kernel`."""
-        return (path_keys(path) or [path])[-1]
-
-    def of_op(self, op_name: str) -> str:
-        """The deepest module with parameters that the op name passes through; else the outermost scope without.
-
-        Empty where there is neither.
-        """
-        return self.with_params(op_name) or (first_plain_scope(op_name) if self._known else "")
-
-    def with_params(self, op_name: str) -> str:
-        """The deepest module with parameters that the op name passes through; empty where there is none."""
-        module = self._with_params.get(op_name)
-        if module is None:
-            parts = scope_parts(op_name)
-            paths = [self._known_path(parts[start:]) for start in range(len(parts))]
-            longest: tuple[str, ...] = max(paths, key=len, default=())
-            module = self._with_params[op_name] = "/".join(longest)
-        return module
-
-    def _known_path(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """The longest path of a module that the scopes spell out from the first one on."""
-        path: tuple[str, ...] = ()
-        for part in parts:
-            if (*path, part) in self._known:
-                path = (*path, part)
-            elif not path or part not in _STRUCTURE:
-                break
-        return path
-
-
-# Scopes that JAX puts between the scopes of modules.
+# Scopes that JAX puts between the scopes of modules (0.10.2 to 0.12).
 _STRUCTURE = frozenset(
-    {"while", "body", "cond", "checkpoint", "rematted_computation", "closed_call", "eval_jaxpr", "remat"}
+    {"while", "body", "body_pred", "cond", "checkpoint", "rematted_computation", "closed_call", "eval_jaxpr", "remat"}
 )
-
-_KEY = re.compile(r"\['([^']*)'\]|\[(?:\"([^\"]*)\")\]|\[(\d+)\]|\.?([A-Za-z_]\w*)")
-
-
-def path_keys(path: str) -> list[str]:
-    """The keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`.
-
-    A key may be a path of modules itself: Haiku's `p['net/~/linear']['w']` gives `["p", "net", "linear", "w"]`. Its `~`
-    says that a module was made in another one's `__init__`; the names of operations do not have it.
-    """
-    keys = (next(group for group in match.groups() if group is not None) for match in _KEY.finditer(path))
-    return [part for key in keys for part in key.split("/") if part and not part.startswith("~")]
+_BRANCH = re.compile(r"^branch_\d+_fun$")
 
 
-def _modules_by_ending(keys: list[list[str]], prefix: int) -> dict[tuple[str, ...], str]:
-    """The module of the parameters whose paths have an ending; empty where they are of several modules."""
-    modules: dict[tuple[str, ...], str] = {}
-    for key in keys:
-        module = "/".join(key[prefix:-1])
-        for start in range(prefix, len(key)):
-            ending = tuple(key[start:])
-            modules[ending] = module if modules.get(ending, module) == module else ""
-    return modules
-
-
-def _common_container(keys: list[list[str]]) -> int:
-    """How many leading keys hold all parameters without naming a module (`state`, `params`).
-
-    A model with a single top module still shows it: the keys up to and including `params` go where there is one, else
-    the argument's own name.
-    """
-    if not keys:
-        return 0
-    common = 0
-    shortest = min(map(len, keys)) - 1
-    while common < shortest and len({key[common] for key in keys}) == 1:
-        common += 1
-    first = keys[0][:common]
-    return len(first) - first[::-1].index("params") if "params" in first else min(1, common)
+def is_structure(scope: str) -> bool:
+    """Whether JAX itself puts a scope there, for a loop, a branch (`cond/branch_1_fun`) or a checkpoint."""
+    return scope in _STRUCTURE or _BRANCH.match(scope) is not None

@@ -23,13 +23,14 @@ from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.holdings import Holding, Holdings, hold
 from memprof.analysis.kinship import find_kinship
+from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.op_costs import op_costs
-from memprof.analysis.op_names import ModulePaths, Named, named_phase
+from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.program_facts import program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.sources import Sources
+from memprof.analysis.sources import SourcePlace, Sources
 from memprof.analysis.timeline import Change, Timeline
 from memprof.analysis.values import Values
 from memprof.errors import InternalError, MemprofError
@@ -83,7 +84,7 @@ def _analyze(capture: Capture) -> Report:
     check_totals(capture, table, holdings)
 
     changes, held = _changes(holdings)
-    sources = Sources(program)
+    sources = Sources(program, capture.folders)
     kinship = find_kinship(program, values, order, holdings)
     lasting = [kinship.told(_live_buffer(each, None, program, sources), each.value) for each in holdings.lasting]
     temps = [
@@ -126,17 +127,17 @@ def _analyze(capture: Capture) -> Report:
             values,
             (*holdings.lasting, *holdings.passing),
         ),
-        forward_flops=_forward_flops(capture.flops_by_scope, modules),
+        forward_flops=_forward_flops(capture.flops_by_scope, values),
         source_lines=capture.source_lines,
     )
 
 
-def _forward_flops(by_scope: Mapping[str, int], modules: ModulePaths) -> dict[str, int]:
+def _forward_flops(by_scope: Mapping[str, int], values: Values) -> dict[str, int]:
     flops: Counter[str] = Counter()
     for scope, number in by_scope.items():
         op_name = f"{scope}/"  # the name of an operation ends with its primitive
         if named_phase(op_name) is Named.FORWARD:
-            flops[modules.with_params(op_name)] += number
+            flops[values.module_of_scope(op_name)] += number
     return dict(flops)
 
 
@@ -153,6 +154,7 @@ def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) ->
 
 def _live_buffer(holding: Holding, held: tuple[int, int] | None, program: Program, sources: Sources) -> LiveBuffer:
     value, claim = holding.value, holding.claim
+    lines = SourcePlace("", "") if value.argument else sources.lines(program.instructions[value.operation])
     return LiveBuffer(
         size_bytes=holding.size_bytes,
         shape=value.shape,
@@ -162,7 +164,8 @@ def _live_buffer(holding: Holding, held: tuple[int, int] | None, program: Progra
         module=value.module,
         name=value.name,
         op=value.argument.path if value.argument else value.op_name,
-        source="" if value.argument else sources.line(program.instructions[value.operation]),
+        source=lines.user,
+        library=lines.library,
         rule=claim.rule,
         evidence=claim.evidence,
         start=holding.start,

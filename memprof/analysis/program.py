@@ -23,7 +23,7 @@ from memprof.errors import InternalError
 
 _Item = TypeVar("_Item")
 _MAX_ELEMENT_BYTES = 16  # c128
-_MAX_TEXT = 1 << 16  # XLA joins the names of operations that it merges; no rule reads on so far
+_MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
 
 
 @dataclass(frozen=True, slots=True)

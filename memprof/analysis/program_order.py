@@ -7,6 +7,7 @@ bodies of loops and branches in line. (Instructions inside fusions have no place
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 from memprof.analysis.buffer_table import EventKind, Trace
 from memprof.analysis.categories import Phase
@@ -46,6 +47,25 @@ class ProgramOrder:
                 current = max(current, self._position.get(event.instruction_name, current))
             positions.append(current)
         return (*positions, max(self.length - 1, 0))
+
+    def last_positions(self, trace: Trace) -> tuple[int, ...]:
+        """For each event of a trace, and its end: the last position at which what it ends can still be read.
+
+        A death is written before the next birth, wherever in between it was read last.
+        """
+        positions = list(self.event_positions(trace))
+        following = self.length
+        for place in reversed(range(len(trace.events))):
+            if trace.events[place].kind is EventKind.FREE:
+                positions[place] = max(positions[place], following - 1)
+            else:
+                following = positions[place]
+        return tuple(positions)
+
+    def num_before(self, phases: frozenset[Phase], phase_of: Callable[[Instruction], Phase]) -> tuple[int, ...]:
+        """For each position, and for the end: how many instructions before it are at work in one of some phases."""
+        works = (i.opcode not in _NO_WORK and phase_of(i) in phases for i in self.instructions)
+        return (0, *accumulate(works))
 
     def phase_spans(self, phase_of: Callable[[Instruction], Phase]) -> tuple[PhaseSpan, ...]:
         """Consecutive spans that cover the schedule. What has no phase belongs to the span that it stands in."""

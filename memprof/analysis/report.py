@@ -25,6 +25,8 @@ class LiveBuffer:
         module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
         op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
         source: `file.py:12` of the user's own code, empty where the program does not tell.
+        library: the line of a library beneath it that says most of what it does (`flax/linen/linear.py:271`), empty
+            where there is none.
         rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
         start, end: first and last position in program order at which the buffer is live (end inclusive).
         offset: byte offset in the temp block; None for what lies outside it.
@@ -56,6 +58,7 @@ class LiveBuffer:
     is_of_softmax: bool = False
     is_stacked: bool = False
     family: int = 0
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

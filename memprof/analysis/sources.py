@@ -1,52 +1,144 @@
-"""The line of the user's own code that an operation comes from."""
+"""The line of the user's own code that an operation comes from, and the library's line beneath it.
+
+The user's own code is what lies in the folder he works in or in his script's, and whatever is not installed: neither in
+a `site-packages` folder nor in the standard library. Not a list of libraries' names: nobody knows them all.
+
+Most lines of a library say little (`named_axes.py` maps every operation of a penzai model over its axes). What says
+most is the innermost line before the ones that the library calls from everywhere.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 
+from memprof.analysis.capture import CodeFolders
 from memprof.analysis.program import Frame, Instruction, Program
 
-# Frames of these are machinery, wherever they are installed. Whatever else is installed may be the user's model.
-_LIBRARIES = frozenset(
-    "jax jaxlib flax optax haiku equinox chex numpy jaxtyping orbax diffrax optimistix lineax einops distrax".split()
-)
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
 _STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)")
-# memprof's own machinery around the user's function; its workloads are models like anybody's.
-_MACHINERY = re.compile(r"[/\\]memprof[/\\](?:capture|profiler_cli|analysis|workloads[/\\]user)[/\\]")
+# What is computed with: its lines say how an operation is made, not which.
+_JAX = re.compile(r"^(?:jax|jaxlib)[/\\]")
+# Code without a file that the user typed; other names in angle brackets are made by libraries (`<string>`).
+_TYPED = re.compile(r"^<(?:stdin|ipython-input|cell)")
+# memprof's own machinery, which calls the step; its workloads are models like anybody's.
+_MACHINERY = re.compile(
+    r"[/\\]memprof[/\\](?:capture|profiler_cli|analysis|workloads[/\\]user)[/\\]|[/\\]memprof[/\\]api\.py$"
+)
+_WORKLOAD = re.compile(r"[/\\]memprof[/\\]workloads[/\\]")
+# A line that this many others of libraries call is a helper of theirs.
+_CALLED_FROM_EVERYWHERE = 3
+
+
+class _Kind(Enum):
+    """Whose code a frame is."""
+
+    USER = "user"
+    LIBRARY = "library"
+    JAX = "jax"
+    NOBODY = "nobody"  # the standard library, and code that a library made up
+    MEMPROF = "memprof"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """Where an operation comes from, each `file.py:12` or empty.
+
+    Attributes:
+        user: the innermost line of the user's own code; where the program does not tell one, of a library.
+        library: the line of a library that says most of what that line does; empty where it calls JAX itself.
+    """
+
+    user: str
+    library: str
 
 
 class Sources:
     """Looks up source lines, keeping what it found per stack trace."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, folders: CodeFolders | None = None) -> None:
+        """Args: folders: where the user's code lay when the capture was made; None where it was not recorded."""
         self._program = program
-        self._cache: dict[int, str] = {}
+        self._folders = folders or CodeFolders()
+        self._kinds: dict[str, _Kind] = {}
+        self._cache: dict[int, SourcePlace] = {}
+        self._callers = self._library_callers()
 
-    def line(self, instruction: Instruction) -> str:
-        """`file.py:12`, the innermost frame outside libraries; empty where the program does not tell.
+    def lines(self, instruction: Instruction) -> SourcePlace:
+        """The user's line, and the library's beneath it.
 
-        Where every frame is a library's, the innermost of them. A file of an installed package is given by its path in
-        the package (`memprof/workloads/models/mlp.py`), any other by its full path.
+        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), any other by its
+        full path.
         """
         key = instruction.stack_frame_id
         if key == 0:
-            return self._find(instruction)
+            return self._find(self._program.stack(instruction))
         if key not in self._cache:
-            self._cache[key] = self._find(instruction)
+            self._cache[key] = self._find(self._program.stack(instruction))
         return self._cache[key]
 
-    def _find(self, instruction: Instruction) -> str:
-        stack = self._program.stack(instruction)
-        if not stack:
-            return ""
-        frame = next((frame for frame in stack if not _is_library(frame)), stack[0])
-        installed = _INSTALLED.match(frame.file)
-        return f"{installed.group(1) if installed else frame.file}:{frame.line}"
+    def _find(self, stack: Sequence[Frame]) -> SourcePlace:
+        """Args: stack: innermost frame first."""
+        beneath: list[Frame] = []
+        for place, frame in enumerate(stack):
+            kind = self._kind(frame.file)
+            if kind is _Kind.USER:
+                return SourcePlace(_line(frame), self._telling(beneath[::-1]))
+            if kind is _Kind.LIBRARY:
+                beneath.append(frame)
+            elif kind is _Kind.MEMPROF and place:
+                break  # what called the step is not in it
+        frames = beneath or stack
+        return SourcePlace(_line(frames[0]) if frames else "", "")
+
+    def _telling(self, frames: Sequence[Frame]) -> str:
+        """Of the library's frames beneath the user's, outermost first: the innermost that is no helper of theirs."""
+        telling = ""
+        for frame in frames:
+            if telling and len(self._callers[frame.file, frame.line]) >= _CALLED_FROM_EVERYWHERE:
+                break
+            telling = _line(frame)
+        return telling
+
+    def _library_callers(self) -> dict[tuple[str, int], set[tuple[str, int]]]:
+        """The lines of libraries that call each line of a library."""
+        callers: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
+        for frame, parent in self._program.frames:
+            if 0 < parent <= len(self._program.frames):
+                caller = self._program.frames[parent - 1][0]
+                if self._kind(frame.file) is self._kind(caller.file) is _Kind.LIBRARY:
+                    callers[frame.file, frame.line].add((caller.file, caller.line))
+        return callers
+
+    def _kind(self, file: str) -> _Kind:
+        if file not in self._kinds:
+            self._kinds[file] = self._classify(file)
+        return self._kinds[file]
+
+    def _classify(self, file: str) -> _Kind:
+        if file.startswith("<"):
+            return _Kind.USER if _TYPED.match(file) else _Kind.NOBODY
+        if _MACHINERY.search(file):
+            return _Kind.MEMPROF
+        if _WORKLOAD.search(file):
+            return _Kind.USER
+        installed = _INSTALLED.match(file)
+        if any(_lies_in(file, folder) and not _INSTALLED.match(file[len(folder) :]) for folder in self._folders.user):
+            return _Kind.USER
+        if installed:
+            return _Kind.JAX if _JAX.match(installed.group(1)) else _Kind.LIBRARY
+        if _STANDARD_LIBRARY.search(file) or any(_lies_in(file, folder) for folder in self._folders.standard_library):
+            return _Kind.NOBODY
+        return _Kind.USER
 
 
-def _is_library(frame: Frame) -> bool:
-    if frame.file.startswith("<") or _STANDARD_LIBRARY.search(frame.file) or _MACHINERY.search(frame.file):
-        return True
+def _lies_in(file: str, folder: str) -> bool:
+    return file.startswith(folder) and file[len(folder) : len(folder) + 1] in ("/", "\\")
+
+
+def _line(frame: Frame) -> str:
     installed = _INSTALLED.match(frame.file)
-    return installed is not None and re.split(r"[/\\]", installed.group(1))[0] in _LIBRARIES
+    return f"{installed.group(1) if installed else frame.file}:{frame.line}"

@@ -11,12 +11,13 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase
 from memprof.analysis.dataflow import Dataflow, Origin
 from memprof.analysis.module_flow import ModuleFlow
-from memprof.analysis.op_names import ModulePaths, Named
+from memprof.analysis.module_paths import ModulePaths
+from memprof.analysis.op_names import Named
 from memprof.analysis.program import Instruction, Program
 from memprof.errors import InternalError
 
 # What the compiler inserts without a name between an operation and the use of its result.
-_PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert", "broadcast"})
+_PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Value:
         computed_in: the phase that computes the data, where the one that makes the value only moves them.
         origin, use: sets of bits, see `dataflow.py`.
         group: see `aliases.py`; -1 for what is no array.
+        dies_in_forward: nothing of the backward pass runs while it is in memory: a copy of it at most is used there.
         is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
     """
 
@@ -53,6 +55,7 @@ class Value:
     use: int
     group: int = -1
     is_past_differentiation: bool = False
+    dies_in_forward: bool = False
     argument: ArgumentLeaf | None = None
     is_output: bool = False
     is_constant: bool = False
@@ -69,7 +72,6 @@ class Values:
         self._table = table
         self._arguments = arguments
         self._groups = Groups(program, table)
-        self._modules = modules
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
@@ -92,8 +94,11 @@ class Values:
     def module_of(self, instruction: Instruction) -> str:
         """The module of what an instruction makes; empty where it belongs to none."""
         groups = self._groups.of_instruction(instruction)
-        by_name = self._modules.with_params(instruction.op_name)
-        return by_name or (self._module_flow.module[groups[0]] if groups else "")
+        return self._module_flow.of(groups[0], instruction) if groups else ""
+
+    def module_of_scope(self, op_name: str) -> str:
+        """The module with parameters that the scopes of an op name tell; empty where they tell none."""
+        return self._module_flow.of_scope(op_name)
 
     def of_buffer(self, buffer: LogicalBuffer) -> Value:
         """The value that a logical buffer holds."""
@@ -134,7 +139,7 @@ class Values:
             dtype=leaf.dtype,
             op_name=op_name,
             operation=operation,
-            module=self._modules.with_params(op_name) or self._module_flow.module[group],
+            module=self._module_flow.of(group, self._program.instructions[operation]),
             phase=self._flow.phase(group),
             computed_in=self._flow.computed_in(group),
             origin=self._flow.origin[group],
@@ -182,8 +187,8 @@ class Values:
             makes_data = instruction.opcode not in ALIASING or source in self._program.entry.parameters
             if makes_data and instruction.op_name:
                 return self._moved(source)
-        named = self._named_definers(position)
-        return self._moved(named[-1]) if named else index
+        maker = self._named_maker(position)
+        return index if maker is None else self._moved(maker)
 
     def _moved(self, index: int) -> int:
         """What a loop stacks up is told by the operation that makes it, not by the one that puts it into the stack.
@@ -193,23 +198,25 @@ class Values:
         instruction = self._program.instructions[index]
         if instruction.opcode != "dynamic-update-slice":
             return index
-        position = self._program.instructions[instruction.operands[1]].first_position
+        maker = self._named_maker(self._program.instructions[instruction.operands[1]].first_position)
+        return index if maker is None else maker
+
+    def _named_maker(self, position: int) -> int | None:
+        """The last instruction with an op name that makes the data of a position's group.
+
+        Where none has one, what it is a copy or a conversion of is told by those who made that.
+        """
         seen = set()
         while (group := self._groups.of(position)) not in seen:
             seen.add(group)
-            named = self._named_definers(position)
-            if named:
-                return named[-1]
+            for definer in reversed(self._flow.definers[group]):
+                if self._program.instructions[definer].op_name:
+                    return definer
             for definer in self._flow.definers[group]:
                 definition = self._program.instructions[definer]
                 if definition.opcode in _PASSING_ON and definition.operands:
                     position = self._program.instructions[definition.operands[0]].first_position
-        return index
-
-    def _named_definers(self, position: int) -> list[int]:
-        """The instructions that make the data of a position's group and have an op name."""
-        definers = self._flow.definers[self._groups.of(position)]
-        return [definer for definer in definers if self._program.instructions[definer].op_name]
+        return None
 
     def _sources(self, index: int, position: int) -> Iterator[int]:
         """The instruction itself and, through a fusion's root and what only passes data on, the ones that it is of."""

@@ -12,10 +12,10 @@ from memprof.analysis.categories import Role
 from memprof.capture import xla_adapter
 from memprof.capture.jitting import Place, TracedStep, several_devices
 from memprof.capture.roles.by_type import nnx_variables
-from memprof.capture.roles.by_use import argument_uses
+from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.claim import Claim
 from memprof.capture.roles.infer import UNTOLD, Leaf, disagreements, infer_roles
-from memprof.capture.roles.paths import longest_prefix
+from memprof.capture.roles.paths import all_prefixes, longest_prefix
 from memprof.capture.targets.choose import ChosenTarget
 from memprof.errors import MemprofError
 
@@ -57,22 +57,30 @@ def argument_leaves(
     """
     paths = _own_paths(step.paths, nnx_variables(step.arguments))
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
-    uses = argument_uses(step.traced.jaxpr, _spans(owners))
-    leaves = [
-        Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use)
-        for path, owner, aval, use in zip(paths, owners, jax.tree.leaves(step.traced.in_avals), uses, strict=True)
-    ]
-    claims = infer_roles(step.arguments, leaves)
+    program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
     given = _given_roles(roles, paths)
-    is_given = [longest_prefix(path, given) is not None for path in paths]
-    doubts = [*_untold(leaves, claims, is_given), *_in_doubt(leaves, claims, is_given)]
+    avals = jax.tree.leaves(step.traced.in_avals)
+    leaves = [
+        Leaf(
+            path=path,
+            argument=owner,
+            shape=tuple(aval.shape),
+            dtype=aval.dtype,
+            use=use,
+            given=None if (prefix := longest_prefix(path, given)) is None else given[prefix],
+        )
+        for path, owner, aval, use in zip(paths, owners, avals, program.uses, strict=True)
+    ]
+    claims = infer_roles(step.arguments, leaves, program)
     positions = {name: number for number, name in enumerate(step.names)}
     parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(leaves)))}
+    used = [(leaves[flat], claims[flat]) for flat in sorted(parameter_numbers)]
+    doubts = [*_untold(used), *_in_doubt(used)]
     infos = jax.tree.leaves(step.traced.args_info)
     return tuple(
         ArgumentLeaf(
             path=leaf.path,
-            role=given[prefix] if (prefix := longest_prefix(leaf.path, given)) is not None else claim.role,
+            role=claim.role,
             shape=leaf.shape,
             dtype=str(leaf.dtype),
             size_bytes=xla_adapter.argument_bytes(leaf),
@@ -89,10 +97,16 @@ def _own_paths(paths: Sequence[str], variables: frozenset[str]) -> list[str]:
     return [own if (own := path.removesuffix(".value")) in variables else path for path in paths]
 
 
-def _spans(owners: Sequence[str]) -> list[tuple[int, int]]:
-    """First leaf and number of leaves of each argument."""
-    firsts = [number for number, owner in enumerate(owners) if number == 0 or owners[number - 1] != owner]
-    return [(first, end - first) for first, end in zip(firsts, [*firsts[1:], len(owners)], strict=True)]
+def _parts(paths: Sequence[str], owners: Sequence[str]) -> list[str]:
+    """What each leaf is a part of: its argument, or the argument's own part where the step has only one."""
+    if len(set(owners)) > 1:
+        return list(owners)
+    return [([*all_prefixes(path)][-2:] or [path])[0] for path in paths]
+
+
+def _numbered(names: Sequence[str]) -> list[int]:
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(name, len(numbers)) for name in names]
 
 
 def _given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[str, Role]:
@@ -113,22 +127,21 @@ def _given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[
     return given
 
 
-def _untold(leaves: Sequence[Leaf], claims: Sequence[Claim], is_given: Sequence[bool]) -> list[str]:
-    untold = [
-        leaf for leaf, claim, given in zip(leaves, claims, is_given, strict=True) if claim is UNTOLD and not given
-    ]
+def _untold(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
+    untold = [leaf for leaf, claim in used if claim is UNTOLD]
     if not untold:
         return []
     size = sum(xla_adapter.argument_bytes(leaf) for leaf in untold)
     return [
         f"What {_shortened([leaf.path for leaf in untold])} ({size:,} bytes) is for could not be told, so it counts as"
-        f" other_state; say it with --role '{untold[0].path}=params' or roles=."
+        f" other_state; where it is something else, say so with --role '{untold[0].path}=batch' (or params, or"
+        " optimizer_state) or roles=."
     ]
 
 
-def _in_doubt(leaves: Sequence[Leaf], claims: Sequence[Claim], is_given: Sequence[bool]) -> list[str]:
-    guessed = [number for number, given in enumerate(is_given) if not given]
-    return disagreements([leaves[number] for number in guessed], [claims[number] for number in guessed])
+def _in_doubt(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
+    guessed = [(leaf, claim) for leaf, claim in used if leaf.given is None]
+    return disagreements([leaf for leaf, _ in guessed], [claim for _, claim in guessed])
 
 
 def _shortened(names: Sequence[str], limit: int = 3) -> str:

@@ -14,8 +14,9 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.buffer_table import decode_buffer_table
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, ReplayTotals, TargetInfo, Timings
+from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
+from memprof.analysis.checks import check_allocations
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.replay_totals import totals_of
@@ -28,7 +29,7 @@ from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import ChosenTarget
-from memprof.capture.toolchain import toolchain
+from memprof.capture.toolchain import code_folders, toolchain
 from memprof.errors import InternalError, MemprofError
 
 Progress = Callable[[str], None]
@@ -76,7 +77,10 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
     hlo_proto = _read_dump(dump_folder)
-    program, replay = _check_dump(hlo_proto, dump_folder)
+    program, table = check_dump(hlo_proto, dump_folder)
+    totals = _totals(compiled, target.info)
+    check_allocations(totals, table)
+    folders = code_folders()
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -84,7 +88,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         config=spec.config,
         target=target.info,
         toolchain=toolchain(xla_adapter.cuda_plugin_version()),
-        compiler=_totals(compiled, target.info),
+        compiler=totals,
         arguments=arguments,
         doubts=doubts,
         flops=flops.total(),
@@ -92,8 +96,9 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         flops_by_scope=dict(flops),
         timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
         hlo_proto=hlo_proto,
-        replay=replay,
-        source_lines=source_lines_of(program),
+        replay=totals_of(table),
+        source_lines=source_lines_of(program, folders),
+        folders=folders,
     )
     return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
 
@@ -204,27 +209,30 @@ def _read_dump(folder: Path) -> bytes:
     programs = list(folder.glob("*_after_optimizations.hlo.pb"))
     if not programs:
         raise MemprofError(
-            f"XLA could not write its program to {folder}: is the disk full, is there a limit on the size of files, or"
-            " does the code change its folder for temporary files?"
+            f"XLA could not write its program to {folder}: the disk may be full, files be limited in size"
+            " (`ulimit -f`), or the step's code have removed that folder"
         )
     if len(programs) != 1:
         raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")
     return programs[0].read_bytes()
 
 
-def _check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, ReplayTotals]:
+def check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, BufferTable]:
     """Decode the program that XLA wrote, before anything is made of it.
 
     Raises:
         MemprofError: it was cut short.
         InternalError: it does not hold together.
     """
+    cut_short = MemprofError(
+        f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
+        " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
+    )
     try:
         proto = parse_proto(hlo_proto)
     except MemprofError as error:
-        raise MemprofError(
-            f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
-            " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
-        ) from error
+        raise cut_short from error
+    if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
+        raise cut_short
     program = decode_program(proto)
-    return program, totals_of(decode_buffer_table(proto, program))
+    return program, decode_buffer_table(proto, program)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from memprof.analysis.capture import SourceLines
+from memprof.analysis.capture import CodeFolders, SourceLines
 from memprof.analysis.program import Program
 from memprof.analysis.sources import Sources
 
@@ -21,10 +21,11 @@ _MAX_LINES = 20_000
 _MAX_CHARACTERS = 400
 
 
-def source_lines_of(program: Program) -> SourceLines:
+def source_lines_of(program: Program, folders: CodeFolders) -> SourceLines:
     """The lines that the operations of a program come from, with those around them."""
-    sources = Sources(program)
-    return read_source_lines(sources.line(instruction) for instruction in program.instructions)
+    sources = Sources(program, folders)
+    places = {sources.lines(instruction) for instruction in program.instructions}
+    return read_source_lines(line for place in places for line in (place.user, place.library))
 
 
 def read_source_lines(sources: Iterable[str]) -> SourceLines:

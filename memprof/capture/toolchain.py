@@ -1,12 +1,15 @@
-"""The versions of everything that has a say in how a step is compiled."""
+"""The versions of everything that has a say in how a step is compiled, and where its code lies."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
+import sysconfig
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-from memprof.analysis.capture import Toolchain
+from memprof.analysis.capture import CodeFolders, Toolchain
 from memprof.version import __version__
 
 
@@ -22,6 +25,16 @@ def toolchain(cuda_plugin: str | None) -> Toolchain:
         optax=installed_version("optax"),
         xla_flags=os.environ.get("XLA_FLAGS", ""),
     )
+
+
+def code_folders() -> CodeFolders:
+    """The user's folders and the standard library's, as they are now.
+
+    Python puts the folder of a script first in its path.
+    """
+    user = dict.fromkeys(os.path.abspath(folder) for folder in (str(Path.cwd()), *sys.path[:1]))
+    library = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    return CodeFolders(user=tuple(user), standard_library=tuple(library))
 
 
 def installed_version(distribution: str) -> str | None:

@@ -151,6 +151,7 @@ def buffer_object(buffer: LiveBuffer) -> dict[str, Json]:
         "name": buffer.name,
         "op": buffer.op,
         "source": buffer.source,
+        "library": buffer.library,
         "rule": buffer.rule,
         "evidence": buffer.evidence,
         "start": buffer.start,

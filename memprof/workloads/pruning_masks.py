@@ -6,42 +6,45 @@ get no gradient. They stay in memory, though, and so do their optimizer state an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-_PRUNED = "kernel"
+_PRUNED = ("kernel", "weight")
 
 
-def magnitude_masks(params: Mapping[str, Any], fraction: float) -> dict[str, Any]:
-    """Returns the masks, bool, in a tree that holds the weight matrices of `params` alone.
+def magnitude_masks(params: Any, fraction: float) -> Any:
+    """Returns the masks, bool, in the tree of `params`, with None for what is not pruned.
 
     Args:
-        params: parameters in nested dictionaries. Of stacked layers each matrix is pruned on its own.
+        params: parameters; of these the matrices that are called `kernel` or `weight`, or all where none is called so.
+            Of stacked layers each matrix is pruned on its own.
         fraction: the part of each matrix's weights, the smallest ones, that becomes False.
     """
-    masks: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, Mapping):
-            inner = magnitude_masks(value, fraction)
-            if inner:
-                masks[name] = inner
-        elif name == _PRUNED:
-            sizes = jnp.abs(value.astype(jnp.float32))
-            masks[name] = sizes > jnp.quantile(sizes, fraction, axis=(-2, -1), keepdims=True)
-    return masks
+    matrices = [(keys, value) for keys, value in jax.tree_util.tree_leaves_with_path(params) if value.ndim >= 2]
+    is_named = any(_name(keys) in _PRUNED for keys, _ in matrices)
+
+    def mask(keys: Any, value: jax.Array) -> jax.Array | None:
+        if value.ndim < 2 or (is_named and _name(keys) not in _PRUNED):
+            return None
+        sizes = jnp.abs(value.astype(jnp.float32))
+        return sizes > jnp.quantile(sizes, fraction, axis=(-2, -1), keepdims=True)
+
+    return jax.tree_util.tree_map_with_path(mask, params)
 
 
-def apply_masks(params: Mapping[str, Any], masks: Mapping[str, Any]) -> dict[str, Any]:
+def apply_masks(params: Any, masks: Any) -> Any:
     """Returns the parameters with zeros where a mask is False."""
-    masked = dict(params)
-    for name, mask in masks.items():
-        value = params[name]
-        masked[name] = apply_masks(value, mask) if isinstance(mask, Mapping) else _masked(value, mask)
-    return masked
+    return jax.tree.map(
+        lambda mask, value: value if mask is None else jnp.where(mask, value, jnp.zeros((), value.dtype)),
+        masks,
+        params,
+        is_leaf=lambda mask: mask is None,
+    )
 
 
-def _masked(value: jax.Array, mask: jax.Array) -> jax.Array:
-    return jnp.where(mask, value, jnp.zeros((), value.dtype))
+def _name(keys: Any) -> str:
+    """The last key of a path: of a mapping, or the name of a field."""
+    last = keys[-1] if keys else None
+    return str(getattr(last, "key", getattr(last, "name", "")))

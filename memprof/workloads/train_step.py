@@ -12,6 +12,7 @@ JAX names the arguments of `step` after its signature: `state.params['layers_0']
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,20 @@ class TrainState(train_state.TrainState):
     Attributes:
         rng: the key that dropout is derived from: uint32 `(2,)`, the same over all steps.
         dynamic_scale: of the loss; None where it is not scaled.
-        masks: of pruned parameters, bool; None where none are pruned.
+        masks: of pruned parameters, bool, in their tree; None where none are pruned.
     """
 
     rng: jax.Array
     dynamic_scale: DynamicScale | None = None
-    masks: dict[str, Any] | None = None
+    masks: Any = None
+
+    def apply_gradients(self, *, grads: Any, **changes: Any) -> TrainState:
+        """Makes one update. Flax's own looks for a key among the parameters, which need not be a mapping here."""
+        if isinstance(grads, Mapping):
+            return super().apply_gradients(grads=grads, **changes)
+        updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
+        params = optax.apply_updates(self.params, updates)
+        return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

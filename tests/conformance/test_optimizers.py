@@ -14,7 +14,7 @@ import pytest
 
 import memprof.workloads.transformations.adam8bit
 import memprof.workloads.transformations.galore
-from memprof.analysis.op_names import ModulePaths
+from memprof.analysis.module_paths import ModulePaths
 from memprof.workloads import registry
 from memprof.workloads.optimizer_state import StateLeaf, size_bytes
 from memprof.workloads.optimizers import __path__ as optimizers_path

@@ -7,15 +7,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from integration.command import Command
 from integration.test_command_line import WITHOUT_JAX
 from jsonschema import Draft202012Validator
+from planted import followed
 from referencing import Registry, Resource
 
 from memprof.analysis.advice.advice import Advice
 from memprof.analysis.advice.advise import advise
-from memprof.analysis.advice.rules import flash_attention
+from memprof.analysis.advice.rules import flash_attention, fragmentation, workspace
 from memprof.analysis.advice.what_if import footprint_without
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
@@ -26,7 +29,7 @@ PLANTED = Path(__file__).parents[1] / "planted.py"
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 TARGET = "h100-80gb"
 
-# The rule that has to find each, and how far its saving may be from that of the followed recipe.
+# The rule that has to find each.
 EXPECTED = {
     "state_not_donated": "donate_state",
     "float32_activations": "half_precision",
@@ -42,6 +45,8 @@ EXPECTED = {
 }
 # These are found too, though they do not save most.
 ALSO_EXPECTED = {"attention_probabilities": "remat_elementwise", "state_that_waits": "offload_optimizer"}
+# How far a saving may be from that of the followed recipe: XLA also orders anew what is recomputed, and saves more.
+TOLERANCE = {"remat_elementwise": 0.2}
 FOLLOWED = [*EXPECTED.items(), *ALSO_EXPECTED.items()]
 
 
@@ -85,7 +90,7 @@ def test_the_planted_inefficiency_comes_first(reports: dict[str, Report], name: 
 @pytest.mark.parametrize(("name", "rule"), FOLLOWED)
 def test_a_followed_recipe_saves_what_is_said(reports: dict[str, Report], name: str, rule: str) -> None:
     saved_bytes = reports[name].footprint_bytes - reports[f"{name} {rule}"].footprint_bytes
-    assert _advice(reports[name], rule).saving_bytes == pytest.approx(saved_bytes, rel=0.1)
+    assert _advice(reports[name], rule).saving_bytes == pytest.approx(saved_bytes, rel=TOLERANCE.get(rule, 0.1))
 
 
 @pytest.mark.parametrize(("name", "rule"), FOLLOWED)
@@ -112,6 +117,38 @@ def test_evidence_supports_the_saving_and_is_within_the_footprint(reports: dict[
             assert advice.saving_bytes <= max(evidence) <= report.footprint_bytes, (name, advice.rule)
             num_given += 1
     assert num_given > len(EXPECTED)
+
+
+@pytest.mark.parametrize("line", [flash_attention.CUDNN, flash_attention.CUDNN_OF_FLOAT32])
+def test_the_kernel_takes_what_the_line_gives_it(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """JAX checks shapes and types while tracing; the library that it asks for its version then need not be there."""
+    dtype = jnp.float32 if line == flash_attention.CUDNN_OF_FLOAT32 else jnp.bfloat16
+    q = jax.ShapeDtypeStruct((2, 128, 4, 64), dtype)
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91000)
+    attended = jax.eval_shape(lambda q, k, v: followed(line, q=q, k=k, v=v)["attended"], q, q, q)
+    assert (attended.shape, attended.dtype) == (q.shape, jnp.bfloat16)
+
+
+def test_layers_are_scanned_by_the_line_against_fragmentation() -> None:
+    """What packing saves is not predicted, but only limited: the line has to compute the same."""
+
+    def block(params: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ params)
+
+    stacked = jax.random.normal(jax.random.key(0), (3, 8, 8))
+    x = jax.random.normal(jax.random.key(1), (4, 8))
+    scanned = followed(fragmentation.HOW_TO, block=block, x=x, stacked_params=stacked)["x"]
+    for params in stacked:
+        x = block(params, x)
+    assert jnp.allclose(scanned, x, atol=1e-5)
+
+
+def test_the_compiler_knows_the_option_against_scratch_memory() -> None:
+    option, value = workspace.HOW_TO.partition("=")[2].strip('"').removeprefix("--").split("=")
+    lowered = jax.jit(jnp.tanh).lower(jax.ShapeDtypeStruct((8,), jnp.float32))
+    lowered.compile(compiler_options={option: value})  # raises for options that there are not
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        lowered.compile(compiler_options={f"{option}_not": value})
 
 
 def test_a_timeline_played_again_unchanged_gives_the_footprint(reports: dict[str, Report]) -> None:

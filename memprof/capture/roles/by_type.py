@@ -18,7 +18,9 @@ from memprof.capture.roles.paths import longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
 _OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optax optimizer")
+# Two that what the program does overrules.
 MODEL_STATE = Claim(role=Role.OTHER_STATE, reason="beside the parameters in a training state")
+INEXACT = Claim(role=Role.PARAMS, reason="an inexact array of an Equinox module")
 
 
 def claims_by_type(arguments: Mapping[str, Any]) -> dict[str, Claim]:
@@ -61,7 +63,9 @@ def _is_defined_in(package: str, node: Any, *, name: str | None = None) -> bool:
 
 
 def _is_optax_state(node: Any) -> bool:
-    return isinstance(node, tuple) and hasattr(node, "_fields") and _is_defined_in("optax", node)
+    # `LookaheadParams` are parameters, two of each.
+    is_record = isinstance(node, tuple) and hasattr(node, "_fields") and type(node).__name__ != "LookaheadParams"
+    return is_record and _is_defined_in("optax", node)
 
 
 def _is_optimizer_state(node: Any) -> bool:
@@ -129,8 +133,7 @@ def _equinox_modules(tree: Any) -> Iterator[tuple[str, Claim]]:
         for keys, leaf in jax.tree_util.tree_leaves_with_path(module):
             is_float = hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
             if is_float:
-                reason = "an inexact array of an Equinox module"
-                yield path + jax.tree_util.keystr(keys), Claim(role=Role.PARAMS, reason=reason)
+                yield path + jax.tree_util.keystr(keys), INEXACT
 
 
 # Kinds of NNX variables by the names of their classes; what derives from one is one.

@@ -1,22 +1,25 @@
 """What a traced step does with each leaf of its arguments.
 
-JAX names every operation after the transformations around it: `jvp(` marks what is differentiated, `transpose(` what
-differentiation derives, and neither mark the rest of the step. So the program itself tells the parameters:
+The program itself tells what is trained:
 
-- they are read by what is differentiated, and a result of their shape is made from them directly and from gradients;
-- optimizer state is updated with gradients in the same way, but nothing that is differentiated reads it;
+- parameters are read by what is differentiated, and a result of their shape is made from them directly and from
+  gradients;
+- optimizer state is updated with gradients in the same way, and the new parameters are made from it;
+- averages of parameters (a target network, weights to evaluate with) are made from the new parameters, which are not
+  made from them;
 - what comes back in its own shape without gradients is state of another kind (batch statistics, counters).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend import core
-
-from memprof.analysis.op_names import Named, named_phase
+from memprof.analysis.op_names import Named
+from memprof.capture.roles.walk import Made, Walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,203 +29,140 @@ class ArgumentUse:
     Attributes:
         is_differentiated: what is differentiated reads it as it comes, or cast or reshaped.
         is_trained: a result of its shape and dtype is made from it and from gradients.
+        is_average: is trained, from new parameters that are not made from it.
         is_carried: a result of its shape and dtype is made from it, element by element.
+        is_kept: is carried, and no data changes it: it is returned as it is, or after a decay.
         is_differentiated_for: the step returns its gradient.
     """
 
     is_differentiated: bool
     is_trained: bool
-    is_carried: bool
+    is_average: bool = False
+    is_carried: bool = False
+    is_kept: bool = False
     is_differentiated_for: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What a value is made from. Sets of argument leaves are bits of an integer.
+@dataclass(slots=True)
+class Program:
+    """A traced step, followed once.
 
     Attributes:
-        directly: leaves that reach it through operations outside of differentiation alone.
-        forward: leaves that reach it without passing through the backward pass and in one shape all the way.
-        of_gradients: an operation of the backward pass lies upstream.
+        invars: its inputs, one for each argument leaf.
+        owners: the number of the argument that each leaf is a part of.
+        uses: what becomes of each leaf.
+        walk: what was seen on the way.
+        inputs: the leaves as values.
     """
 
-    directly: int = 0
-    forward: int = 0
-    of_gradients: bool = False
+    invars: Sequence[Any]
+    owners: Sequence[int]
+    uses: list[ArgumentUse]
+    walk: Walk
+    inputs: list[Made]
 
-    def __or__(self, other: _Made) -> _Made:
-        return _Made(
-            self.directly | other.directly, self.forward | other.forward, self.of_gradients or other.of_gradients
-        )
-
-
-_NOTHING = _Made()
-# Operations each of whose results is made of many elements, even where the shapes happen to be equal.
-_CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
+    def leaves(self, bits: int) -> Iterator[int]:
+        """The numbers of leaves in a set of bits."""
+        return (number for number in range(len(self.invars)) if bits >> number & 1)
 
 
-def argument_uses(jaxpr: Any, arguments: Sequence[tuple[int, int]]) -> list[ArgumentUse]:
+def follow(jaxpr: Any, owners: Sequence[int]) -> Program:
     """Follow the arguments through a step.
 
     Args:
         jaxpr: the `ClosedJaxpr` of the step.
-        arguments: first leaf and number of leaves of each argument of the step.
-
-    Returns:
-        One use for each argument leaf.
+        owners: the number of the argument that each leaf is a part of, in order.
     """
-    walk = _Walk()
-    invars = jaxpr.jaxpr.invars
-    results = walk.follow(jaxpr.jaxpr, [_Made(1 << n, 1 << n) for n in range(len(invars))], Named.UNPHASED)
-    trained = carried = 0
-    for outvar, made in zip(jaxpr.jaxpr.outvars, results, strict=True):
-        same = sum(1 << n for n, invar in enumerate(invars) if _alike(invar, outvar))
-        carried |= made.forward & same
-        if made.of_gradients:
-            trained |= made.directly & same
-    gradients = [
-        outvar
-        for outvar, made in zip(jaxpr.jaxpr.outvars, results, strict=True)
-        if made.of_gradients and not made.directly
+    walk = Walk()
+    invars, outvars = jaxpr.jaxpr.invars, jaxpr.jaxpr.outvars
+    inputs = walk.arguments(invars)
+    results = list(zip(outvars, walk.follow(jaxpr.jaxpr, inputs, Named.UNPHASED), strict=True))
+    back = [
+        made.forward & bits_of({n for n, invar in enumerate(invars) if _alike(invar, outvar)})
+        for outvar, made in results
     ]
-    returned = _argument_like(gradients, invars, arguments)
-    return [
+    carried = joined_bits(back)
+    kept = joined_bits(leaves for leaves, (_, made) in zip(back, results, strict=True) if not made.sources & ~carried)
+    averages = _averages(invars, results, walk.differentiated)
+    trained = bits_of({n for n, candidates in enumerate(_new_values(invars, results)) if candidates})
+    for_gradients = _argument_like(
+        [outvar for outvar, made in results if made.of_gradients and not made.directly], invars, owners
+    )
+    uses = [
         ArgumentUse(
             is_differentiated=bool(walk.differentiated >> n & 1),
             is_trained=bool(trained >> n & 1),
+            is_average=n in averages,
             is_carried=bool(carried >> n & 1),
-            is_differentiated_for=n in returned,
+            is_kept=bool(kept >> n & 1),
+            is_differentiated_for=n in for_gradients,
         )
         for n in range(len(invars))
     ]
+    return Program(invars, owners, uses, walk, inputs)
+
+
+_Results = Sequence[tuple[Any, Made]]
+
+
+def _new_values(invars: Sequence[Any], results: _Results) -> list[list[int]]:
+    """For each leaf the results that may be its new value: of its shape, made from it directly and from gradients."""
+    return [
+        [
+            place
+            for place, (outvar, made) in enumerate(results)
+            if made.of_gradients and made.directly >> n & 1 and _alike(invar, outvar)
+        ]
+        for n, invar in enumerate(invars)
+    ]
+
+
+def _averages(invars: Sequence[Any], results: _Results, differentiated: int) -> set[int]:
+    """The leaves that new parameters go into, and that go into no new parameters."""
+    candidates = _new_values(invars, results)
+    # First who has the least to choose from, and what is made from the fewest leaves: moments before parameters.
+    order = sorted(
+        (n for n, places in enumerate(candidates) if places and invars[n].aval.shape),
+        key=lambda n: (bool(differentiated >> n & 1), len(candidates[n])),
+    )
+    own: dict[int, int] = {}
+    taken: set[int] = set()
+    for n in order:
+        free = [place for place in candidates[n] if place not in taken] or candidates[n]
+        own[n] = min(free, key=lambda place: results[place][1].directly.bit_count())
+        taken.add(own[n])
+    new = {n: results[place][1].directly for n, place in own.items()}
+    parameters = [n for n in new if differentiated >> n & 1]
+
+    def is_average_of(n: int, parameter: int) -> bool:
+        return n != parameter and bool(new[n] >> parameter & 1) and not new[parameter] >> n & 1
+
+    averages: set[int] = set()
+    for n in new:
+        influences = any(new[other] >> n & 1 for other in parameters if other != n)
+        if not influences and any(is_average_of(n, parameter) for parameter in parameters):
+            averages.add(n)
+    return averages
 
 
 def _alike(left: Any, right: Any) -> bool:
     return bool(left.aval.shape == right.aval.shape and left.aval.dtype == right.aval.dtype)
 
 
-def _argument_like(gradients: Sequence[Any], invars: Sequence[Any], arguments: Sequence[tuple[int, int]]) -> range:
+def _argument_like(gradients: Sequence[Any], invars: Sequence[Any], owners: Sequence[int]) -> set[int]:
     """The leaves of the first argument whose shapes are, one by one, those of the gradients that the step returns."""
-    for first, count in arguments:
-        leaves = invars[first : first + count]
-        if count and count == len(gradients) and all(map(_alike, leaves, gradients)):
-            return range(first, first + count)
-    return range(0)
+    for owner in dict.fromkeys(owners):
+        members = [n for n, each in enumerate(owners) if each == owner]
+        if len(members) == len(gradients) and all(map(_alike, (invars[n] for n in members), gradients)):
+            return set(members)
+    return set()
 
 
-class _Walk:
-    """One pass through a jaxpr and all jaxprs inside it."""
-
-    def __init__(self) -> None:
-        self.differentiated = 0
-        self._phases: dict[str, Named] = {}
-
-    def follow(self, jaxpr: Any, made: Sequence[_Made], around: Named) -> list[_Made]:
-        """What the results of a jaxpr are made from.
-
-        Args:
-            made: what its inputs are made from.
-            around: the phase of the operation that the jaxpr lies in.
-        """
-        known: dict[Any, _Made] = dict(zip(jaxpr.invars, made, strict=True))
-
-        def of(atom: Any) -> _Made:
-            return _NOTHING if isinstance(atom, core.Literal) else known.get(atom, _NOTHING)
-
-        for equation in jaxpr.eqns:
-            phase = self._phase(equation, around)
-            known.update(
-                zip(equation.outvars, self._results(equation, [*map(of, equation.invars)], phase), strict=True)
-            )
-        return [of(atom) for atom in jaxpr.outvars]
-
-    def _phase(self, equation: Any, around: Named) -> Named:
-        name = str(equation.source_info.name_stack)
-        if name not in self._phases:
-            self._phases[name] = named_phase(name)
-        own = self._phases[name]
-        return around if own in (Named.NOTHING, Named.UNPHASED) else own
-
-    def _results(self, equation: Any, made: list[_Made], phase: Named) -> list[_Made]:
-        name, params = equation.primitive.name, equation.params
-        if name == "scan":
-            body = params["jaxpr"].jaxpr
-            return self._loop(body, made, *_scan_layout(equation, body), phase)
-        if name == "while":
-            constants = params["cond_nconsts"]
-            body = params["body_jaxpr"].jaxpr
-            return self._loop(body, made[constants:], params["body_nconsts"], len(equation.outvars), phase)
-        if name == "cond":
-            branches = [self.follow(branch.jaxpr, made[1:], phase) for branch in params["branches"]]
-            return [_joined(results) for results in zip(*branches, strict=True)]
-        inner = _called(equation)
-        if inner is not None:
-            return self.follow(inner, made, phase)
-        everything = _joined(made)
-        if phase is not Named.UNPHASED:
-            self.differentiated |= everything.directly
-        is_backward = phase is Named.BACKWARD
-        return [
-            _Made(
-                directly=everything.directly if phase is Named.UNPHASED else 0,
-                forward=0 if is_backward else _elementwise(equation, made, outvar),
-                of_gradients=everything.of_gradients or is_backward,
-            )
-            for outvar in equation.outvars
-        ]
-
-    def _loop(self, body: Any, made: list[_Made], num_constants: int, num_carried: int, phase: Named) -> list[_Made]:
-        constants, carried = made[:num_constants], made[num_constants : num_constants + num_carried]
-        mapped = made[num_constants + num_carried :]
-        while True:
-            results = self.follow(body, [*constants, *carried, *mapped], phase)
-            joined = [before | after for before, after in zip(carried, results[:num_carried], strict=True)]
-            if joined == carried:
-                return [*carried, *results[num_carried:]]
-            carried = joined
+def bits_of(numbers: set[int]) -> int:
+    """A set of leaves as bits."""
+    return sum(1 << number for number in numbers)
 
 
-def _scan_layout(equation: Any, body: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried from turn to turn.
-
-    Told by the shapes, since the names of the parameters that say it change between versions of JAX: what is mapped
-    over has one axis more outside of the body than in it.
-    """
-
-    def num_alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-        pairs = zip(outside, inside, strict=True)
-        return sum(1 for atom, variable in pairs if atom.aval.shape == variable.aval.shape)
-
-    num_carried = num_alike(equation.outvars, body.outvars)
-    return num_alike(equation.invars, body.invars) - num_carried, num_carried
-
-
-def _elementwise(equation: Any, made: Sequence[_Made], outvar: Any) -> int:
-    """The leaves that reach a result through operands of its own shape."""
-    if equation.primitive.name in _CONTRACTIONS:
-        return 0
-    leaves = 0
-    for invar, each in zip(equation.invars, made, strict=True):
-        if each.forward and invar.aval.shape == outvar.aval.shape:
-            leaves |= each.forward
-    return leaves
-
-
-def _joined(made: Sequence[_Made]) -> _Made:
-    everything = _NOTHING
-    for each in made:
-        everything |= each
-    return everything
-
-
-def _called(equation: Any) -> Any:
-    """The jaxpr that an operation only calls (`jit`, `checkpoint`, `custom_vjp_call`, ...); None for any other."""
-    for value in equation.params.values():
-        inner = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
-        if (
-            isinstance(inner, core.Jaxpr)
-            and len(inner.invars) == len(equation.invars)
-            and len(inner.outvars) == len(equation.outvars)
-        ):
-            return inner
-    return None
+def joined_bits(sets: Iterable[int]) -> int:
+    """All leaves of several sets."""
+    return functools.reduce(operator.or_, sets, 0)

@@ -1,9 +1,10 @@
 """The role of every argument leaf, and what could not be told.
 
-In order: random keys, by dtype; the types of containers; what the program does; and for what is left:
+In order: roles that the user gives; random keys, by dtype; averages of parameters; the types of containers; what the
+program trains; what is read along the axes of the data. For what is left:
 
-- a float leaf beside parameters in one argument is a parameter that the step does not train, and whatever is beside
-  state that is carried from step to step is state;
+- a leaf beside others of one kind in one container is of that kind: a bias beside weights that are not trained, a count
+  of nodes beside a graph's features; not beside a batch what lies along parameters (masks, permutations, means);
 - an argument whose arrays all have the same first axis, and that does not come back, is input data;
 - an argument that is called `params`, exactly, holds parameters where the step takes no gradients;
 - float arrays of different shapes that what is differentiated reads are parameters that the step does not train.
@@ -18,23 +19,32 @@ from typing import Any
 import jax
 
 from memprof.analysis.categories import Role
-from memprof.capture.roles.by_type import MODEL_STATE, claims_by_type
-from memprof.capture.roles.by_use import ArgumentUse
+from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
+from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, claims_by_type
+from memprof.capture.roles.by_use import ArgumentUse, Program
 from memprof.capture.roles.claim import Claim
-from memprof.capture.roles.paths import longest_prefix
+from memprof.capture.roles.paths import all_prefixes, longest_prefix
+from memprof.capture.roles.walk import is_key
 
 _KEY = Claim(role=Role.OTHER_STATE, reason="a random key")
+_AVERAGE = Claim(role=Role.OTHER_STATE, reason="made from new parameters, which are not made from it")
 _TRAINED = Claim(role=Role.PARAMS, reason="the step differentiates with respect to it and updates it")
 _GRADIENT_RETURNED = Claim(role=Role.PARAMS, reason="the step returns its gradient")
 _UPDATED = Claim(
     role=Role.OPTIMIZER_STATE, reason="updated with gradients, and nothing that is differentiated reads it"
 )
 _CARRIED = Claim(role=Role.OTHER_STATE, reason="carried from step to step without gradients")
-_FROZEN = Claim(role=Role.PARAMS, reason="read by what is differentiated, but not trained")
+_FROZEN = Claim(role=Role.PARAMS, reason="applied to data, but not trained")
 _BESIDE = Claim(role=Role.PARAMS, reason="a float array beside parameters")
 _BESIDE_STATE = Claim(role=Role.OTHER_STATE, reason="beside state that is carried from step to step")
-_BATCH = Claim(role=Role.BATCH, reason="arrays with one first axis that do not come back")
+_BESIDE_OPTIMIZER = Claim(role=Role.OPTIMIZER_STATE, reason="beside optimizer state")
+_DATA = Claim(role=Role.BATCH, reason="its first axis is one that parameters are applied along")
+_BESIDE_DATA = Claim(role=Role.BATCH, reason="beside a batch, and does not lie along parameters")
+_ONE_AXIS = Claim(role=Role.BATCH, reason="arrays with one first axis that do not come back")
+_ALONG = Claim(role=Role.OTHER_STATE, reason="lies along parameters, not along the batch")
+_SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
 _NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
+_APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
 _SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar")
 UNTOLD = Claim(role=Role.OTHER_STATE, reason="could not be told")
 
@@ -45,6 +55,7 @@ class Leaf:
 
     Attributes:
         argument: the name of the argument that it is a part of.
+        given: the role that the user gives; None where he gives none.
     """
 
     path: str
@@ -52,36 +63,37 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: Any
     use: ArgumentUse
+    given: Role | None = None
 
     @property
     def is_float(self) -> bool:
         return bool(jax.numpy.issubdtype(self.dtype, jax.numpy.inexact))
 
-    @property
-    def is_key(self) -> bool:
-        """A random key, new style or, as the two words of the default generator, old style."""
-        return bool(jax.dtypes.issubdtype(self.dtype, jax.dtypes.prng_key)) or (
-            self.shape == (2,) and self.dtype == jax.numpy.uint32
-        )
 
-
-def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf]) -> list[Claim]:
+def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: Program) -> list[Claim]:
     """A claim for each leaf.
 
     Args:
         arguments: the step's arguments by name, as the user gave them.
+        program: the step, followed.
     """
     by_type = claims_by_type(arguments)
-    claims: list[Claim | None] = [_first_claim(leaf, by_type) for leaf in leaves]
-    takes_gradients = any(claim in (_TRAINED, _GRADIENT_RETURNED) for claim in claims) or any(
-        leaf.use.is_trained for leaf in leaves
-    )
-    members: dict[str, list[int]] = {}
-    for number, leaf in enumerate(leaves):
-        members.setdefault(leaf.argument, []).append(number)
-    for numbers in members.values():
-        _complete(leaves, claims, numbers, takes_gradients)
-    return [claim or UNTOLD for claim in claims]
+    typed = [None if (prefix := longest_prefix(leaf.path, by_type)) is None else by_type[prefix] for leaf in leaves]
+    takes_gradients = any(leaf.use.is_differentiated_for or leaf.use.is_trained for leaf in leaves)
+    claims = [_first_claim(leaf, claim, takes_gradients) for leaf, claim in zip(leaves, typed, strict=True)]
+    _claim_whole_averages(by_type, leaves, claims)
+    if not takes_gradients:
+        _claim_applied(leaves, claims, program)
+    parameters = {n for n, claim in enumerate(claims) if claim is not None and claim.role is Role.PARAMS}
+    data = data_uses(program, parameters, {n for n, claim in enumerate(claims) if claim is None})
+    told = [
+        claim or _claim_by_data(leaf, use, weak)
+        for leaf, claim, use, weak in zip(leaves, claims, data, typed, strict=True)
+    ]
+    told = [_without_false_state(n, leaves, told, data) for n in range(len(leaves))]
+    completed = [claim or _beside(n, leaves, told, data) for n, claim in enumerate(told)]
+    _complete(leaves, completed, data, program)
+    return [claim or UNTOLD for claim in completed]
 
 
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
@@ -91,13 +103,13 @@ def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
             leaves,
             claims,
             lambda leaf, claim: claim.role is Role.PARAMS and leaf.use.is_trained and not leaf.use.is_differentiated,
-            "is taken for parameters, but nothing that is differentiated reads it (an average of parameters, perhaps)",
+            "is taken for parameters, but nothing that is differentiated reads it",
         ),
         *_disagreement(
             leaves,
             claims,
             lambda leaf, claim: (
-                claim.role in (Role.OPTIMIZER_STATE, Role.BATCH)
+                claim.role is Role.OPTIMIZER_STATE
                 and bool(leaf.shape)
                 and leaf.use.is_trained
                 and leaf.use.is_differentiated
@@ -117,49 +129,130 @@ def _disagreement(
     return [f"{paths[0]}{others} {what}; if that is wrong, say what it is with --role '{paths[0]}=...' or roles="]
 
 
-def _first_claim(leaf: Leaf, by_type: Mapping[str, Claim]) -> Claim | None:
-    if leaf.is_key:
+def _first_claim(leaf: Leaf, typed: Claim | None, takes_gradients: bool) -> Claim | None:
+    """What types and training tell."""
+    if leaf.given is not None:
+        return Claim(role=leaf.given, reason="given by the user")
+    if is_key(leaf):
         return _KEY
-    prefix = longest_prefix(leaf.path, by_type)
-    claim = None if prefix is None else by_type[prefix]
-    if claim is not None and claim is not MODEL_STATE:
-        return claim
-    return _claim_by_use(leaf) or claim
-
-
-def _claim_by_use(leaf: Leaf) -> Claim | None:
+    if leaf.use.is_average and leaf.is_float:
+        return _AVERAGE
+    if typed is not None and typed not in (MODEL_STATE, INEXACT):
+        return typed
     if leaf.use.is_differentiated_for:
         return _GRADIENT_RETURNED
     if leaf.use.is_trained and leaf.is_float:
         if not leaf.use.is_differentiated:
             return _UPDATED
-        return _TRAINED if leaf.shape else None  # a scalar: the scale of the loss, more likely
-    return _CARRIED if leaf.use.is_carried else None
+        if leaf.shape:  # a scalar is the scale of the loss, more likely
+            return _TRAINED
+    return typed if typed is INEXACT and not takes_gradients else None
 
 
-def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], numbers: list[int], takes_gradients: bool) -> None:
-    """Claim what is left of one argument."""
-    left = [number for number in numbers if claims[number] is None]
-    is_all_left = all(claims[number] in (None, _KEY) for number in numbers)  # a batch may come with the step's key
-    if any((claim := claims[number]) is not None and claim.role is Role.PARAMS for number in numbers):
-        for number in left:
-            claims[number] = _BESIDE if leaves[number].is_float else UNTOLD
-        return
-    if any(claims[number] is _CARRIED for number in numbers):
-        for number in left:
-            claims[number] = _BESIDE_STATE
-        return
-    arrays = [number for number in left if leaves[number].shape]
-    for number in left:
-        if not leaves[number].shape:
-            claims[number] = _SCALAR
-    if not takes_gradients and leaves[numbers[0]].argument == "params":
-        verdict = _NAMED
-    elif is_all_left and len({leaves[number].shape[0] for number in arrays}) == 1:
-        verdict = _BATCH
-    elif all(leaves[number].is_float and leaves[number].use.is_differentiated for number in arrays):
-        verdict = _FROZEN
-    else:
-        verdict = UNTOLD
-    for number in arrays:
-        claims[number] = verdict
+def _claim_whole_averages(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], claims: list[Claim | None]) -> None:
+    """Claim the counters of an optimizer's state all of whose arrays are averages."""
+    members: dict[str, list[int]] = {}
+    for n, leaf in enumerate(leaves):
+        if (prefix := longest_prefix(leaf.path, by_type)) is not None:
+            members.setdefault(prefix, []).append(n)
+    for numbers in members.values():
+        if {claims[n] for n in numbers if leaves[n].shape} == {_AVERAGE}:
+            for n in numbers:
+                claims[n] = _AVERAGE
+
+
+def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: Program) -> None:
+    """Claim parameters of a step without gradients."""
+    for n, leaf in enumerate(leaves):
+        if claims[n] is None and leaf.argument == "params" and leaf.shape:
+            claims[n] = _NAMED
+    if not any(claim is not None and claim.role is Role.PARAMS for claim in claims):
+        left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_carried}
+        for n in applied(program, left):
+            if leaves[n].is_float:
+                claims[n] = _APPLIED
+
+
+def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | None:
+    """What is known of a leaf that is not trained, once the parameters are known."""
+    if not leaf.shape:
+        is_learned = leaf.use.is_trained and leaf.use.is_differentiated  # or the scale of the loss
+        return _CARRIED if leaf.use.is_carried and not is_learned else typed
+    if leaf.use.is_carried and not leaf.use.is_kept:
+        return _CARRIED
+    if data.has_batch_axis:
+        return _CARRIED if leaf.use.is_carried else _DATA
+    if data.is_weight:
+        return _FROZEN
+    if data.is_scale and data.is_along_parameters:
+        return _SCALE
+    return typed
+
+
+def _without_false_state(
+    n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse]
+) -> Claim | None:
+    """A claim, unless it takes data for state because a result, as the loss of each example is, looks like it."""
+    if claims[n] is not _CARRIED or not data[n].has_batch_axis:
+        return claims[n]
+    is_beside_data = any(
+        claim is _DATA and leaf.argument == leaves[n].argument for leaf, claim in zip(leaves, claims, strict=True)
+    )
+    return _DATA if is_beside_data or len(leaves[n].shape) == 1 else _CARRIED
+
+
+def _beside(n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse]) -> Claim | None:
+    """By what else is in the smallest container of a leaf of which anything is known."""
+    leaf = leaves[n]
+    for prefix in list(all_prefixes(leaf.path))[1:]:
+        roles = {
+            claim.role
+            for other, claim in zip(leaves, claims, strict=True)
+            if claim not in (None, _KEY, _SCALE, _SCALAR)
+            and other.path.startswith(prefix)
+            and other.path[len(prefix) : len(prefix) + 1] in (".", "[")
+        }
+        if len(roles) == 1:
+            return _by_role(leaf, data[n], roles.pop())
+        if roles:
+            return None
+    return None
+
+
+def _by_role(leaf: Leaf, data: DataUse, role: Role) -> Claim | None:
+    if role is Role.PARAMS:
+        is_other = data.is_statistic or (data.is_scale and bool(leaf.shape))
+        return _BESIDE if leaf.is_float and not is_other else None
+    if role is Role.BATCH:
+        return _BESIDE_DATA if leaf.shape and not data.is_along_parameters else None
+    return _BESIDE_OPTIMIZER if role is Role.OPTIMIZER_STATE else _BESIDE_STATE
+
+
+def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program) -> None:
+    """Claim what is left, argument by argument."""
+    has_batch = any(claim is not None and claim.role is Role.BATCH for claim in claims)
+    unknown = ambiguous(program, {n for n, claim in enumerate(claims) if claim is None})
+    members: dict[str, list[int]] = {}
+    for n, leaf in enumerate(leaves):
+        members.setdefault(leaf.argument, []).append(n)
+    for numbers in members.values():
+        arrays = [n for n in numbers if claims[n] is None and leaves[n].shape]
+        # A batch may come with the step's key.
+        is_all_left = all(claims[n] in (None, _KEY) for n in numbers) and not any(
+            data[n].is_along_parameters or (n in unknown and (len(arrays) == 1 or not leaves[n].is_float))
+            for n in arrays
+        )
+        is_read = all(leaves[n].is_float and leaves[n].use.is_differentiated for n in arrays)
+        for n in numbers:
+            if claims[n] is not None:
+                continue
+            if not leaves[n].shape:
+                claims[n] = _SCALAR
+            elif leaves[n].use.is_carried:
+                claims[n] = _CARRIED
+            elif has_batch and data[n].is_along_parameters:
+                claims[n] = _ALONG
+            elif is_all_left and len({leaves[each].shape[0] for each in arrays}) == 1:
+                claims[n] = _ONE_AXIS
+            elif is_read and not has_batch and is_all_left:
+                claims[n] = _FROZEN

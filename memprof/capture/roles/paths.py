@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 def longest_prefix(path: str, prefixes: Iterable[str]) -> str | None:
     """The longest prefix of `path` that ends where one of its keys ends; None where there is none."""
     known = prefixes if isinstance(prefixes, (dict, frozenset, set)) else frozenset(prefixes)
-    for stop in range(len(path), 0, -1):
-        if path[stop : stop + 1] in ("", ".", "[") and path[:stop] in known:
-            return path[:stop]
-    return None
+    return next((prefix for prefix in all_prefixes(path) if prefix in known), None)
+
+
+def all_prefixes(path: str) -> Iterator[str]:
+    """The path itself and those of all the containers that it lies in, from the inside out."""
+    return (path[:stop] for stop in range(len(path), 0, -1) if path[stop : stop + 1] in ("", ".", "["))

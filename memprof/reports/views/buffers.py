@@ -10,7 +10,7 @@ from memprof.analysis.report import LiveBuffer
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
 from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.cells import aside_cell, more_label
-from memprof.reports.views.sources import short_names
+from memprof.reports.views.sources import places
 
 _LAYER_NUMBER = re.compile(r"(?<=[_/])\d+(?=/|$)")
 _LIVE_TOTAL = "live at the peak"
@@ -42,7 +42,7 @@ def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     """What takes the most, alike buffers of all layers counted together. The total is the live peak."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     groups = _group_alike(buffers)
-    names = short_names(buffer.source for buffer in buffers)
+    names = places(buffers)
     rows = [_alike_row(group, names, total_bytes) for group in groups[:top]]
     rest = groups[top:]
     if rest:
@@ -61,7 +61,7 @@ def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
 def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     """Every buffer by itself, with its life, its place in the temp block and why it has its category."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
-    names = short_names(buffer.source for buffer in buffers)
+    names = places(buffers)
     rows = [_buffer_row(buffer, names, total_bytes) for buffer in buffers[:top]]
     rest = buffers[top:]
     if rest:
@@ -88,7 +88,7 @@ def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
 def _group_alike(buffers: Sequence[LiveBuffer]) -> list[_Alike]:
     groups: dict[tuple[object, ...], list[LiveBuffer]] = {}
     for buffer in buffers:
-        names = (any_layer(buffer.op), any_layer(buffer.module), buffer.source)
+        names = (any_layer(buffer.op), any_layer(buffer.module), buffer.source, buffer.library)
         key = (*names, buffer.size_bytes, buffer.shape, buffer.dtype, buffer.category, buffer.phase)
         groups.setdefault(key, []).append(buffer)
     alike = [_alike(members) for members in groups.values()]
@@ -107,7 +107,7 @@ def any_layer(path: str) -> str:
     return _LAYER_NUMBER.sub("*", path)
 
 
-def _alike_row(group: _Alike, names: Mapping[str, str], total_bytes: int) -> Row:
+def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes: int) -> Row:
     return Row(
         cells=(
             _type_cell(group.first),
@@ -117,7 +117,7 @@ def _alike_row(group: _Alike, names: Mapping[str, str], total_bytes: int) -> Row
             Cell(text=format_share(group.size_bytes, total_bytes)),
             Cell(text=group.first.category.value, key=group.first.category),
             Cell(text=group.module),
-            Cell(text=names[group.first.source]),
+            Cell(text=names[group.first.source, group.first.library]),
             aside_cell(group.op),
         )
     )
@@ -133,7 +133,7 @@ def _sum_row(label: Cell, count: int, size_bytes: int, total_bytes: int) -> Row:
     return Row(cells=(label, *sums, *(Cell(text=""),) * 4))
 
 
-def _buffer_row(buffer: LiveBuffer, names: Mapping[str, str], total_bytes: int) -> Row:
+def _buffer_row(buffer: LiveBuffer, names: Mapping[tuple[str, str], str], total_bytes: int) -> Row:
     return Row(
         cells=(
             _type_cell(buffer),
@@ -143,7 +143,7 @@ def _buffer_row(buffer: LiveBuffer, names: Mapping[str, str], total_bytes: int) 
             Cell(text=buffer.module),
             Cell(text=f"{buffer.start}..{buffer.end}"),
             Cell(text="-" if buffer.offset is None else format_exact_bytes(buffer.offset)),
-            Cell(text=names[buffer.source]),
+            Cell(text=names[buffer.source, buffer.library]),
             aside_cell(buffer.op),
             aside_cell(f"{buffer.rule}: {buffer.evidence}"),
         )

@@ -27,7 +27,8 @@ class TrainSpec:
     Attributes:
         loss_fn: `loss_fn(params, batch)` or `loss_fn(params, batch, rng)`; returns the mean loss over the batch, a
             scalar, or a pair of it and anything else.
-        params: a pytree of arrays or of `jax.ShapeDtypeStruct`; what is floating-point in it is trained.
+        params: a pytree of arrays or of `jax.ShapeDtypeStruct`, an Equinox module or a flax.struct dataclass among
+            them, or one array. What is floating-point in it is trained; everything else stays as it is.
         optimizer: any optax optimizer.
         batch: a pytree of arrays or of `jax.ShapeDtypeStruct`, whose first axis counts the examples.
     """
@@ -60,6 +61,7 @@ class UserModel:
         self._spec = spec
         self._config = config
         self._takes_rng = _num_positional(spec.loss_fn) >= 3
+        self._fixed = _without_trained(spec.params)
         self.batch_shapes = jax.tree.map(_shape_of, spec.batch)
         self.apply_fn = spec.loss_fn
 
@@ -68,10 +70,13 @@ class UserModel:
         return num_examples(self.batch_shapes)
 
     def init_params(self, rng: jax.Array) -> Any:
-        """The parameters as they were given, or of their shapes, in the dtype that the configuration asks for."""
+        """What is trained, as it was given or of its shape, in the dtype that the configuration asks for.
+
+        In a tree like that of the parameters, with None for everything else.
+        """
         del rng
         dtype = None if self._config.param_dtype == "float32" else self._config.param_dtype
-        return jax.tree.map(lambda leaf: _concrete(leaf, dtype), self._spec.params)
+        return _map_trained(self._spec.params, lambda leaf: _concrete(leaf, dtype))
 
     def sample(self, rng: np.random.Generator) -> Any:
         """The batch as it was given; where only its shapes are known, normal floats and zeros for everything else."""
@@ -82,7 +87,7 @@ class UserModel:
         if self._config.compute_dtype != "float32":
             dtype = jnp.dtype(self._config.compute_dtype)
             params, batch = _cast(params, dtype), _cast(batch, dtype)
-        loss_fn = self._checkpointed(self._spec.loss_fn)
+        loss_fn = self._checkpointed(self._loss)
         result = loss_fn(params, batch, rng) if self._takes_rng else loss_fn(params, batch)
         loss = result[0] if isinstance(result, tuple) else result
         if jnp.shape(loss) != ():
@@ -92,6 +97,13 @@ class UserModel:
             )
         count = jnp.float32(num_examples(batch))
         return {"loss": (loss.astype(jnp.float32) * count, count)}
+
+    def _loss(self, trained: Any, *others: Any) -> Any:
+        """The user's loss, of the parameters as he knows them."""
+        params = jax.tree.map(
+            lambda leaf, fixed: fixed if leaf is None else leaf, trained, self._fixed, is_leaf=lambda leaf: leaf is None
+        )
+        return self._spec.loss_fn(params, *others)
 
     def _checkpointed(self, loss_fn: Callable[..., Any]) -> Callable[..., Any]:
         policies = jax.checkpoint_policies
@@ -139,7 +151,47 @@ def _is_float(leaf: Any) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
+def _is_trained(leaf: Any, *, is_static: bool = False) -> bool:
+    """Whether a leaf is a floating-point array, or a number that stands for one, as none of a module's does."""
+    if not hasattr(leaf, "dtype"):
+        return isinstance(leaf, (float, complex)) and not is_static
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def _is_module(node: Any) -> bool:
+    """Whether a node is an Equinox module, whose numbers and functions are leaves, but no arrays."""
+    return any(cls.__module__.split(".")[0] == "equinox" and cls.__name__ == "Module" for cls in type(node).__mro__)
+
+
+def _map_leaves(params: Any, change: Callable[[Any, bool], Any]) -> Any:
+    """Changes each leaf, told whether it is one of an Equinox module."""
+
+    def change_node(node: Any) -> Any:
+        if not _is_module(node):
+            return change(node, False)
+        return jax.tree.map(lambda leaf: change(leaf, True), node)
+
+    return jax.tree.map(change_node, params, is_leaf=_is_module)
+
+
+def _map_trained(params: Any, change: Callable[[Any], Any]) -> Any:
+    """Changes what is trained; None for everything else."""
+    return _map_leaves(params, lambda leaf, is_static: change(leaf) if _is_trained(leaf, is_static=is_static) else None)
+
+
+def _without_trained(params: Any) -> Any:
+    """What is not trained: zeros where only shapes of arrays are known; None for what is trained."""
+
+    def fixed(leaf: Any, is_static: bool) -> Any:
+        if _is_trained(leaf, is_static=is_static):
+            return None
+        return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return _map_leaves(params, fixed)
+
+
 def _concrete(leaf: Any, dtype: str | None) -> jax.Array:
+    """A floating-point leaf as an array."""
     array = jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.asarray(leaf)
     return array.astype(dtype) if dtype is not None and _is_float(array) else array
 

@@ -7,6 +7,7 @@ from hlo import Step, categories
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Computation, Node, array, f32, tuple_of
 
 from memprof.analysis.categories import Category, Role
+from memprof.analysis.pipeline import analyze
 
 V = f32(4)
 ACTIVATIONS, FORWARD_TEMPS = Category.ACTIVATIONS, Category.FORWARD_TEMPS
@@ -200,3 +201,25 @@ def test_what_the_backward_pass_only_puts_elsewhere_is_what_it_has_computed_itse
         Category.COTANGENTS,
         Category.PARAM_COPIES,
     )
+
+
+@pytest.mark.parametrize("op_name", [FORWARD, UNNAMED])
+@pytest.mark.parametrize("dies", ["before the backward pass", "in it"])
+def test_a_value_is_kept_only_if_it_lives_on_in_the_backward_pass(op_name: str, dies: str) -> None:
+    step = _Forward()
+    layout = step.op("layout", "transpose", V, [step.h], op_name)
+    later = step.op("later", "negate", V, [layout], FORWARD)
+    d = step.op("d", "multiply", V, [later, step.x], BACKWARD)
+    step.free(step.h, after=layout if dies == "before the backward pass" else d)
+    step.result(step.op("dx", "multiply", V, [layout, d], BACKWARD))
+    buffers = {buffer.name: buffer.category for buffer in analyze(step.capture()).temp_buffers}
+    kept = FORWARD_TEMPS if dies == "before the backward pass" else ACTIVATIONS
+    assert (buffers["h"], buffers["layout"]) == (kept, ACTIVATIONS)
+
+
+def test_a_value_that_the_first_operation_of_the_backward_pass_overwrites_is_kept() -> None:
+    step = _Forward()
+    d = step.op("d", "multiply", V, [step.h, step.x], BACKWARD, shares=step.h)
+    step.result(step.op("dx", "multiply", V, [d, step.x], BACKWARD))
+    buffers = {buffer.name: buffer.category for buffer in analyze(step.capture()).temp_buffers}
+    assert buffers["h"] is ACTIVATIONS

@@ -7,7 +7,7 @@ from report_builder import buffer
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Role
-from memprof.analysis.op_names import ModulePaths
+from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.report import ModuleNode
 
 _PARAMS, _ACTIVATIONS, _FRAGMENTATION = Category.PARAMS, Category.ACTIVATIONS, Category.FRAGMENTATION

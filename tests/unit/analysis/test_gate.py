@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -108,6 +110,29 @@ def test_a_baseline_survives_a_round_trip_and_is_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.update(footprint_bytes=-1),
+        lambda found: found.update(footprint_bytes=found["footprint_bytes"] + 1),
+        lambda found: found.update(footprint_bytes="1000"),
+        lambda found: found["categories"].update(params=1.5),
+        lambda found: found["modules"].update({"": 10**400}),
+        lambda found: found.update(live_peak_bytes=True),
+        lambda found: found.pop("buffers"),
+    ],
+    ids=["negative", "does not add up", "text", "half a byte", "huge", "no number", "missing"],
+)
+def test_a_baseline_of_other_types_or_sums_is_damaged(tmp_path: Path, change: Callable[[Any], object]) -> None:
+    path = tmp_path / "baseline.json"
+    write_baseline(baseline_of(_step()), path)
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+    with pytest.raises(MemprofError, match=r"is a damaged baseline.*; write it again with --update"):
+        read_baseline(path)
+
+
+@pytest.mark.parametrize(
     ("content", "fragment"),
     [
         (None, "there is no baseline"),
@@ -115,6 +140,10 @@ def test_a_baseline_survives_a_round_trip_and_is_small(tmp_path: Path) -> None:
         ('{"schema": "memprof.baseline/9"}', "has schema 'memprof.baseline/9'"),
         ("[]", "has schema None"),
         ('{"schema": "memprof.baseline/1"}', "is a damaged baseline"),
+        (f'{{"schema": "{"9" * 5000}"}}', r"has schema '9{200}\.\.\.', but"),
+        ('{"schema": "\\u001b[31m"}', r"has schema '\\x1b\[31m', but"),
+        ("[" * 100_000, "is no baseline, or a damaged one"),
+        ("1" * 5000, "is no baseline, or a damaged one"),
     ],
 )
 def test_a_bad_baseline_is_one_sentence(tmp_path: Path, content: str | None, fragment: str) -> None:

@@ -251,3 +251,43 @@ def test_gradients_that_are_the_result_of_the_step_are_outputs_made_from_gradien
     raw = step.op("raw", "dot", array("bf16", 4), [step.dy, step.x], BACKWARD)
     step.result(step.op("dw", "convert", V, [raw], BACKWARD))
     assert step.made() == {"dy": COTANGENTS, "raw": GRADIENTS, "dw": Category.OUTPUTS}
+
+
+def test_partial_gradients_behind_a_scale_are_parts_of_the_gradient() -> None:
+    step = _Training()
+    scale = step.argument("scale", Role.OTHER_STATE, f32())
+    name = "jit(step)/transpose(jvp(Net))/dot_general"
+    parts = step.op("parts", "dot", f32(2, 4), [step.dy, step.x], name)
+    whole = step.op("whole", "reduce", V, [parts], name)
+    spread = step.op("spread", "broadcast", V, [scale], BACKWARD)
+    halved = step.op("halved", "divide", V, [whole, step.op("cast", "convert", V, [spread], BACKWARD)], BACKWARD)
+    step.update(step.op("dw", "multiply", V, [spread, halved], BACKWARD))
+    made = step.made()
+    assert {name: made[name] for name in ("parts", "whole", "halved", "dw")} == dict.fromkeys(
+        ("parts", "whole", "halved", "dw"), GRADIENTS
+    )
+    assert made["spread"] is not GRADIENTS
+
+
+def test_what_a_gradient_is_multiplied_with_is_none() -> None:
+    step = _Training()
+    mask = step.op("mask", "multiply", V, [step.dy, step.dy], BACKWARD)
+    step.update(step.op("dw", "multiply", V, [step.dy, mask], BACKWARD))
+    assert step.made() == {"dy": COTANGENTS, "mask": COTANGENTS, "dw": GRADIENTS}
+
+
+def test_gradients_of_each_example_that_a_loop_adds_up_are_parts_of_the_gradient() -> None:
+    step = _Training()
+    zeros = step.op("zeros", "broadcast", f32(2, 4), [step.op("zero", "constant", f32())], UNNAMED)
+    body, condition = step.computation("body"), step.computation("condition")
+    loop = step.op("loop", "while", tuple_of(f32(2, 4), V), [step.tuple(zeros, step.dy)], called=[body, condition])
+    condition.parameter(loop.shape)
+    condition.op("less", "constant", array("pred"))
+    carried = body.parameter(loop.shape)
+    old, dh = body.element(carried, 0), body.element(carried, 1)
+    name = "jit(step)/transpose(jvp(Net))/while/body/op"
+    each = body.op("each", "dot", f32(2, 4), [dh, dh], name)
+    body.tuple(body.op("sum", "add", f32(2, 4), [old, each], name, shares=zeros), dh)
+    step.update(step.op("dw", "reduce", V, [step.element(loop, 0)], "jit(step)/transpose(jvp(vmap()))/reduce_sum"))
+    made = step.made()
+    assert (made["sum"], made["each"], made["dw"]) == (GRADIENTS, GRADIENTS, GRADIENTS)

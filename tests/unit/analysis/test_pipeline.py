@@ -78,6 +78,7 @@ def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
         end=8,  # the last event of the trace stands at dx
         offset=0,
         held=(0, 7),  # see test_the_timeline_tells_what_comes_and_goes
+        family=2,  # after that of t, which is larger
     )
     assert (buffers[0].start, buffers[0].end, buffers[0].offset) == (5, 7, 16)
     assert (buffers[1].start, buffers[1].end, buffers[1].offset) == (0, 11, None)
@@ -91,6 +92,7 @@ def test_the_module_tree_holds_everything() -> None:
         categories={
             Category.PARAMS: 16,
             Category.OPTIMIZER_STATE: 16,
+            Category.GRADIENTS: 16,
             Category.ACTIVATIONS: 16,
         },
         children=(),
@@ -246,7 +248,7 @@ def test_arguments_that_jit_dropped_cost_nothing() -> None:
     report = analyze(replace(capture, arguments=(*capture.arguments, unused)))
     assert (report.footprint_bytes, report.num_params) == (132, 10)
     assert [(node.path, node.num_params, node.size_bytes) for node in report.modules.children] == [
-        ("a", 4, 48),
+        ("a", 4, 64),
         ("b", 6, 0),
     ]
 

@@ -47,6 +47,7 @@ def test_loops_tell_their_phase_and_how_often_they_run() -> None:
             ScopedOperations(scope="step/Net", phase=Phase.BACKWARD, num_operations=2),
             ScopedOperations(scope="step/Net", phase=Phase.FORWARD, num_operations=2),
         ),
+        backward_end=17,
     )
 
 

@@ -308,3 +308,23 @@ def test_a_step_without_gradients_is_all_forward() -> None:
         "copy": Category.FORWARD_TEMPS,
         "y": Category.OUTPUTS,
     }
+
+
+def test_what_is_computed_beside_the_loss_for_a_result_is_explained() -> None:
+    step, w, _, x = _start()
+    dx = step.op("dx", "multiply", V, [w, x], BACKWARD)
+    h = step.op("h", "multiply", V, [w, x], "jit(step)/Net/mul")
+    squares = step.op("squares", "multiply", V, [x, x], PLAIN)
+    step.result(dx, step.op("metric", "add", f32(), [h, squares], PLAIN))
+    found = categories(step)
+    assert (found["h"], found["squares"]) == (Category.FORWARD_TEMPS, Category.FORWARD_TEMPS)
+
+
+def test_what_is_computed_before_the_loss_is_kept_only_if_the_backward_pass_reads_it_itself() -> None:
+    step, w, _, x = _start()
+    parts = step.op("parts", "multiply", V, [x, x], PLAIN)
+    mask = step.op("mask", "negate", V, [parts], PLAIN)
+    h = step.op("h", "multiply", V, [w, mask], FORWARD)
+    step.result(step.op("dx", "multiply", V, [h, mask], BACKWARD))
+    found = categories(step)
+    assert (found["parts"], found["mask"]) == (Category.FORWARD_TEMPS, Category.ACTIVATIONS)

@@ -45,6 +45,7 @@ def test_a_value_carries_the_facts_of_its_instruction() -> None:
         computed_in=Phase.FORWARD,
         origin=Origin.BATCH | Origin.FORWARD,
         use=Use.BACKWARD,
+        group=5,
     )
 
 
@@ -247,6 +248,20 @@ def test_the_zeros_of_an_accumulator_are_named_after_what_adds_to_them() -> None
     assert values(step)["zeros"].op_name == "jit(step)/while/body/add"
 
 
+@pytest.mark.parametrize("opcode", ["copy", "convert", "transpose"])
+def test_what_the_compiler_only_converts_is_told_by_who_made_it(opcode: str) -> None:
+    step = _Net()
+    name = "jit(step)/jvp(Net)/a/mul"
+    made, widened = step.computation("made", fused=True), step.computation("widened", fused=True)
+    product = made.op("product", "multiply", V, [made.parameter(V), made.parameter(V)], name)
+    made.op("narrow", opcode, V, [product], UNNAMED)
+    half = step.op("half", "fusion", V, [step.a, step.x], UNNAMED, called=[made])
+    widened.op("wide", opcode, V, [widened.parameter(V)], UNNAMED)
+    step.op("full", "fusion", V, [half], UNNAMED, called=[widened])
+    found = values(step)
+    assert [(found[name].op_name, found[name].module) for name in ("half", "full")] == [(name, "a")] * 2
+
+
 # Modules
 
 
@@ -265,6 +280,15 @@ def test_where_names_tell_modules_top_level_operations_belong_to_none() -> None:
     loss = step.op("loss", "multiply", V, [h, step.x], "jit(step)/jvp()/mul")
     step.op("da", "multiply", V, [loss, h], "jit(step)/transpose(jvp(Net))/a/mul")
     assert _modules(step, "h", "loss", "da") == ["a", "", "a"]
+
+
+def test_the_scope_of_the_whole_network_is_no_module() -> None:
+    step = _Net()
+    h = step.op("h", "multiply", V, [step.a, step.x], "jit(predict)/Net/a/mul")
+    relu = step.op("relu", "maximum", V, [h], "jit(predict)/Net/jit(relu)/max")
+    step.op("drop", "multiply", V, [relu, relu], "jit(predict)/Net/dropout_0/mul")
+    step.op("da", "multiply", V, [h, h], "jit(step)/transpose(jvp(Net))/a/mul")
+    assert _modules(step, "h", "relu", "drop") == ["a", "", "dropout_0"]
 
 
 def test_where_names_tell_modules_what_only_moves_data_belongs_to_the_module_of_the_data() -> None:

@@ -21,9 +21,10 @@ from measurements import CPU_RUN, GPU_RUN
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
 from memprof.analysis.foreign import quote
-from memprof.analysis.replay_totals import replay_totals
+from memprof.analysis.replay_totals import replay_totals, totals_of
 from memprof.capture import capture_file
 from memprof.capture.capture_file import read_capture, without_source, write_capture
+from memprof.capture.compile import check_dump
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 
@@ -386,6 +387,17 @@ def test_what_is_cut_short_on_its_way_to_the_disk_gets_no_name(path: Path, monke
     with pytest.raises(MemprofError, match=r"the capture cannot be written to .*: it does not end as a capture does"):
         write_capture(_capture(), path)
     assert list(path.parent.iterdir()) == []
+
+
+def test_a_dump_that_was_cut_short_is_told_before_anything_is_made_of_it(tmp_path: Path) -> None:
+    """XLA says nothing when the disk is full while it writes its dump."""
+    program = _capture().hlo_proto
+    for length in range(1, len(program)):
+        with pytest.raises(MemprofError) as caught:
+            check_dump(program[:length], tmp_path)
+        assert type(caught.value) is MemprofError
+        assert f"is cut short after {length:,} bytes" in str(caught.value)
+    assert totals_of(check_dump(program, tmp_path)[1]) == replay_totals(program)
 
 
 def test_the_text_of_source_lines_can_be_left_out(path: Path) -> None:

@@ -95,7 +95,7 @@ class Lowered:
     """A program of an XLA that knows some options, lowered from a function that was jitted with others."""
 
     def __init__(self, *known: str, jitted_with: tuple[str, ...] = ()) -> None:
-        self.known = {*known, "xla_dump_to", "xla_dump_hlo_as_proto"}
+        self.known = {*known, *xla_adapter.dump_options(Path("dump"))}
         self._lowering = SimpleNamespace(_compiler_options_kvs=tuple((name, "1") for name in jitted_with))
 
     def compile(self, compiler_options: dict[str, Any]) -> dict[str, Any]:

@@ -313,20 +313,6 @@ def test_a_role_that_is_wrong_is_refused(given: dict[str, str], sentence: str) -
         roles(StepSpec(lambda x: x + 1, (X,), roles=given))
 
 
-def test_an_average_of_an_equinox_model_is_a_doubt() -> None:
-    model = eqx.nn.Linear(3, 1, key=jax.random.key(0))
-
-    @eqx.filter_jit
-    def step(model: Any, average: Any, x: Any, y: Any) -> Any:
-        grads = eqx.filter_grad(lambda model: jnp.mean((jax.vmap(model)(x) - y) ** 2))(model)
-        model = eqx.apply_updates(model, jax.tree.map(lambda g: -g, grads))
-        return model, jax.tree.map(lambda a, m: 0.9 * a + 0.1 * m, average, model)
-
-    _, doubts = roles(StepSpec(step, (model, model, X, Y)))
-    (doubt,) = doubts
-    assert doubt.startswith("average.weight (and 1 more) is taken for parameters, but nothing")
-
-
 class _Custom(NamedTuple):
     trace: Any
 

@@ -26,7 +26,10 @@ KEY = jax.random.PRNGKey(0)
 def test_masks_keep_the_larger_half_of_each_matrix_and_leave_the_rest_alone():
     params = {"dense": {"kernel": jnp.array([[1.0, -5.0], [3.0, -2.0]]), "bias": jnp.zeros(2)}, "table": jnp.ones(3)}
     masks = magnitude_masks(params, 0.5)
-    assert jax.tree.map(lambda mask: mask.tolist(), masks) == {"dense": {"kernel": [[False, True], [True, False]]}}
+    assert jax.tree.map(lambda mask: mask.tolist(), masks) == {
+        "dense": {"kernel": [[False, True], [True, False]], "bias": None},
+        "table": None,
+    }
     masked = apply_masks(params, masks)
     assert masked["dense"]["kernel"].tolist() == [[0, -5], [3, 0]]
     assert masked["dense"]["bias"] is params["dense"]["bias"]

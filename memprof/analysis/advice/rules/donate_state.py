@@ -9,7 +9,7 @@ from memprof.analysis.advice.advice import AdviceRule, Proposal
 from memprof.analysis.advice.what_if import Instead, amount, changed_at_peak
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.op_names import path_keys
+from memprof.analysis.module_paths import path_keys
 from memprof.analysis.report import LiveBuffer, Report
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)

@@ -10,8 +10,8 @@ from memprof.analysis.report import LiveBuffer, Report
 
 _HALF = ("bf16", "f16")
 _LEAST_COMPUTE_CAPABILITY = 8  # of cuDNN's kernel
-_CUDNN = 'attended = jax.nn.dot_product_attention(q, k, v, implementation="cudnn")  # is_causal=True, if it is'
-_CUDNN_OF_FLOAT32 = (
+CUDNN = 'attended = jax.nn.dot_product_attention(q, k, v, implementation="cudnn")  # is_causal=True, if it is'
+CUDNN_OF_FLOAT32 = (
     "attended = jax.nn.dot_product_attention(*(a.astype(jnp.bfloat16) for a in (q, k, v)),"
     ' implementation="cudnn")  # is_causal=True, if it is'
 )
@@ -43,7 +43,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
             what="Use an attention kernel that never holds the probabilities",
             evidence=evidence,
             cost="none in time, usually less; 16-bit inputs, and on NVIDIA's GPUs the cuDNN library",
-            how_to=_CUDNN if is_half else _CUDNN_OF_FLOAT32,
+            how_to=CUDNN if is_half else CUDNN_OF_FLOAT32,
             without=_without,
             technique="flash",
         ),

@@ -9,6 +9,8 @@ from memprof.analysis.advice.residuals import repeated_modules
 from memprof.analysis.categories import Category
 from memprof.analysis.report import ModuleNode, Report
 
+HOW_TO = "x, _ = jax.lax.scan(lambda x, params: (block(params, x), None), x, stacked_params)"
+
 
 def _propose(report: Report) -> tuple[Proposal, ...]:
     size_bytes = report.categories[Category.FRAGMENTATION]
@@ -24,7 +26,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
             f" can save; {layers[0]} have equal parameters and are not scanned",
             cost="stacked parameters; activations of all layers in one array each, which hold more where the compiler"
             " fuses layers now",
-            how_to="x, _ = jax.lax.scan(lambda x, params: (block(params, x), None), x, stacked_params)",
+            how_to=HOW_TO,
             without=lambda buffer: None,
             is_packed=True,
             technique="scan",

@@ -7,6 +7,7 @@ from memprof.analysis.advice.what_if import Instead, amount, changed_at_peak
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer, Report
 
+HOW_TO = 'XLA_FLAGS="--xla_gpu_cublas_fallback=false"'
 _OF_CUBLAS = "__cublas"  # how XLA's names of its matrix products begin (jaxlib 0.10.2 to 0.12)
 
 
@@ -20,7 +21,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
             evidence=f"{amount(at_peak, 'arrays')} at the peak, are scratch of matrix products by cuBLAS, the largest "
             f"for {at_peak[0].name}",
             cost="perhaps slower matrix products: measure",
-            how_to='XLA_FLAGS="--xla_gpu_cublas_fallback=false"',
+            how_to=HOW_TO,
             without=_without,
             technique="xla:xla_gpu_cublas_fallback=false",
         ),

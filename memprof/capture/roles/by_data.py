@@ -1,0 +1,235 @@
+"""What each argument leaf is to the parameters: data that they are applied to, or something that lies along them.
+
+With the parameters known, the program tells what is read as data. The axes that products with parameters leave as they
+are (`x @ w` leaves the first one of `x`) and along which parameters are repeated (`+ b`) are those of the data, unless
+a parameter has them too: arrays whose first axis is one of them are a batch. Masks, permutations and means of features
+lie along axes of parameters.
+
+A step without gradients has no parameters that training would tell. There, `applied` finds them by what they meet:
+a layer's weights are multiplied with what data and weights of their own argument have made before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memprof.capture.roles.by_use import Program, bits_of, joined_bits
+from memprof.capture.roles.walk import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataUse:
+    """What one argument leaf is to the parameters.
+
+    Attributes:
+        has_batch_axis: its first axis is one that parameters are applied along.
+        is_along_parameters: its first axis is one of a parameter.
+        is_weight: a matrix product applies it to data.
+        is_scale: it multiplies parameters, or their gradients, element by element.
+        is_statistic: it meets nothing but data that no parameter has been applied to.
+    """
+
+    has_batch_axis: bool = False
+    is_along_parameters: bool = False
+    is_weight: bool = False
+    is_scale: bool = False
+    is_statistic: bool = False
+
+
+def data_uses(program: Program, parameters: set[int], left: set[int]) -> list[DataUse]:
+    """What each leaf is to the parameters.
+
+    Args:
+        parameters: numbers of the leaves that are parameters.
+        left: those of which it is not known what they are.
+    """
+    return _DataUses(program, bits_of(parameters), bits_of(left)).all()
+
+
+def applied(program: Program, left: set[int]) -> set[int]:
+    """Leaves that are parameters of a step without gradients, by what they meet; not all of them."""
+    return _Applied(program, bits_of(left)).all()
+
+
+def ambiguous(program: Program, left: set[int]) -> set[int]:
+    """Leaves of which use says two things: the two of a product of which neither is known, and tables of rows."""
+    bits = bits_of(left)
+    lookups = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.LOOKUP)
+    tables = joined_bits(meeting.left for meeting in lookups if meeting.right and meeting.left.bit_count() == 1)
+    products = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.PRODUCT)
+    pairs = (m.left | m.right for m in products if m.left.bit_count() == m.right.bit_count() == 1)
+    return set(program.leaves(tables & bits | joined_bits(pair for pair in pairs if not pair & ~bits)))
+
+
+class _DataUses:
+    """The axes of the data, and what that makes of each leaf."""
+
+    def __init__(self, program: Program, parameters: int, left: int) -> None:
+        self._program = program
+        self._walk = program.walk
+        self._parameters, self._left = parameters, left
+        self._products = [meeting for meeting in self._walk.meetings if meeting.kind is Kind.PRODUCT]
+        self._known: dict[int, bool] = {}
+        of_parameters = [program.inputs[n].axes for n in program.leaves(parameters)]
+        self._parameter_axes = self._walk.axes.found(number for axes in of_parameters for number in axes)
+        self._population = self._population_axes(of_parameters)
+        self._parameter_axes -= self._population
+        self._data_axes = self._found_data_axes() - self._parameter_axes - self._population
+        self._data = sum(1 << n for n in program.leaves(left) if self._has_batch_axis(n))
+
+    def all(self) -> list[DataUse]:
+        weights, scales = self._weights(), self._scales()
+        statistics = self._statistics(weights)
+        return [
+            DataUse(
+                has_batch_axis=bool(self._data >> n & 1),
+                is_along_parameters=self._first_axis(n) in self._parameter_axes,
+                is_weight=bool(weights >> n & 1) and not scales >> n & 1,
+                is_scale=bool(scales >> n & 1),
+                is_statistic=bool(statistics >> n & 1),
+            )
+            for n in range(len(self._program.invars))
+        ]
+
+    def _population_axes(self, of_parameters: list[tuple[int, ...]]) -> frozenset[int]:
+        """The first axis of all parameters alike, where a whole step is mapped over several copies of a model."""
+        firsts = {self._walk.axes.find(axes[0]) for axes in of_parameters if axes}
+        if len(of_parameters) < 2 or len(firsts) != 1 or not all(of_parameters):
+            return frozenset()
+        others = self._walk.axes.found(number for axes in of_parameters for number in axes[1:])
+        return frozenset(firsts) - others - self._walk.axes.summed() - {0}
+
+    def _first_axis(self, n: int) -> int:
+        numbers = [self._walk.axes.find(number) for number in self._program.inputs[n].axes]
+        if len(numbers) > 1 and numbers[0] in self._population:
+            return numbers[1]
+        return numbers[0] if numbers else 0
+
+    def _has_batch_axis(self, n: int) -> bool:
+        """By its first axis; where that has one element, or is the only one, by being multiplied with a parameter."""
+        first = self._first_axis(n)
+        if first in self._data_axes:
+            return True
+        if first and len(self._program.inputs[n].axes) > 1:
+            return False
+        axes = self._walk.axes.found(self._program.inputs[n].axes)
+        return bool(axes & self._data_axes) or any(
+            (meeting.left == 1 << n and self._is_parameters(meeting.right))
+            or (meeting.right == 1 << n and self._is_parameters(meeting.left))
+            for meeting in self._products
+        )
+
+    def _is_parameters(self, sources: int) -> bool:
+        """Whether a value is made from parameters, and from nothing else but what lies along them (masks, scales)."""
+        if sources not in self._known:
+            others = self._program.leaves(sources & ~self._parameters)
+            along = self._parameter_axes | self._population
+            self._known[sources] = bool(sources & self._parameters) and all(
+                self._walk.axes.found(self._program.inputs[n].axes) <= along for n in others
+            )
+        return self._known[sources]
+
+    def _found_data_axes(self) -> frozenset[int]:
+        numbers: set[int] = set()
+        for meeting in self._walk.meetings:
+            is_left, is_right = self._is_parameters(meeting.left), self._is_parameters(meeting.right)
+            if meeting.kind in (Kind.STRETCHED, Kind.LOOKUP) and is_left and not is_right:
+                numbers.update(meeting.right_free)
+            elif meeting.kind is Kind.PRODUCT and not meeting.is_backward_made and is_left != is_right:
+                numbers.update(meeting.right_free if is_left else meeting.left_free)
+        return self._walk.axes.found(numbers)
+
+    def _weights(self) -> int:
+        """Leaves on the one side of a product whose other side comes from data; not those that have its axes.
+
+        A table of which data says the rows is none: it may be weights as well as a data set.
+        """
+        weights = joined_bits(
+            one
+            for meeting in self._products
+            for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
+            if not meeting.is_backward_made and not one & self._data and other & self._data
+        )
+        return weights & self._left & ~self._data
+
+    def _scales(self) -> int:
+        scales = 0
+        for meeting in self._walk.meetings:
+            if meeting.kind is Kind.SCALED and (meeting.is_backward_made or self._is_parameters(meeting.right)):
+                scales |= meeting.left
+        return scales & ~self._parameters
+
+    def _statistics(self, weights: int) -> int:
+        met = [meeting for meeting in self._walk.meetings if meeting.kind in (Kind.SCALED, Kind.BESIDE)]
+        statistics = others = 0
+        for meeting in met:
+            if meeting.right & self._data and not meeting.right & (self._parameters | weights):
+                statistics |= meeting.left
+            else:
+                others |= meeting.left
+        return statistics & ~others
+
+
+class _Applied:
+    """Parameters of a step without gradients: what meets values that data and their own argument have made."""
+
+    def __init__(self, program: Program, left: int) -> None:
+        self._program = program
+        self._meetings = program.walk.meetings
+        self._left = left
+        members: dict[int, int] = {}
+        for n, owner in enumerate(program.owners):
+            members[owner] = members.get(owner, 0) | 1 << n
+        self._members = list(members.values())
+
+    def all(self) -> set[int]:
+        return set(self._program.leaves(self._by_products() | self._by_lookups() | self._with_biases()))
+
+    def _by_products(self) -> int:
+        return joined_bits(
+            one
+            for meeting in self._meetings
+            if meeting.kind is Kind.PRODUCT and not meeting.is_along
+            for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
+            if self._is_of_one(one) and self._has_met_data(one, other)
+        )
+
+    def _by_lookups(self) -> int:
+        return joined_bits(
+            meeting.left
+            for meeting in self._meetings
+            if meeting.kind is Kind.LOOKUP and self._is_of_one(meeting.left)
+            if meeting.right and not meeting.right & self._siblings(meeting.left)
+        )
+
+    def _with_biases(self) -> int:
+        """A bias that is repeated along the result of a product, and what of its argument made the product."""
+        products = [meeting for meeting in self._meetings if meeting.kind is Kind.PRODUCT]
+        in_products = joined_bits(
+            one for meeting in products for one in (meeting.left, meeting.right) if self._is_of_one(one)
+        )
+        stretched = joined_bits(
+            meeting.left
+            for meeting in self._meetings
+            if meeting.kind is Kind.STRETCHED and meeting.left.bit_count() == 1
+        )
+        biases = 0
+        for meeting in self._meetings:
+            if meeting.kind in (Kind.SCALED, Kind.BESIDE) and meeting.left & stretched & self._left:
+                siblings = self._siblings(meeting.left)
+                weights = siblings & in_products & meeting.right
+                if weights and meeting.right & ~siblings:
+                    biases |= meeting.left | weights
+        return biases
+
+    def _is_of_one(self, sources: int) -> bool:
+        return bool(sources) and not sources & ~self._left and bool(self._siblings(sources))
+
+    def _has_met_data(self, one: int, other: int) -> bool:
+        """Whether a value is made both from the argument of these leaves and from another one."""
+        siblings = self._siblings(one)
+        return not other & one and bool(other & siblings) and bool(other & ~siblings)
+
+    def _siblings(self, sources: int) -> int:
+        """All leaves of the argument of these; of none, where they are of several."""
+        return next((members for members in self._members if not sources & ~members), 0)
