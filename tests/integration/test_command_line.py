@@ -257,12 +257,30 @@ class TestShow:
         running.stderr.close()
         assert running.wait() == 0
 
-    def test_a_full_disk_is_one_sentence(self, memprof, capture_path):
+    @pytest.mark.parametrize("arguments", [["show", "CAPTURE"], ["list", "targets"], ["run", "--help"]], ids=" ".join)
+    def test_a_full_disk_is_one_sentence(self, memprof, capture_path, arguments):
+        named = [str(capture_path) if each == "CAPTURE" else each for each in arguments]
         with open("/dev/full", "w") as full:
-            arguments = [*MAIN, "show", str(capture_path)]
-            ended = subprocess.run(arguments, env=memprof.environment, stdout=full, stderr=subprocess.PIPE, text=True)
+            ended = subprocess.run(
+                [*MAIN, *named], env=memprof.environment, stdout=full, stderr=subprocess.PIPE, text=True
+            )
         assert ended.returncode == 2
         assert_one_sentence(ended.stderr, "No space left")
+
+    @pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+    def test_a_sentence_that_nobody_can_read_is_no_defect(self, memprof, closed):
+        ended = memprof("show", "nothing.memprof", program=("/bin/sh", "-c", f'"$@" {closed}', "sh", *MAIN))
+        assert (ended.returncode, ended.stdout) == (2, "")
+
+    def test_a_folder_that_is_gone_is_one_sentence(self, memprof):
+        code = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
+        ended = memprof("list", "targets", program=("/bin/sh", "-c", code, "sh", *MAIN))
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert_one_sentence(ended.stderr, "the folder that this runs in does not exist any more")
+
+    def test_columns_that_are_no_number_are_left_out(self, memprof, capture_path):
+        for columns in ("\u00b2", "wide", "9" * 30):
+            assert memprof("show", capture_path, COLUMNS=columns).returncode == 0
 
     def test_a_closed_stdout_is_no_error(self, memprof, capture_path):
         ended = memprof("show", capture_path, program=("/bin/sh", "-c", '"$@" >&-', "sh", *MAIN))
