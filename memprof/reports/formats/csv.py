@@ -26,8 +26,8 @@ Field = str | int | float | bool | None
 Record = Mapping[str, Field]
 
 _BUFFER_TITLES = (
-    "size_bytes", "shape", "dtype", "category", "module", "phase", "name", "op", "source", "rule", "evidence",
-    "start", "end", "offset",
+    "size_bytes", "shape", "dtype", "category", "module", "phase", "name", "op", "source", "library", "rule",
+    "evidence", "start", "end", "offset",
 )  # fmt: skip
 _MATCHED_TITLES = (
     "delta_bytes", "before_bytes", "after_bytes", "num_before", "num_after", "shape", "dtypes", "category", "module",

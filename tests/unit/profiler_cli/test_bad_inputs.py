@@ -69,7 +69,7 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["-o", "/dev/null", "--force"], ["-o", "train.py/x"], ["--no-save", "-o", "x"], ["--no-save", "--force"],
             ["--force"], ["--verify"], ["--steps", "0"], ["--steps", HUGE], ["--steps", "few"],
             ["--steps", "1", "--target", "l4"],
-            ["--depth", "0"], ["--depth", HUGE], ["--top", "0"], ["--top", HUGE], ["--top", ""], ["--no-source"],
+            ["--depth", "0"], ["--depth", HUGE], ["--top", "0"], ["--top", HUGE], ["--top", ""],
             ["--format", "json", "--depth", "3"], ["--format", "svg", "--top", "3"], ["-o", "x", "-o", "y"],
         ),
     ),

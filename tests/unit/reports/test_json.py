@@ -105,6 +105,7 @@ def test_one_buffer_field_by_field() -> None:
             "name": "params['w']",
             "op": "params['w']",
             "source": "",
+            "library": "",
             "rule": "params",
             "evidence": "made by hand for a test",
             "start": 0,
