@@ -21,18 +21,26 @@ def hint(error: BaseException) -> str:
         stream = re.search(r"\"([^\"]+)\"", message)
         name = stream.group(1) if stream else "params"
         return f"the model draws random numbers from '{name}': pass rngs={{'{name}': key}} to its apply"
+    if "Unknown backend" in message and "callback" in _frames(error):
+        return _callback_hint()
+    if "cudnn" in message.lower() and "dot_product_attention" in _frames(error):
+        return "implementation='cudnn' asks for cuDNN while it is traced: install nvidia-cudnn-cu13 (or -cu12)"
     if kind == "UnexpectedTracerError":
         return "the function keeps a traced value beyond its own end; return it instead of storing it"
-    if "Unknown backend" in message and "callback" in _frames(error):
-        return (
-            "callbacks and jax.debug.print need the device itself: take them out of the step, or use --target cpu or"
-            " local"
-        )
     if kind == "ConcretizationTypeError" or kind.startswith("Tracer"):
         return "an argument that decides about shapes or branches must be static: name it in static_argnums"
     if isinstance(error, TypeError) and "positional argument" in message:
         return "the arguments in the StepSpec must be those that the function takes"
     return ""
+
+
+def _callback_hint() -> str:
+    # The frames of Equinox are hidden from JAX's errors, so who called is not told.
+    equinox = "; for eqx.error_if set EQX_ON_ERROR=nan in the environment" if "equinox" in sys.modules else ""
+    return (
+        "callbacks, jax.debug.print and checks inside the step need the device itself: take them out of the step, or"
+        f" use --target cpu or local{equinox}"
+    )
 
 
 def _frames(error: BaseException) -> str:
