@@ -1,27 +1,21 @@
-"""How XLA compiles for a GPU that need not be there: without the work that only running the program has use for.
+"""How XLA compiles for a GPU that need not be there: kernels that it has compiled before are taken from a folder.
 
-Both settings leave the plan as it is; `benchmarks/plan_identity.py` holds buffer assignments with and without them
-against each other.
-
-- No autotuning. Where there is no device, XLA has nothing to time kernels on, but still prepares candidates.
-- Kernels are compiled after the plan is made, and nothing here ever runs them. With `MEMPROF_KERNEL_CACHE=FOLDER` in
-  the environment those that XLA made are kept in that folder, and a later compile, also in another process, takes them
-  from there. Compiles may share the folder: each works on a copy of its own, and puts it back whole.
+Kernels are compiled after the plan is made, and nothing here ever runs them. With `MEMPROF_KERNEL_CACHE=FOLDER` in the
+environment those that XLA made are kept in that folder, and a later compile, also in another process, takes them from
+there. Compiles may share the folder: each works on a copy of its own, and puts it back whole.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from memprof.analysis.capture import TargetInfo
 from memprof.capture.toolchain import installed_version
 
-# GPT-2 small for an H100: 25.7 s instead of 38.6 s with jax 0.12.0.1, its plan the same to the byte.
-WITHOUT_AUTOTUNING: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
 KERNEL_CACHE_VARIABLE = "MEMPROF_KERNEL_CACHE"
 _KERNEL_CACHE_OPTION = "xla_gpu_kernel_cache_file"
 # XLA reads all of the file for each compile. A kernel takes some 7 KiB.
@@ -30,7 +24,7 @@ _MAX_KERNEL_CACHE_BYTES = 64 * 2**20
 
 @contextmanager
 def deviceless_options(target: TargetInfo, dump_folder: Path, plugin: str | None) -> Iterator[dict[str, str]]:
-    """XLA's options for one compile; what `XLA_FLAGS` already says is left out.
+    """XLA's options for one compile: none without such a folder, or where `XLA_FLAGS` names a file of kernels.
 
     Args:
         dump_folder: the folder of XLA's dump, which this compile has for itself.
@@ -38,9 +32,8 @@ def deviceless_options(target: TargetInfo, dump_folder: Path, plugin: str | None
     """
     flags = os.environ.get("XLA_FLAGS", "")
     folder = os.environ.get(KERNEL_CACHE_VARIABLE)
-    options = {name: value for name, value in WITHOUT_AUTOTUNING.items() if name not in flags}
     if not folder or _KERNEL_CACHE_OPTION in flags:
-        yield options
+        yield {}
         return
     compiler = f"{plugin}-jaxlib-{installed_version('jaxlib')}".replace(" ", "-")
     kept = Path(folder) / f"{compiler}-sm{target.compute_capability}.kernels"
@@ -49,7 +42,7 @@ def deviceless_options(target: TargetInfo, dump_folder: Path, plugin: str | None
     if _size_bytes(kept) < _MAX_KERNEL_CACHE_BYTES:
         _put(kept, own)
     before_bytes = _size_bytes(own)
-    yield {**options, _KERNEL_CACHE_OPTION: str(own)}
+    yield {_KERNEL_CACHE_OPTION: str(own)}
     if _size_bytes(own) > before_bytes:
         _put(own, kept)
 

@@ -36,7 +36,7 @@ W = {"up": jnp.ones((8, 16)), "down": jnp.ones((16, 1))}
 STATE = TX.init(W)
 KEY = jax.random.key(0)
 # What LLVM does comes after the memory is assigned, and takes most of the time.
-QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "true"}
+QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from memprof.analysis.capture import TargetInfo
 from memprof.capture import compile as compile_module
 from memprof.capture import deviceless_options as module
 from memprof.capture import xla_adapter
-from memprof.capture.deviceless_options import WITHOUT_AUTOTUNING, deviceless_options
+from memprof.capture.deviceless_options import deviceless_options
 from memprof.errors import MemprofError
 
+OURS = {"xla_gpu_kernel_cache_file": "kernels"}
 L4 = TargetInfo(
     name="l4", description="", platform="cuda", memory_bytes=1, compute_capability="8.9", reason="for the test"
 )
@@ -45,13 +46,13 @@ def compile_with(dump: Path, made: bytes, *, plugin: str = "cuda 1", target: Tar
     return found
 
 
-def test_there_is_no_autotuning(dump: Path) -> None:
+def test_without_a_folder_nothing_is_set(dump: Path) -> None:
     with deviceless_options(L4, dump, "cuda 1") as options:
-        assert options == WITHOUT_AUTOTUNING
+        assert options == {}
 
 
-def test_what_xla_flags_say_wins(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=2")
+def test_what_xla_flags_say_wins(dump: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_kernel_cache_file=mine")
     with deviceless_options(L4, dump, "cuda 1") as options:
         assert options == {}
 
@@ -112,15 +113,15 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Lowered, dict[str, st
     target: Any = SimpleNamespace(on_device=None)
 
     def compiled(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
-        found = compile_module._compile(lowered, target, options, WITHOUT_AUTOTUNING, Path("dump"))
+        found = compile_module._compile(lowered, target, options, OURS, Path("dump"))
         return {name: value for name, value in found.items() if not name.startswith("xla_dump")}
 
     return compiled
 
 
 def test_the_option_of_a_step_or_of_its_jit_wins(compiled: Callable[..., dict[str, Any]]) -> None:
-    name = "xla_gpu_autotune_level"
-    assert compiled(Lowered(name), {}) == WITHOUT_AUTOTUNING
+    (name,) = OURS
+    assert compiled(Lowered(name), {}) == OURS
     assert compiled(Lowered(name), {name: "3"}) == {name: "3"}
     assert compiled(Lowered(name, jitted_with=(name,)), {}) == {}
 
