@@ -162,9 +162,11 @@ def test_everything_is_printed_on_white(color_scheme: str, open_page: OpenPage) 
     assert page.evaluate("document.documentElement.scrollWidth") == 700
 
 
-def test_twenty_thousand_buffers_open_in_under_two_seconds(open_page: OpenPage) -> None:
+def test_twenty_thousand_buffers_open_with_every_chart(open_page: OpenPage) -> None:
+    """In what time is measured by `benchmarks/render_html.py`."""
     page = open_page(report_html(many_buffers(20_000)))
-    assert page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd") < 2_000
+    for chart in ("#timeline .area", "#icicle .box", "#map .area"):
+        assert page.locator(chart).first.is_visible()
 
 
 def _bytes(text: str) -> float:
