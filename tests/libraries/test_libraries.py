@@ -135,8 +135,8 @@ CASES = (
         "qwix",
         steps.qwix_lora,
         (
-            Fact((64, 256), "activations", "base/up", "model.apply("),
-            Fact((64, 256), "cotangents", "base/down", "model.apply("),
+            Fact((64, 256), "activations", "base/up", 'name="up"'),
+            Fact((64, 256), "cotangents", "base/down", 'name="down"'),
             Fact((32, 256), "params", "base/up"),
             Fact((4, 256), "params", "adapters/up"),
         ),
