@@ -165,7 +165,8 @@ class Values:
         if not buffers:
             raise InternalError(f"XLA's allocation {allocation.index} ({allocation.size_bytes:,} bytes) holds no value")
         if allocation.parameter_number is not None:
-            parameters = [b for b in buffers if self._program.instructions[b.instruction].opcode == "parameter"]
+            arguments = self._program.entry.parameters  # a loop has parameters of its own
+            parameters = [b for b in buffers if b.instruction in arguments]
             buffers = parameters or buffers
         elif allocation.is_live_out:
             buffers = [buffer for buffer in buffers if self._is_result(buffer)] or buffers

@@ -142,7 +142,8 @@ class _DataUses:
     def _weights(self) -> int:
         """Leaves on the one side of a product whose other side comes from data; not those that have its axes.
 
-        A table of which data says the rows is none: it may be weights as well as a data set.
+        A table of which data says the rows is none: it may be weights as well as a data set. Nor is what data meets
+        element by element, too: points to which distances are taken (`|x|^2 - 2 x @ y + |y|^2`), times of a solver.
         """
         weights = joined_bits(
             one
@@ -150,7 +151,14 @@ class _DataUses:
             for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
             if not meeting.is_backward_made and not one & self._data and other & self._data
         )
-        return weights & self._left & ~self._data
+        elementwise = joined_bits(
+            meeting.left
+            for meeting in self._walk.meetings
+            if meeting.kind in (Kind.SCALED, Kind.BESIDE)
+            and not meeting.is_backward_made
+            and meeting.right & self._data
+        )
+        return weights & self._left & ~self._data & ~elementwise
 
     def _scales(self) -> int:
         scales = 0

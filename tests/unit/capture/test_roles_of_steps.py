@@ -571,6 +571,19 @@ def a_frozen_backbone_under_a_trained_head() -> Case:
 
 
 @case
+def made_points_that_are_moved_towards_others() -> Case:
+    def step(weights: Any, noise: Any, points: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            made = predict(weights, noise) * jnp.ones(2)
+            squares = (made**2).sum(1)[:, None] + (points**2).sum(1)
+            return (squares - 2 * made @ points.T).min(1).mean()
+
+        return sgd(weights, jax.grad(loss)(weights))
+
+    return step, (WEIGHTS, X, jnp.ones((7, 2))), {"weights": P, "noise": B, "points": B}
+
+
+@case
 def an_inner_loop_that_learns_to_learn() -> Case:
     def step(weights: Any, state: Any, tasks: Any) -> Any:
         def after(weights: Any, task: Any) -> Any:
