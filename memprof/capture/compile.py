@@ -116,13 +116,13 @@ def traced_recomputation(spec: StepSpec, target: ChosenTarget) -> int:
 def _trace(spec: StepSpec, target: ChosenTarget) -> TracedStep:
     if spec.check_target is not None:
         spec.check_target(target.info)
-    step = jit_step(spec)
+    step, place, own_devices = jit_step(spec), place_on(target, spec.memory_kinds), target.on_device.device_set
     with jax.default_device(target.device):
-        traced = trace_step(step, place_on(target, spec.memory_kinds))
+        traced = trace_step(step, place, own_devices)
         if target.sharding is not None and xla_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
             with xla_adapter.mesh_around(target.sharding.mesh):
-                traced = trace_step(step, place_on(target, spec.memory_kinds))
+                traced = trace_step(step, place, own_devices)
     return traced
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,15 +96,18 @@ def jit_step(spec: StepSpec) -> JittedStep:
     return step
 
 
-def trace_step(step: JittedStep, place: Place) -> TracedStep:
+def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device]) -> TracedStep:
     """Trace a jitted step through its own jit.
+
+    Args:
+        own_devices: where `place` puts arrays; a step that names others decides by itself where it runs.
 
     Raises:
         MemprofError: the step runs on several devices.
         WorkloadError: the step has no arrays, or uses a value that is none of its own.
         Exception: whatever the user's function raises.
     """
-    observer = _Observer(step, place)
+    observer = _Observer(step, place, own_devices)
     traced = observer.observe()
     structure = jax.tree.structure(traced.args_info)
     if structure.num_leaves == 0:
@@ -131,9 +134,10 @@ def trace_step(step: JittedStep, place: Place) -> TracedStep:
 class _Observer:
     """Stands between a framework's jit and the `jax.jit` inside it. A plain `jax.jit` is its own inside."""
 
-    def __init__(self, step: JittedStep, place: Place) -> None:
+    def __init__(self, step: JittedStep, place: Place, own_devices: Set[jax.Device]) -> None:
         self._step = step
         self._place = place
+        self._own_devices = own_devices
         self._inner: Any = step.fn
         self._traced: Any = None
         self._known_paths: Mapping[int, Iterator[str]] = {}
@@ -142,10 +146,10 @@ class _Observer:
     def observe(self) -> Any:
         """Have the step traced by its own jit, and once more without a device where it turns out to name its own."""
         self._trace_outer()
-        num_devices, others = xla_adapter.named_devices(self._traced)
+        num_devices, devices = xla_adapter.named_devices(self._traced)
         if num_devices > 1:
             raise several_devices("the step is sharded from the inside", num_devices)
-        if others and not self.names_devices:
+        if devices - self._own_devices and not self.names_devices:
             self.names_devices = True
             self._trace_outer()
         return self._traced

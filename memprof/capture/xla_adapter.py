@@ -359,13 +359,14 @@ def options_name_devices(options: Any) -> bool:
     return bool(options.device or options.backend or any(isinstance(each, jax.sharding.Sharding) for each in shardings))
 
 
-def named_devices(traced: Any) -> tuple[int, bool]:
-    """Which devices a traced step names by itself, in shardings and meshes (jax 0.10.2 to 0.12).
+def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
+    """Which devices a traced step names, in shardings and meshes of its own and of its arguments (jax 0.10.2 to 0.12).
 
     Returns:
-        The most devices that one of them spans (1 where there is none), and whether there are any.
+        The most devices that one of them spans (1 where there is none), and all devices; an abstract mesh has none.
     """
     spans = [1]
+    devices: set[jax.Device] = set()
     pending = [traced._params, *(equation.params for equation in all_equations(traced.jaxpr.jaxpr))]
     while pending:
         value = pending.pop()
@@ -375,13 +376,15 @@ def named_devices(traced: Any) -> tuple[int, bool]:
             pending.extend(value)
         elif isinstance(value, NamedSharding):
             pending.append(value.mesh)
-        elif isinstance(value, (Mesh, jax.sharding.AbstractMesh)):
-            spans.extend([value.size] if value.axis_names else [])
-        elif isinstance(value, jax.sharding.Sharding):
-            spans.append(value.num_devices)
+        elif isinstance(value, jax.sharding.AbstractMesh):
+            spans.append(value.size)
+        elif isinstance(value, (Mesh, jax.sharding.Sharding)):
+            found = set(value.devices.flat) - {None} if isinstance(value, Mesh) else value.device_set  # an empty mesh
+            spans.append(len(found))
+            devices |= found
         elif isinstance(value, jax.Device):
-            spans.append(1)
-    return max(spans), len(spans) > 1
+            devices.add(value)
+    return max(spans), frozenset(devices)
 
 
 def is_framework_jit(fn: Any) -> bool:

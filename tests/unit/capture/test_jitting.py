@@ -25,7 +25,7 @@ def leaves(spec: StepSpec) -> tuple[ArgumentLeaf, ...]:
 
 
 def traced(spec: StepSpec) -> TracedStep:
-    return trace_step(jit_step(spec), place_on(choose_target("cpu"), spec.memory_kinds))
+    return trace_step(jit_step(spec), place_on(choose_target("cpu"), spec.memory_kinds), frozenset())
 
 
 def facts(spec: StepSpec) -> list[tuple[str, bool, int | None]]:

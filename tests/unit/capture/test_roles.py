@@ -30,7 +30,7 @@ WEIGHTS = {"a": {"w": jnp.ones((3, 5)), "b": jnp.ones(5)}, "c": {"w": jnp.ones((
 
 def roles(spec: StepSpec) -> tuple[dict[str, str], tuple[str, ...]]:
     """The role of each argument leaf by its path, and what is in doubt."""
-    step = trace_step(jit_step(spec), place_on(choose_target("cpu"), {}))
+    step = trace_step(jit_step(spec), place_on(choose_target("cpu"), {}), frozenset())
     leaves, doubts = argument_leaves(step, step.traced.lower(), spec.roles)
     return {leaf.path: leaf.role.value for leaf in leaves}, doubts
 
