@@ -8,13 +8,13 @@ there. Compiles may share the folder: each works on a copy of its own, and puts 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from memprof.analysis.capture import TargetInfo
 from memprof.capture.toolchain import installed_version
+from memprof.files import IfTaken, make_folder, write_whole
 
 KERNEL_CACHE_VARIABLE = "MEMPROF_KERNEL_CACHE"
 _KERNEL_CACHE_OPTION = "xla_gpu_kernel_cache_file"
@@ -53,9 +53,6 @@ def _size_bytes(path: Path) -> int:
 
 def _put(source: Path, destination: Path) -> None:
     """Copy a file, if it is there, to where others may read at the same time: they see the old one or the new one."""
-    if not source.exists():
-        return
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=destination.parent, prefix=".", delete=False) as copy:
-        copy.write(source.read_bytes())
-    os.replace(copy.name, destination)
+    if source.exists():
+        make_folder(destination.parent)
+        write_whole(destination, source.read_bytes(), what="the compiled kernels", if_taken=IfTaken.REPLACE)

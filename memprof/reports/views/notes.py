@@ -46,7 +46,7 @@ def _unused_arguments(report: Report) -> Note | None:
     more = f" and {len(unused) - _NAMED_ARGUMENTS} more" if len(unused) > _NAMED_ARGUMENTS else ""
     size = format_bytes(sum(leaf.size_bytes for leaf in unused))
     text = (
-        f"The step never uses {len(unused)} of its arguments ({size}): {names}{more}. jit drops them, so they are not "
-        "in the footprint, but whoever calls the step still holds them."
+        f"No result depends on {len(unused)} of the step's arguments ({size}): {names}{more}. jit drops them, so they "
+        "are not in the footprint, but whoever calls the step still holds them."
     )
     return Note(tone=Tone.WARNING, text=text)

@@ -289,8 +289,8 @@ def test_notes_tell_of_unattributed_bytes_and_unused_arguments() -> None:
         ),
         Note(
             tone=Tone.WARNING,
-            text="The step never uses 1 of its arguments (4.00 KiB): batch['weights']. jit drops them, so they are not "
-            "in the footprint, but whoever calls the step still holds them.",
+            text="No result depends on 1 of the step's arguments (4.00 KiB): batch['weights']. jit drops them, so they "
+            "are not in the footprint, but whoever calls the step still holds them.",
         ),
         provenance(reports_data.on_cpu()),
     )
@@ -301,7 +301,7 @@ def test_many_unused_arguments_are_not_all_named() -> None:
     report = reports_data.on_cpu()
     unused = report.unused_arguments * 5
     text = notes(replace(report, arguments=unused))[1].text
-    assert "5 of its arguments (20.0 KiB): batch['weights'], batch['weights'], batch['weights'] and 2 more." in text
+    assert "5 of the step's arguments (20.0 KiB): batch['weights'], batch['weights'], batch['weights'] and 2 more." in text
 
 
 @pytest.mark.parametrize("by", By)
