@@ -197,7 +197,7 @@ def test_plain_options_give_a_diff_in_plain_ascii(format_: Format, diff: Diff) -
 
 
 # So many that what every report has, whatever its size, counts for little.
-_COUNTS = (4_000, 8_000)
+_COUNTS = (1_000, 2_000)
 
 
 @every_format
