@@ -221,8 +221,7 @@ class Dataflow:
                 made_from |= origin[group]
                 if group in argument:
                     made_from |= _DIRECT.get(origin[group], 0)
-                elif operation.named is Named.NOTHING and origin[group] & ROLES:
-                    # XLA makes equal constants once: one phase's zeros may be copied for a loop of another.
+                elif operation.named is Named.NOTHING:
                     inherited |= named[group]
             if operation.named is Named.NOTHING:
                 shown = inherited

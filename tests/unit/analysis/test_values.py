@@ -101,21 +101,6 @@ def test_what_a_value_is_made_from_is_followed_around_a_loop() -> None:
     assert [found[f"zeros{number}"].origin for number in range(3)] == [Origin.BATCH] * 3
 
 
-def test_what_a_loop_fills_is_of_the_phase_that_fills_it_wherever_its_zeros_are_made() -> None:
-    step = _Net()
-    body, condition = step.computation("body"), step.computation("condition")
-    zeros = step.op("zeros", "iota", V, (), BACKWARD)  # of a gradient of the same shape
-    stack = step.op("stack", "copy", V, [zeros], UNNAMED)
-    loop = step.op("loop", "while", tuple_of(V, V), [step.tuple(stack, step.x)], called=[body, condition])
-    condition.parameter(loop.shape)
-    condition.op("less", "constant", array("pred"))
-    carried = body.parameter(loop.shape)
-    x = body.element(carried, 1)
-    body.tuple(body.op("push", "add", V, [body.element(carried, 0), x], FORWARD, shares=stack), x)
-    step.result(step.op("dx", "multiply", V, [step.element(loop, 0), step.x], BACKWARD))
-    assert values(step)["stack"].computed_in is Phase.FORWARD
-
-
 def test_uses_name_what_becomes_of_a_value() -> None:
     step = _Net()
     h = step.op("h", "multiply", V, [step.a, step.x], FORWARD)

@@ -301,7 +301,9 @@ def test_many_unused_arguments_are_not_all_named() -> None:
     report = reports_data.on_cpu()
     unused = report.unused_arguments * 5
     text = notes(replace(report, arguments=unused))[1].text
-    assert "5 of the step's arguments (20.0 KiB): batch['weights'], batch['weights'], batch['weights'] and 2 more." in text
+    assert (
+        "5 of the step's arguments (20.0 KiB): batch['weights'], batch['weights'], batch['weights'] and 2 more." in text
+    )
 
 
 @pytest.mark.parametrize("by", By)
