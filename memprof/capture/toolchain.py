@@ -8,7 +8,6 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from memprof.analysis.capture import CodeFolders, Toolchain
 from memprof.version import __version__
@@ -34,7 +33,11 @@ def code_folders() -> CodeFolders:
 
     Python puts the folder of a script first in its path.
     """
-    user = dict.fromkeys(os.path.abspath(folder) for folder in (str(Path.cwd()), *sys.path[:1]))
+    try:
+        working = [os.getcwd()]
+    except FileNotFoundError:  # the user's code may have removed it
+        working = []
+    user = dict.fromkeys([*working, *filter(os.path.isabs, sys.path[:1])])
     library = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
     return CodeFolders(user=tuple(user), standard_library=tuple(library))
 
