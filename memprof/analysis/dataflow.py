@@ -114,6 +114,8 @@ class Operation:
     index: int
     named: Named
     moved: int | None  # the group of the data that it only puts elsewhere
+    choice: int | None  # the group that says which elements of the others it takes
+    is_filling: bool  # it writes one number everywhere
     inputs: tuple[tuple[int, int], ...]  # (operand number, group)
     outputs: tuple[int, ...]
 
@@ -148,9 +150,12 @@ class Dataflow:
                 self.argument[group] = number
                 self.origin[group] = ROLE_ORIGIN[arguments[number].role]
         self.operations = _find_operations(program, groups)
+        self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
         for operation in self.operations:
             for group in operation.outputs:
                 self.definers[group].append(operation.index)
+            if operation.named is not Named.NOTHING:
+                self._named_groups.update(operation.outputs)
         self._has_loops = any(program.instructions[index].opcode == "while" for index in groups.order)
         self.repeat(self._pass_down)
         self._phases = [self._phase(group) for group in range(groups.count)]
@@ -218,6 +223,8 @@ class Dataflow:
             made_from = 0
             inherited = 0
             for _, group in operation.inputs:
+                if group == operation.choice and origin[group] & ROLES == Origin.OTHER_STATE:
+                    continue  # a mask: masked weights are weights
                 made_from |= origin[group]
                 if group in argument:
                     made_from |= _DIRECT.get(origin[group], 0)
@@ -233,6 +240,8 @@ class Dataflow:
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's own next version: it keeps its role
+                if operation.is_filling and operation.named is Named.NOTHING and group in self._named_groups:
+                    continue  # where a loop starts; the zeros may be those of a loop of another phase, too
                 if made_from & ~origin[group] or shown & ~named[group] or computed & ~self.computed[group]:
                     origin[group] |= made_from
                     named[group] |= shown
@@ -322,11 +331,27 @@ def _num_elements(instruction: Instruction) -> int:
     return prod(instruction.shape.leaves[0].dimensions) if instruction.shape.leaves else 0
 
 
+def _fills(program: Program, instruction: Instruction, filling: set[int]) -> bool:
+    """Whether an instruction writes one number everywhere, as far as it tells itself and not what shares its memory.
+
+    Args:
+        filling: those before it that do.
+    """
+    if instruction.opcode == "fusion":
+        return program.computations[instruction.called[0]].root in filling
+    if instruction.opcode in _LAYOUT:
+        return instruction.operands[0] in filling
+    return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
+
+
 def _find_operations(program: Program, groups: Groups) -> Sequence[Operation]:
     operations = []
     phases: dict[str, Named] = {}
+    filling: set[int] = set()
     for index in groups.order:
         instruction = program.instructions[index]
+        if _fills(program, instruction, filling):
+            filling.add(index)
         if instruction.opcode in ALIASING:
             continue
         inputs = []
@@ -339,5 +364,7 @@ def _find_operations(program: Program, groups: Groups) -> Sequence[Operation]:
         outputs = tuple(groups.of_instruction(instruction))
         moved_operand = _MOVED_OPERAND.get(instruction.opcode)
         moved = next((group for number, group in inputs if number == moved_operand), None)
-        operations.append(Operation(index, phases[op_name], moved, tuple(inputs), outputs))
+        choice_operand = 0 if instruction.opcode == "select" else None
+        choice = next((group for number, group in inputs if number == choice_operand), None)
+        operations.append(Operation(index, phases[op_name], moved, choice, index in filling, tuple(inputs), outputs))
     return operations

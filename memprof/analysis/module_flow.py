@@ -56,9 +56,10 @@ class ModuleFlow:
         self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
             self._learn(group, self._owners.module_of_argument[number], _Told.BY_OWNER)
+        self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()
         names = {self._op_name(operation) for operation in flow.operations}
-        matches = (match for name in names if (match := paths.match(name)))
+        matches = (match for name in names if (match := self._match(name)))
         self._networks = {match.around[:1] for match in matches if match.certain and match.around}
         self._names_tell = any(
             operation.named in (Named.FORWARD, Named.BACKWARD) and self._has_module(self._op_name(operation))
@@ -75,13 +76,33 @@ class ModuleFlow:
 
     def of_scope(self, op_name: str) -> str:
         """The module with parameters that an op name alone tells; empty where it tells none."""
-        match = self._paths.match(op_name)
+        match = self._match(op_name)
         if match is None:
             return ""
         return match.certain or match.modules.get(self._tree_around.get(match.around) or (), "")
 
     def _op_name(self, operation: Operation) -> str:
         return self._program.instructions[operation.index].op_name
+
+    def _match(self, op_name: str) -> ScopeMatch | None:
+        """The modules that an op name spells, unless they are numbers that count something else."""
+        match = self._paths.match(op_name)
+        return None if match and self._numbers_mislead and _is_numbered(match.certain) else match
+
+    def _scopes_number_something_else(self) -> bool:
+        """Whether the layers that scopes number are others than those that the paths of parameters number.
+
+        A flat list of parameters (`params[1]`) has more of them than there are layers: then the scope `0` of the
+        forward pass reads parameters of the module `1`.
+        """
+        for operation in self._flow.operations:
+            match = self._paths.match(self._op_name(operation)) if operation.named is Named.FORWARD else None
+            if match is None or not _is_numbered(match.certain):
+                continue
+            read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
+            if any(_is_numbered(module) and not _within(module, match.certain) for module in read):
+                return True
+        return False
 
     def _trees_by_scope(self) -> dict[Keys, Keys | None]:
         """For scopes that modules of several trees fit: the tree whose parameters are read inside them.
@@ -91,7 +112,7 @@ class ModuleFlow:
         """
         read: dict[Keys, dict[Keys, set[int]]] = defaultdict(lambda: defaultdict(set))
         for operation in self._flow.operations:
-            match = self._paths.match(self._op_name(operation))
+            match = self._match(self._op_name(operation))
             if match is None or match.certain:
                 continue
             for owner in self._read_by(operation):
@@ -114,7 +135,7 @@ class ModuleFlow:
         return max(trees, key=lambda root: sum(self._arguments[number].size_bytes for number in trees[root]))
 
     def _has_module(self, op_name: str) -> bool:
-        match = self._paths.match(op_name)
+        match = self._match(op_name)
         return match is not None and bool(match.certain or match.around in self._tree_around)
 
     def _learn(self, group: int, module: str, told: int) -> bool:
@@ -158,7 +179,7 @@ class ModuleFlow:
     def _module_of(self, operation: Operation) -> tuple[str, int]:
         """The module of what an operation makes, and how it is known."""
         op_name = self._op_name(operation)
-        match = self._paths.match(op_name)
+        match = self._match(op_name)
         module = (match.certain or self._fitting(operation, match)) if match else ""
         if module:
             self._by_position[self._program.instructions[operation.index].first_position] = module
@@ -209,6 +230,8 @@ class ModuleFlow:
     def _plain_scope(self, op_name: str) -> str:
         """The outermost scope without parameters that is not the whole network's."""
         scope = self._paths.plain_scope(op_name)
+        if self._numbers_mislead and scope.isdecimal():
+            return ""
         if (scope,) not in self._networks:
             return scope
         return next(iter(plain_scopes(op_name)[1:]), "")
@@ -279,6 +302,11 @@ def _common(left: str, right: str) -> str:
     """The innermost module that two modules lie in."""
     pairs = zip(left.split("/"), right.split("/"), strict=False)
     return "/".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _is_numbered(module: str) -> bool:
+    """Whether a module begins with a place in a list, as `0/value` does, and not with a name."""
+    return module.partition("/")[0].isdecimal()
 
 
 def _within(module: str, outer: str) -> bool:

@@ -86,8 +86,9 @@ CASES = (
         "penzai",
         steps.penzai_mlp,
         (
-            Fact((64, 256), "activations", "0", 'tag("batch", "features")'),
-            Fact((64, 256), "cotangents", "4", 'tag("batch", "features")'),
+            Fact((64, 256), "activations", "0/value", 'tag("batch", "features")'),
+            Fact((64, 256), "activations", "1/value", 'tag("batch", "features")'),  # with the bias added
+            Fact((64, 256), "cotangents", "4/value", 'tag("batch", "features")'),
             Fact((256, 256), "optimizer_state", "2/value"),
         ),
     ),

@@ -141,6 +141,38 @@ def test_what_a_scan_stacks_up_for_the_backward_scan_is_kept_and_what_it_carries
     assert step.made("residual", "d", "dh") == (ACTIVATIONS, Category.COTANGENTS, Category.COTANGENTS)
 
 
+def test_a_stack_of_the_forward_pass_that_starts_from_the_zeros_of_a_loop_of_the_backward_pass() -> None:
+    step = _Forward()
+    zero = step.op("zero", "constant", f32())
+    zeros = step.op("zeros", "broadcast", f32(2, 4), [zero], "jit(step)/transpose(jvp(Net))/broadcast_in_dim")
+    stack = step.op("stack", "copy", f32(2, 4), [zeros], UNNAMED)
+    body, (old, h), loop = _scan(step, "forward", [stack, step.h])
+    index = body.op("index", "constant", array("s32"))
+    name = "jit(step)/jvp(Net)/while/body/op"
+    body.tuple(body.op("pushed", "dynamic-update-slice", f32(2, 4), [old, h, index], name, shares=stack), h)
+
+    back, (sums, residuals), _ = _scan(step, "backward", [zeros, step.element(loop, 0)])
+    name = "jit(step)/transpose(jvp(Net))/while/body/op"
+    back.tuple(back.op("sum", "multiply", f32(2, 4), [sums, residuals], name, shares=zeros), residuals)
+    step.result(step.element(step.nodes[-1], 0))
+    assert step.made("stack", "pushed", "sum") == (ACTIVATIONS, ACTIVATIONS, Category.COTANGENTS)
+
+
+def test_masked_weights_are_weights_and_a_masked_activation_is_none() -> None:
+    step = _Forward()
+    mask = step.argument("mask", Role.OTHER_STATE, array("pred", 4))
+    weights = step.op(
+        "weights",
+        "select",
+        V,
+        [mask, step.w, step.op("zero", "broadcast", V, [step.op("0", "constant", f32())])],
+        FORWARD,
+    )
+    masked = step.op("masked", "select", V, [mask, step.h, weights], FORWARD)
+    step.backward(step.op("dy", "multiply", V, [weights, masked], BACKWARD))
+    assert step.made("weights", "masked") == (Category.PARAM_COPIES, ACTIVATIONS)
+
+
 def test_an_input_cast_before_differentiation_belongs_to_the_pass_that_uses_it() -> None:
     for last, expected in ((FORWARD, FORWARD_TEMPS), (BACKWARD, ACTIVATIONS)):
         step = _Forward()

@@ -221,7 +221,7 @@ def test_an_all_reduce_in_the_background_has_its_result_alone() -> None:
 def _update(opcode: str, target: Shape, *, in_place: bool) -> bool:
     """Whether an update of a fresh array is the same value as the array, where the two (do not) share memory."""
     step, x, _ = _step()
-    stack = step.op("stack", "broadcast", target)
+    stack = step.op("stack", "iota", target)
     index = step.op("index", "constant", array("s32"))
     operands = [stack, x, index] if opcode == "dynamic-update-slice" else [stack, index, x]
     updated = step.op("updated", opcode, target, operands, shares=stack if in_place else None)
@@ -236,7 +236,7 @@ def test_an_update_is_the_same_value_only_where_it_happens_in_place(opcode: str)
 
 def test_a_fused_update_in_place_is_the_same_value() -> None:
     step, x, _ = _step()
-    stack = step.op("stack", "broadcast", f32(8))
+    stack = step.op("stack", "iota", f32(8))
     fused = step.computation("fused", fused=True)
     p, q = fused.parameter(f32(8)), fused.parameter(V)
     index = fused.op("index", "constant", array("s32"))
@@ -247,7 +247,7 @@ def test_a_fused_update_in_place_is_the_same_value() -> None:
 
 def test_updates_in_place_follow_one_another() -> None:
     step, x, y = _step()
-    stack = step.op("stack", "broadcast", f32(8))
+    stack = step.op("stack", "iota", f32(8))
     index = step.op("index", "constant", array("s32"))
     first = step.op("first", "dynamic-update-slice", f32(8), [stack, x, index], shares=stack)
     second = step.op("second", "dynamic-update-slice", f32(8), [first, y, index], shares=first)

@@ -130,3 +130,21 @@ def test_a_layer_belongs_to_its_weights_rather_than_to_their_scale() -> None:
     x = step.argument("x", Role.BATCH, V)
     step.op("h", "custom-call", V, [scale, w, x], "jit(step)/jvp()/dot_general")
     assert _modules(step, "h") == ["params/a"]
+
+
+@pytest.mark.parametrize(("second_bias", "modules"), [(1, ["0/w", "1/b", "2/w"]), (0, ["0", "0", "1"])])
+def test_scopes_that_number_layers_are_modules_where_paths_number_layers_too(
+    second_bias: int, modules: list[str]
+) -> None:
+    step = Step()
+    bias_path = "params[1]['b']['v']" if second_bias else "params[0]['b']['v']"
+    last = 2 if second_bias else 1
+    w = step.argument("params[0]['w']['v']", Role.PARAMS, V)
+    bias = step.argument(bias_path, Role.PARAMS, V)
+    v = step.argument(f"params[{last}]['w']['v']", Role.PARAMS, V)
+    x = step.argument("x", Role.BATCH, V)
+    h = step.op("h", "multiply", V, [x, w], "jit(step)/jvp(0)/mul")
+    y = step.op("y", "add", V, [h, bias], "jit(step)/jvp(0)/add")
+    z = step.op("z", "multiply", V, [y, v], f"jit(step)/jvp({last})/mul")
+    step.op("dz", "multiply", V, [z, y], f"jit(step)/transpose(jvp({last}))/mul")
+    assert _modules(step, "h", "y", "z") == modules
