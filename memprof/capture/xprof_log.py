@@ -77,7 +77,12 @@ def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str) -> 
         MemprofError: it cannot be written.
     """
     (traced,) = (trace_folder / SESSIONS).iterdir()
-    return _write_session(log_folder, name, lambda folder: shutil.copytree(traced, folder, dirs_exist_ok=True))
+
+    def fill(folder: Path) -> None:
+        for path in traced.iterdir():  # not `copytree`, whose error is a list of errors
+            shutil.copyfile(path, folder / path.name)
+
+    return _write_session(log_folder, name, fill)
 
 
 def check_log_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
@@ -17,6 +18,7 @@ from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rend
 
 if TYPE_CHECKING:
     from memprof.analysis.advice.advice import Advice
+    from memprof.analysis.capture import Capture
     from memprof.analysis.report import Report
     from memprof.workloads.subject import Subject
 
@@ -59,7 +61,7 @@ def run(
         memprof run transformer --preset tiny --steps 20
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.capture_file import without_source, write_capture
+    from memprof.capture.capture_file import without_source
     from memprof.capture.launch import compile_in_child
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
@@ -82,18 +84,29 @@ def run(
         )
         if not source:
             capture = without_source(capture)
-        if save:
-            if_taken = IfTaken.NUMBER if output is None else IfTaken.REPLACE if force else IfTaken.REFUSE
-            path = write_capture(capture, output or Path(f"{stem(capture)}.memprof"), if_taken=if_taken)
+        path, not_written = _written(capture, output, force=force) if save else (None, None)
         stage("analysing")
         report = analyze(capture)
     if verify:
         verified = _verified(report, subject, technique, target, timeout)
         show = replace(show, options=replace(show.options, advice=verified))
     print_report(report, show)
-    if save:
+    if not_written:  # the compile is not lost: its report stands above
+        raise not_written
+    if path:
         say(f"capture written to {path}; show it again with: memprof show {path}")
     end_if_out_of_memory(report)
+
+
+def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:
+    """Write the capture, and say where it is, or why it cannot be written."""
+    from memprof.capture.capture_file import write_capture
+
+    if_taken = IfTaken.NUMBER if output is None else IfTaken.REPLACE if force else IfTaken.REFUSE
+    try:
+        return write_capture(capture, output or Path(f"{stem(capture)}.memprof"), if_taken=if_taken), None
+    except MemprofError as error:
+        return None, error
 
 
 def _verified(
