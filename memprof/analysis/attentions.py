@@ -11,7 +11,7 @@ product with weights, and square arrays of other kinds lack the softmax or the p
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntFlag
+from enum import IntEnum
 
 from memprof.analysis.dataflow import ROLES, Origin
 from memprof.analysis.elementwise import LAYOUT, Step, Steps
@@ -23,10 +23,9 @@ _LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
 _MOVING = LAYOUT | {"pad"}
 
 
-class _Is(IntFlag):
-    """What a value is on the way to an attention."""
+class _Is(IntEnum):
+    """What a value is on the way to an attention: bits of a set."""
 
-    NOTHING = 0
     SCORES = 1  # a product of two values, or made of one element by element
     EXPONENTIAL = 2  # of scores
     SUM = 4  # of exponentials
@@ -35,7 +34,7 @@ class _Is(IntFlag):
 
 def attention_arrays(steps: Steps) -> frozenset[int]:
     """The groups that hold a number for each query and key of an attention, in both passes."""
-    told: dict[int, _Is] = {}
+    told: dict[int, int] = {}
     confirmed: set[int] = set()
     steps.flow.repeat(lambda: _pass_down(steps, told, confirmed))
     return steps.grown(_back_to_scores(steps, told, confirmed)) if confirmed else frozenset()
@@ -56,7 +55,7 @@ def softmax_arrays(steps: Steps) -> frozenset[int]:
     return steps.grown(summed) if summed else frozenset()
 
 
-def _pass_down(steps: Steps, told: dict[int, _Is], confirmed: set[int]) -> bool:
+def _pass_down(steps: Steps, told: dict[int, int], confirmed: set[int]) -> bool:
     """Look at each step. Returns whether anything changed.
 
     Products are asked for their phase. The operations between them are not: where both passes divide by the same sum,
@@ -64,16 +63,16 @@ def _pass_down(steps: Steps, told: dict[int, _Is], confirmed: set[int]) -> bool:
     """
     changed = False
     for step in steps.all:
-        inputs = {number: told.get(group, _Is.NOTHING) for number, group in step.inputs}
         if _is_product(step):
             of_data = [group for number, group in step.inputs if number < 2 and _depends_on_data(steps, group)]
-            is_now = _Is.SCORES if len(of_data) == 2 and not step.is_backward else _Is.NOTHING
+            is_now = _Is.SCORES if len(of_data) == 2 and not step.is_backward else 0
             if is_now:
-                confirmed.update(group for group in of_data if told.get(group, _Is.NOTHING) & _Is.WEIGHTS)
+                confirmed.update(group for group in of_data if told.get(group, 0) & _Is.WEIGHTS)
         else:
-            is_now = _made(step, inputs)
-        if is_now & ~told.get(step.output, _Is.NOTHING):
-            told[step.output] = told.get(step.output, _Is.NOTHING) | is_now
+            inputs = {number: told[group] for number, group in step.inputs if group in told}
+            is_now = _made(step, inputs) if inputs else 0
+        if is_now & ~told.get(step.output, 0):
+            told[step.output] = told.get(step.output, 0) | is_now
             changed = True
     return changed
 
@@ -88,22 +87,22 @@ def _depends_on_data(steps: Steps, group: int) -> bool:
     return bool(steps.flow.origin[group] & ROLES & ~(Origin.PARAMS | Origin.OPTIMIZER_STATE))
 
 
-def _made(step: Step, inputs: dict[int, _Is]) -> _Is:
+def _made(step: Step, inputs: dict[int, int]) -> int:
     """What an operation that is no product makes of its operands."""
-    first, second = inputs.get(0, _Is.NOTHING), inputs.get(1, _Is.NOTHING)
-    both = _Is.NOTHING
+    first, second = inputs.get(0, 0), inputs.get(1, 0)
+    both = 0
     for each in inputs.values():
         both |= each
     if step.opcode == "exponential":
-        return _Is.EXPONENTIAL if first & _Is.SCORES else _Is.NOTHING
+        return _Is.EXPONENTIAL if first & _Is.SCORES else 0
     if step.opcode == "reduce":
-        return _Is.SUM if first & (_Is.EXPONENTIAL | _Is.SUM) else _Is.NOTHING
+        return _Is.SUM if first & (_Is.EXPONENTIAL | _Is.SUM) else 0
     if step.opcode == "broadcast":
         return first & _Is.SUM
     if step.opcode in _MOVING or step.opcode in ("dynamic-slice", "dynamic-update-slice"):
         return both
     if not step.is_elementwise:
-        return _Is.NOTHING
+        return 0
     kept = both & (_Is.SCORES | _Is.WEIGHTS | _Is.SUM)
     if step.opcode == "divide" and first & _Is.EXPONENTIAL and second & _Is.SUM:
         return kept | _Is.WEIGHTS
@@ -112,10 +111,10 @@ def _made(step: Step, inputs: dict[int, _Is]) -> _Is:
     return kept
 
 
-def _back_to_scores(steps: Steps, told: dict[int, _Is], confirmed: Iterable[int]) -> frozenset[int]:
+def _back_to_scores(steps: Steps, told: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
     """The weights that are multiplied again, and what they are made of back to the product of two values."""
     found = set(confirmed)
     for step in reversed(steps.all):
         if step.output in found and step.is_elementwise:
-            found.update(group for group in steps.alike(step) if told.get(group, _Is.NOTHING))
+            found.update(group for group in steps.alike(step) if told.get(group))
     return frozenset(found)

@@ -79,7 +79,7 @@ class Steps:
                     self.size[group] = prod(instruction.shape.leaves[0].dimensions)
         self.all = tuple(self._steps(program))
         self._joining = tuple(
-            step
+            (step, tuple(self.alike(step)) if step.is_elementwise else ())
             for step in self.all
             if step.opcode in _MOVED_PIECE or (step.is_elementwise and step.output not in self.is_minor)
         )
@@ -134,16 +134,16 @@ class Steps:
         num_found = -1
         while num_found != len(found):
             num_found = len(found)
-            for step in (*self._joining, *reversed(self._joining)):
+            for step, alike in (*self._joining, *reversed(self._joining)):
                 if step.is_elementwise:
-                    self._grow(found, step)
+                    if step.output in found or not found.isdisjoint(alike):
+                        self._grow(found, step, alike)
                 elif step.operand(_MOVED_PIECE[step.opcode]) in found:
                     found.add(step.output)
             found.update(twin for group in tuple(found) for twin in self._twins.get(group, ()))
         return frozenset(found)
 
-    def _grow(self, found: set[int], step: Step) -> None:
-        alike = self.alike(step)
+    def _grow(self, found: set[int], step: Step, alike: tuple[int, ...]) -> None:
         if len(alike) == 1 and (alike[0] in found or step.output in found):
             found.update((alike[0], step.output))
         elif alike and found.issuperset(alike):

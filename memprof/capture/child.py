@@ -58,6 +58,9 @@ def _work(job: Job, work_folder: Path, line_to_command: _Line) -> None:
         result = Message(kind="workload_error", text=str(error), details=error.details)
     except MemprofError as error:
         result = Message(kind="error", text=str(error), error_type=type(error).__name__)
+    except (OSError, MemoryError) as error:  # limits that the user's code has set count for ours, too
+        lacking = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+        result = Message(kind="workload_error", text=f"the process of the step lacks what it needs: {lacking}")
     else:
         result = Message(kind="done", text="")
     line_to_command.result(result)
