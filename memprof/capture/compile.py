@@ -72,7 +72,8 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     _place_arguments(spec, lowered, arguments)
     lowered_at = time.perf_counter()
     progress("compiling")
-    with xla_adapter.no_compilation_cache(), _our_options(target, dump_folder) as ours:
+    own_options = {**xla_adapter.jit_compiler_options(lowered), **spec.compiler_options}
+    with xla_adapter.no_compilation_cache(), _our_options(target, own_options, dump_folder) as ours:
         compiled = _compile(lowered, target, spec.compiler_options, ours, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
@@ -153,11 +154,13 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _our_options(target: ChosenTarget, dump_folder: Path) -> AbstractContextManager[Mapping[str, str]]:
+def _our_options(
+    target: ChosenTarget, own_options: Iterable[str], dump_folder: Path
+) -> AbstractContextManager[Mapping[str, str]]:
     """XLA's options for a compile that are ours: none where the program may run."""
     if target.sharding is None:
         return nullcontext({})
-    return deviceless_options(target.info, dump_folder, xla_adapter.cuda_plugin_version())
+    return deviceless_options(target.info, own_options, dump_folder, xla_adapter.cuda_plugin_version())
 
 
 def _compile(
@@ -167,13 +170,13 @@ def _compile(
     our_options: Mapping[str, str],
     dump_folder: Path,
 ) -> Any:
-    """Compile with a dump. The step's own options win over ours, and one of ours that this XLA has not is left out.
+    """Compile with a dump. An option of ours that this XLA has not is left out.
 
     Raises:
         MemprofError: XLA has no such option, or it does not take that value.
     """
     own_options = xla_adapter.jit_compiler_options(lowered)
-    ours = {name: value for name, value in our_options.items() if name not in {*options, *own_options}}
+    ours = dict(our_options)
     dump = xla_adapter.dump_options(dump_folder)
     while True:
         try:

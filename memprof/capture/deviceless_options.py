@@ -1,4 +1,7 @@
-"""How XLA compiles for a GPU that need not be there: kernels that it has compiled before are taken from a folder.
+"""How XLA compiles for a GPU that need not be there: without work that cannot change the plan.
+
+Autotuning has no device to try kernels on: it takes half of the compile's time to end where it began
+(`benchmarks/plan_identity.py` compares the plans).
 
 Kernels are compiled after the plan is made, and nothing here ever runs them. With `MEMPROF_KERNEL_CACHE=FOLDER` in the
 environment those that XLA made are kept in that folder, and a later compile, also in another process, takes them from
@@ -8,7 +11,7 @@ there. Compiles may share the folder: each works on a copy of its own, and puts 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,22 +21,28 @@ from memprof.files import IfTaken, make_folder, write_whole
 
 KERNEL_CACHE_VARIABLE = "MEMPROF_KERNEL_CACHE"
 _KERNEL_CACHE_OPTION = "xla_gpu_kernel_cache_file"
+_AUTOTUNING = "autotune"  # in the names of all options that are about it
+_NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
 # XLA reads all of the file for each compile. A kernel takes some 7 KiB.
 _MAX_KERNEL_CACHE_BYTES = 64 * 2**20
 
 
 @contextmanager
-def deviceless_options(target: TargetInfo, dump_folder: Path, plugin: str | None) -> Iterator[dict[str, str]]:
-    """XLA's options for one compile: none without such a folder, or where `XLA_FLAGS` names a file of kernels.
+def deviceless_options(
+    target: TargetInfo, asked: Iterable[str], dump_folder: Path, plugin: str | None
+) -> Iterator[dict[str, str]]:
+    """XLA's options for one compile. What `XLA_FLAGS` or the step's own options say of the same matter stands.
 
     Args:
+        asked: the names of the step's own options.
         dump_folder: the folder of XLA's dump, which this compile has for itself.
         plugin: name and version of JAX's CUDA plugin, which is the compiler.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
+    said = " ".join((os.environ.get("XLA_FLAGS", ""), *asked))
+    options = {} if _AUTOTUNING in said else dict(_NO_AUTOTUNING)
     folder = os.environ.get(KERNEL_CACHE_VARIABLE)
-    if not folder or _KERNEL_CACHE_OPTION in flags:
-        yield {}
+    if not folder or _KERNEL_CACHE_OPTION in said:
+        yield options
         return
     compiler = f"{plugin}-jaxlib-{installed_version('jaxlib')}".replace(" ", "-")
     kept = Path(folder) / f"{compiler}-sm{target.compute_capability}.kernels"
@@ -42,7 +51,7 @@ def deviceless_options(target: TargetInfo, dump_folder: Path, plugin: str | None
     if _size_bytes(kept) < _MAX_KERNEL_CACHE_BYTES:
         _put(kept, own)
     before_bytes = _size_bytes(own)
-    yield {_KERNEL_CACHE_OPTION: str(own)}
+    yield {**options, _KERNEL_CACHE_OPTION: str(own)}
     if _size_bytes(own) > before_bytes:
         _put(own, kept)
 

@@ -16,7 +16,8 @@ from memprof.capture import xla_adapter
 from memprof.capture.deviceless_options import deviceless_options
 from memprof.errors import MemprofError
 
-OURS = {"xla_gpu_kernel_cache_file": "kernels"}
+NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
+KERNELS = "xla_gpu_kernel_cache_file"
 L4 = TargetInfo(
     name="l4", description="", platform="cuda", memory_bytes=1, compute_capability="8.9", reason="for the test"
 )
@@ -37,7 +38,7 @@ def kernels(tmp_path: Path, dump: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def compile_with(dump: Path, made: bytes, *, plugin: str = "cuda 1", target: TargetInfo = L4) -> bytes | None:
     """What a compile finds in its file of kernels, to which it adds those that it makes, as XLA does."""
-    with deviceless_options(target, dump, plugin) as options:
+    with deviceless_options(target, (), dump, plugin) as options:
         own = Path(options["xla_gpu_kernel_cache_file"])
         found = own.read_bytes() if own.exists() else None
         if made:
@@ -46,15 +47,28 @@ def compile_with(dump: Path, made: bytes, *, plugin: str = "cuda 1", target: Tar
     return found
 
 
-def test_without_a_folder_nothing_is_set(dump: Path) -> None:
-    with deviceless_options(L4, dump, "cuda 1") as options:
-        assert options == {}
+def test_without_a_folder_there_is_no_autotuning_and_that_is_all(dump: Path) -> None:
+    with deviceless_options(L4, (), dump, "cuda 1") as options:
+        assert options == NO_AUTOTUNING
 
 
-def test_what_xla_flags_say_wins(dump: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_kernel_cache_file=mine")
-    with deviceless_options(L4, dump, "cuda 1") as options:
-        assert options == {}
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("xla_gpu_kernel_cache_file", {*NO_AUTOTUNING}),
+        ("xla_gpu_autotune_level", {KERNELS}),
+        ("xla_gpu_load_autotune_results_from", {KERNELS}),
+        ("xla_gpu_enable_triton_gemm", {*NO_AUTOTUNING, KERNELS}),
+    ],
+)
+def test_what_xla_flags_or_the_step_say_wins(
+    dump: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch, said: str, left: set[str]
+) -> None:
+    with deviceless_options(L4, (said,), dump, "cuda 1") as options:
+        assert options.keys() == left
+    monkeypatch.setenv("XLA_FLAGS", f"--{said}=mine")
+    with deviceless_options(L4, (), dump, "cuda 1") as options:
+        assert options.keys() == left
 
 
 def test_a_compile_finds_the_kernels_of_those_before(dump: Path, kernels: Path) -> None:
@@ -64,7 +78,7 @@ def test_a_compile_finds_the_kernels_of_those_before(dump: Path, kernels: Path) 
 
 def test_two_at_a_time_find_whole_files_and_leave_one(dump: Path, kernels: Path) -> None:
     compile_with(dump, b"a")
-    with deviceless_options(L4, dump, "cuda 1") as options:
+    with deviceless_options(L4, (), dump, "cuda 1") as options:
         assert compile_with(dump.with_name("other"), b"bc") == b"a"
         assert Path(options["xla_gpu_kernel_cache_file"]).read_bytes() == b"a"
         Path(options["xla_gpu_kernel_cache_file"]).write_bytes(b"ad")
@@ -74,7 +88,7 @@ def test_two_at_a_time_find_whole_files_and_leave_one(dump: Path, kernels: Path)
 
 def test_a_failed_compile_leaves_the_kernels_as_they_were(dump: Path, kernels: Path) -> None:
     compile_with(dump, b"a")
-    with pytest.raises(ZeroDivisionError), deviceless_options(L4, dump, "cuda 1") as options:  # noqa: PT012
+    with pytest.raises(ZeroDivisionError), deviceless_options(L4, (), dump, "cuda 1") as options:  # noqa: PT012
         Path(options["xla_gpu_kernel_cache_file"]).write_bytes(b"half a ker")
         raise ZeroDivisionError
     assert compile_with(dump.with_name("other"), b"") == b"a"
@@ -93,11 +107,11 @@ def test_too_many_kernels_are_begun_anew(dump: Path, kernels: Path, monkeypatch:
 
 
 class Lowered:
-    """A program of an XLA that knows some options, lowered from a function that was jitted with others."""
+    """A program of an XLA that knows some options."""
 
-    def __init__(self, *known: str, jitted_with: tuple[str, ...] = ()) -> None:
+    def __init__(self, *known: str) -> None:
         self.known = {*known, *xla_adapter.dump_options(Path("dump"))}
-        self._lowering = SimpleNamespace(_compiler_options_kvs=tuple((name, "1") for name in jitted_with))
+        self._lowering = SimpleNamespace(_compiler_options_kvs=())
 
     def compile(self, compiler_options: dict[str, Any]) -> dict[str, Any]:
         for name in compiler_options:
@@ -113,22 +127,16 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Lowered, dict[str, st
     target: Any = SimpleNamespace(on_device=None)
 
     def compiled(lowered: Any, options: dict[str, str]) -> dict[str, Any]:
-        found = compile_module._compile(lowered, target, options, OURS, Path("dump"))
+        found = compile_module._compile(lowered, target, options, NO_AUTOTUNING, Path("dump"))
         return {name: value for name, value in found.items() if not name.startswith("xla_dump")}
 
     return compiled
 
 
-def test_the_option_of_a_step_or_of_its_jit_wins(compiled: Callable[..., dict[str, Any]]) -> None:
-    (name,) = OURS
-    assert compiled(Lowered(name), {}) == OURS
-    assert compiled(Lowered(name), {name: "3"}) == {name: "3"}
-    assert compiled(Lowered(name, jitted_with=(name,)), {}) == {}
-
-
 def test_an_option_of_ours_that_xla_has_not_is_left_out_and_one_of_a_step_is_told(
     compiled: Callable[..., dict[str, Any]],
 ) -> None:
+    assert compiled(Lowered("other", *NO_AUTOTUNING), {"other": "1"}) == {"other": "1", **NO_AUTOTUNING}
     assert compiled(Lowered("other"), {"other": "1"}) == {"other": "1"}
     with pytest.raises(MemprofError, match="No such compile option: 'other'"):
         compiled(Lowered(), {"other": "1"})
