@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from memprof.reports.fit_json import fit_object
-from memprof.workloads.budget import MemoryRequest
-from memprof.workloads.fit import FitRequest, fit
-from memprof.workloads.subject import find_subject
+from memprof.studies.fit.budget import MemoryRequest
+from memprof.studies.fit.value import FitRequest, fit
+from memprof.studies.subject import find_subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from memprof.analysis.fitting.cheapest import CheapestSearch
-from memprof.analysis.fitting.combinations import Combination, combine
 from memprof.analysis.pipeline import analyze
 from memprof.capture.launch import compile_in_child, recomputed_in_child
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
-from memprof.workloads.fit_techniques import is_valid
-from memprof.workloads.ladder import find_ladder
-from memprof.workloads.subject import Subject, find_subject
+from memprof.studies.fit.cheapest import CheapestSearch
+from memprof.studies.fit.combinations import Combination, combine
+from memprof.studies.fit.ladder import find_ladder
+from memprof.studies.fit.techniques import is_valid
+from memprof.studies.subject import Subject, find_subject
 
 _COUNTS = ("num_combinations", "num_budgets", "num_no_worse", "num_missed", "mean_compiles", "most_compiles")
 _KEPT_FAMILIES = ("structure", "precision", "loss", "checkpointing", "accumulation")

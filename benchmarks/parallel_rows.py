@@ -23,8 +23,8 @@ from pathlib import Path
 
 from memprof.analysis.report import Report
 from memprof.capture.parallel import default_num_jobs
-from memprof.workloads.side_by_side import Rows, compile_rows
-from memprof.workloads.subject import TEACHING_ROWS, find_subject
+from memprof.studies.side_by_side import Rows, compile_rows
+from memprof.studies.subject import TEACHING_ROWS, find_subject
 
 TARGET = "h100-80gb"
 ROWS = Rows(

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
 from memprof.capture.parallel import default_num_jobs
-from memprof.workloads.side_by_side import Rows, compile_rows
-from memprof.workloads.subject import find_subject
+from memprof.studies.side_by_side import Rows, compile_rows
+from memprof.studies.subject import find_subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from memprof.analysis.report import Report
 from memprof.capture.parallel import default_num_jobs
+from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
+from memprof.studies.subject import find_subject
 from memprof.workloads.registry import techniques
-from memprof.workloads.side_by_side import Rows, compile_rows, set_side_by_side
-from memprof.workloads.subject import find_subject
 from memprof.workloads.technique import Technique
 
 WORKLOAD, PRESET, OVERRIDES, TARGET = "transformer", "gpt2", ("num_layers=4",), "h100-80gb"

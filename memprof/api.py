@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from memprof.analysis import comparison as comparisons
-from memprof.analysis.advice.advice import Advice
-from memprof.analysis.advice.advise import advise
 from memprof.analysis.amounts import parse_bytes
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Category, Role
@@ -30,7 +28,9 @@ from memprof.files import IfTaken
 from memprof.reports.format import RenderOptions
 from memprof.reports.registry import format_named
 from memprof.reports.web.fragment import comparison_fragment, html_fragment
-from memprof.workloads.budget import DEFAULT_RESERVE
+from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advise import advise
+from memprof.studies.fit.budget import DEFAULT_RESERVE
 
 if TYPE_CHECKING:
     from memprof.capture.step import StepSpec

@@ -107,7 +107,7 @@ def _check(step: StepSpec, keywords: Mapping[str, Any], config: pytest.Config, n
     from memprof.reports.formats.terminal import lower
     from memprof.reports.units import format_bytes
     from memprof.reports.views.check import check_document
-    from memprof.workloads.gate import check_capture, limits_of
+    from memprof.studies.check.gate import check_capture, limits_of
 
     unknown = sorted(keywords.keys() - set(_OPTIONS))
     if unknown:

@@ -22,7 +22,8 @@ from memprof.capture.capture_file import read_capture
 from memprof.errors import MemprofError
 from memprof.profiler_cli import fit as fit_verb
 from memprof.profiler_cli import main, trace
-from memprof.workloads import fit, fit_techniques, side_by_side
+from memprof.studies.fit import fit_techniques, side_by_side
+from memprof.studies.fit import value as fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

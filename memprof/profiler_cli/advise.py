@@ -22,11 +22,11 @@ def advise(
 
         memprof advise transformer-gpt2-h100-80gb.memprof
     """
-    from memprof.analysis.advice.advise import advise as find_advice
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
     from memprof.reports.advice_json import advice_list_object
     from memprof.reports.views.advice import advice_document
+    from memprof.studies.advice.advise import advise as find_advice
 
     show = rendering(format, output=output, force=force, width=width)
     show.check_shows_documents("advice")

@@ -67,7 +67,7 @@ def check(
     """
     from memprof.reports.check_json import check_object
     from memprof.reports.views.check import check_document
-    from memprof.workloads.gate import check_capture, check_replaceable, limits_of, update_baseline
+    from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
 
     show = rendering(format, width=width, top=top)
     show.check_shows_documents("a check")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memprof.capture.targets.resolve import check_can_run, deviceless_target
-from memprof.workloads.subject import Subject, find_subject
+from memprof.studies.subject import Subject, find_subject
 
 
 def checked_subject(

@@ -23,8 +23,8 @@ from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.views.by import By
 from memprof.reports.views.compare.rows import Order
-from memprof.workloads.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
-from memprof.workloads.subject import find_subject
+from memprof.studies.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
+from memprof.studies.subject import find_subject
 from memprof.workloads.user.reference import is_reference
 
 

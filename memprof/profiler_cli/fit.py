@@ -94,10 +94,10 @@ def fit(
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
-    from memprof.workloads.budget import MemoryRequest
-    from memprof.workloads.fit import FitRequest, check_fit
-    from memprof.workloads.fit_techniques import TechniquesRequest
-    from memprof.workloads.subject import find_subject
+    from memprof.studies.fit.budget import MemoryRequest
+    from memprof.studies.fit.techniques import TechniquesRequest
+    from memprof.studies.fit.value import FitRequest, check_fit
+    from memprof.studies.subject import find_subject
 
     show = rendering(format, width=width)
     show.check_shows_documents("a fit")

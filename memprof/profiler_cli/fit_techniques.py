@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memprof.analysis.fitting.search import NothingFitsError
 from memprof.capture.parallel import default_num_jobs
 from memprof.profiler_cli.console import stages
 from memprof.profiler_cli.kept_captures import KeptCaptures
 from memprof.profiler_cli.render import Rendering, print_document
+from memprof.studies.fit.search import NothingFitsError
 
 if TYPE_CHECKING:
-    from memprof.workloads.fit_techniques import TechniquesRequest
+    from memprof.studies.fit.techniques import TechniquesRequest
 
 
 def print_cheapest_techniques(
@@ -25,7 +25,7 @@ def print_cheapest_techniques(
     """
     from memprof.reports.fit_techniques_json import techniques_object
     from memprof.reports.views.fit_techniques import techniques_document
-    from memprof.workloads.fit_techniques import Work, fit_techniques
+    from memprof.studies.fit.techniques import Work, fit_techniques
 
     with stages(f"fit {request.subject.label}") as stage:
         work = Work(

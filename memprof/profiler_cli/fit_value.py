@@ -10,7 +10,7 @@ from memprof.profiler_cli.kept_captures import KeptCaptures
 from memprof.profiler_cli.render import Rendering, print_document
 
 if TYPE_CHECKING:
-    from memprof.workloads.fit import FitRequest
+    from memprof.studies.fit.value import FitRequest
 
 
 def print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: float | None, show: Rendering) -> None:
@@ -22,7 +22,7 @@ def print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: flo
     """
     from memprof.reports.fit_json import fit_object
     from memprof.reports.views.fit import fit_document
-    from memprof.workloads.fit import fit
+    from memprof.studies.fit.value import fit
 
     def keep(capture: Capture, value: int | None) -> None:
         kept.keep(capture, detail="" if value is None else f"{request.field}={value}")

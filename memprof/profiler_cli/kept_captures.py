@@ -18,8 +18,8 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder, numbered
 from memprof.profiler_cli.capture_names import file_name, stem
 from memprof.profiler_cli.console import say
-from memprof.workloads.row_key import is_of_row
-from memprof.workloads.subject import Subject
+from memprof.studies.row_key import is_of_row
+from memprof.studies.subject import Subject
 
 try:
     import fcntl

@@ -17,10 +17,10 @@ from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.advice.advice import Advice
     from memprof.analysis.capture import Capture
     from memprof.analysis.report import Report
-    from memprof.workloads.subject import Subject
+    from memprof.studies.advice.advice import Advice
+    from memprof.studies.subject import Subject
 
 
 def run(
@@ -113,9 +113,9 @@ def _verified(
     report: Report, subject: Subject, techniques: list[str], target: str | None, timeout: float | None
 ) -> tuple[Advice, ...]:
     """The advice for a report, with what it really saves."""
-    from memprof.analysis.advice.advise import advise
     from memprof.capture.parallel import default_num_jobs
-    from memprof.workloads.verify_advice import tasks_for, verify
+    from memprof.studies.advice.advise import advise
+    from memprof.studies.advice.verify import tasks_for, verify
 
     advice = advise(report)
     tasks, refusals = tasks_for(subject, techniques, advice, target=target, timeout_seconds=timeout)

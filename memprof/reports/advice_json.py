@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.advice.advice import Advice
 from memprof.analysis.report import Report
 from memprof.reports.json_objects import Json, advice_object
+from memprof.studies.advice.advice import Advice
 
 ADVICE_SCHEMA = "memprof.advice/1"
 

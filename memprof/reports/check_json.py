@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.analysis.gate.check import CheckResult
 from memprof.reports.json_objects import Json
+from memprof.studies.check.check import CheckResult
 
 CHECK_SCHEMA = "memprof.check/1"
 

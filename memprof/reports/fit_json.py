@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.analysis.fitting.result import FitResult
 from memprof.reports.json_objects import Json
+from memprof.studies.fit.result import FitResult
 
 FIT_SCHEMA = "memprof.fit/1"
 

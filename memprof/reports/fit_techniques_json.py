@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.analysis.fitting.techniques_result import TechniquesResult, TriedTechniques
 from memprof.reports.json_objects import Json
+from memprof.studies.fit.techniques_result import TechniquesResult, TriedTechniques
 
 FIT_TECHNIQUES_SCHEMA = "memprof.fit_techniques/1"
 

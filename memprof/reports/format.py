@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from memprof.analysis.advice.advice import Advice
-from memprof.analysis.advice.advise import advise
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
@@ -23,6 +21,8 @@ from memprof.reports.views.compare.document import comparison_document
 from memprof.reports.views.compare.rows import Order
 from memprof.reports.views.modules import DEFAULT_DEPTH
 from memprof.reports.views.summary import DEFAULT_TOP, summary_document
+from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advise import advise
 
 ColorSystem = Literal["standard", "256", "truecolor"]
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from memprof.analysis.advice.advice import Advice
-from memprof.analysis.advice.advise import advise
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
@@ -19,6 +17,8 @@ from memprof.analysis.diff import Diff, MatchedBuffers
 from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
 from memprof.analysis.op_costs import OpCost
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advise import advise
 
 REPORT_SCHEMA = "memprof.report/1"
 COMPARISON_SCHEMA = "memprof.comparison/1"

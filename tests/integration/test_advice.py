@@ -16,14 +16,14 @@ from jsonschema import Draft202012Validator
 from planted import followed
 from referencing import Registry, Resource
 
-from memprof.analysis.advice.advice import Advice
-from memprof.analysis.advice.advise import advise
-from memprof.analysis.advice.rules import flash_attention, fragmentation, workspace
-from memprof.analysis.advice.what_if import footprint_without
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
-from memprof.workloads.subject import find_subject
+from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advise import advise
+from memprof.studies.advice.rules import flash_attention, fragmentation, workspace
+from memprof.studies.advice.what_if import footprint_without
+from memprof.studies.subject import find_subject
 
 PLANTED = Path(__file__).parents[1] / "planted.py"
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"

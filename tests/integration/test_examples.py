@@ -11,7 +11,7 @@ from memprof.analysis.categories import Category
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import ModuleNode, Report
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
-from memprof.workloads.subject import find_subject
+from memprof.studies.subject import find_subject
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = ("h100-80gb", "cpu")

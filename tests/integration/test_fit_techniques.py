@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from memprof.analysis.pipeline import analyze
 from memprof.capture.parallel import CompileTask, compile_all
-from memprof.workloads.subject import find_subject
+from memprof.studies.subject import find_subject
 
 MLP = ("fit", "mlp", "--preset", "tiny", "--set", "batch_size=254", "--target", "cpu", "--reserve", "0")
 AUTO = ("--techniques", "auto", "--format", "json")

@@ -13,11 +13,11 @@ import pytest
 from planted import attend, followed
 
 from memprof import StepSpec
-from memprof.analysis.advice.advise import advise
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import compile_step
 from memprof.capture.targets.choose import choose_target
+from memprof.studies.advice.advise import advise
 
 _T, _D = 128, 16  # positions, or examples; features
 

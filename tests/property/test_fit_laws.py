@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from memprof.analysis.fitting.search import find_largest
+from memprof.studies.fit.search import find_largest
 
 laws = settings(max_examples=300, deadline=None, derandomize=True)
 Footprint = Callable[[int], int]

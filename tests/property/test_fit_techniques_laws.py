@@ -8,8 +8,8 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memprof.analysis.fitting.cheapest import CheapestSearch
-from memprof.analysis.fitting.combinations import Choice, Combination, Cost, Family, combine
+from memprof.studies.fit.cheapest import CheapestSearch
+from memprof.studies.fit.combinations import Choice, Combination, Cost, Family, combine
 
 laws = settings(max_examples=200, deadline=None, derandomize=True)
 

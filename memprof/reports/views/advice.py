@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.advice.advice import Advice
 from memprof.analysis.report import Report
 from memprof.reports.document import (
     Align,
@@ -23,6 +22,7 @@ from memprof.reports.document import (
 )
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import aside_cell
+from memprof.studies.advice.advice import Advice
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 _CAUTION = (

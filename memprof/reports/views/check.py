@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memprof.analysis.gate.check import Change, CheckResult
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_signed_share
 from memprof.reports.views.cells import change_cell, more_label, size_cell
+from memprof.studies.check.check import Change, CheckResult
 
 
 def check_document(result: CheckResult, *, top: int) -> Document:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memprof.analysis.fitting.result import FitResult
 from memprof.reports.document import Align, Block, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_seconds, format_signed_bytes
+from memprof.studies.fit.result import FitResult
 
 
 def fit_document(result: FitResult) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from memprof.analysis.fitting.techniques_result import TechniquesResult, TriedTechniques
 from memprof.reports.document import Align, Block, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.units import (
     format_bytes,
@@ -12,6 +11,7 @@ from memprof.reports.units import (
     format_short_seconds,
     format_signed_bytes,
 )
+from memprof.studies.fit.techniques_result import TechniquesResult, TriedTechniques
 
 
 def techniques_document(result: TechniquesResult) -> Document:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.advice.advice import Advice
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Document, Heading
 from memprof.reports.views import header
@@ -17,6 +16,7 @@ from memprof.reports.views.modules import module_table
 from memprof.reports.views.notes import notes
 from memprof.reports.views.operations import operation_blocks
 from memprof.reports.views.timeline import timeline_chart
+from memprof.studies.advice.advice import Advice
 
 DEFAULT_TOP = 10
 

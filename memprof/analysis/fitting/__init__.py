@@ -1,1 +1,0 @@
-"""Finding the largest value of a field with which a step still fits."""

@@ -1,0 +1,82 @@
+"""Advice put to the test: the techniques that it names, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.parallel import CompileTask, compile_all
+from memprof.errors import MemprofError
+from memprof.studies.advice.advice import Advice
+from memprof.studies.subject import Subject
+
+
+def tasks_for(
+    subject: Subject,
+    techniques: Sequence[str],
+    advice: Sequence[Advice],
+    *,
+    target: str | None,
+    timeout_seconds: float | None,
+) -> tuple[list[CompileTask], dict[str, str]]:
+    """What to compile to put advice to the test, each technique beside those that are applied already.
+
+    Returns:
+        A task for each technique, labelled with it, and for those that cannot be applied the reason.
+    """
+    tasks: list[CompileTask] = []
+    refusals: dict[str, str] = {}
+    for technique in dict.fromkeys(each.proposal.technique for each in advice):
+        if technique is None:
+            continue
+        row = "+".join((*techniques, technique))
+        try:
+            subject.check([row])
+        except MemprofError as error:
+            refusals[technique] = str(error)
+            continue
+        tasks.append(
+            CompileTask(
+                label=technique,
+                builder=subject.builder,
+                arguments=subject.builder_arguments([row]),
+                target=target,
+                timeout_seconds=timeout_seconds,
+            )
+        )
+    return tasks, refusals
+
+
+def verify(
+    report: Report,
+    advice: Sequence[Advice],
+    tasks: Sequence[CompileTask],
+    refusals: dict[str, str],
+    *,
+    num_jobs: int,
+    progress: Callable[[str, str], None],
+) -> tuple[Advice, ...]:
+    """Compile the tasks of `tasks_for`, and set the true saving beside the predicted one.
+
+    Args:
+        progress: called with a technique and the stage that it is at, at the end `done` or `failed`.
+    """
+    savings: dict[str, int] = {}
+    refusals = dict(refusals)
+    for result in compile_all(tasks, num_jobs=num_jobs, progress=progress):
+        technique = result.task.label
+        if result.capture is None:
+            refusals[technique] = str(result.error)
+        else:
+            savings[technique] = report.footprint_bytes - analyze(result.capture).footprint_bytes
+        progress(technique, "done" if technique in savings else "failed")
+    return tuple(
+        replace(
+            each,
+            true_saving_bytes=savings.get(each.proposal.technique or ""),
+            refusal=refusals.get(each.proposal.technique or "", ""),
+        )
+        for each in advice
+    )

@@ -1,0 +1,201 @@
+"""A report against limits: an amount that it must not exceed, and a growth against a baseline.
+
+result = check(report, maximum=Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB"))
+result.passed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from memprof.analysis.amounts import parse_bytes, parse_share
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.errors import MemprofError
+from memprof.studies.check.baseline import Baseline, baseline_of
+
+FOOTPRINT, LIVE_PEAK = "footprint", "live_peak"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maximum:
+    """Bytes that the footprint must not exceed, and who says so."""
+
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """How much a quantity may grow: by a share of what it was, or by an amount; growth of exactly that much passes.
+
+    Attributes:
+        what: `footprint`, `live_peak` or a category.
+        text: as the user wrote it.
+    """
+
+    what: str
+    text: str
+    share: Fraction | None
+    size_bytes: int
+
+    def allows(self, before_bytes: int, after_bytes: int) -> bool:
+        allowed = self.size_bytes if self.share is None else before_bytes * self.share
+        return after_bytes - before_bytes <= allowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing that was checked, and how it ended, in one sentence."""
+
+    passed: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a category, a module or a kind of buffer takes now and took in the baseline."""
+
+    what: str
+    name: str
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def delta_bytes(self) -> int:
+        return self.after_bytes - self.before_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Everything that was checked.
+
+    Attributes:
+        items: in the order of what was asked for.
+        differences: what else has changed since the baseline, in sentences: versions, flags.
+        changes: what changed against the baseline, the largest growth first; empty without one.
+    """
+
+    label: str
+    footprint_bytes: int
+    items: tuple[Item, ...]
+    differences: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(item.passed for item in self.items)
+
+
+def parse_threshold(text: str) -> Threshold:
+    """The threshold that a text means: `footprint:+2%`, `activations:+64MiB`.
+
+    Raises:
+        MemprofError: it means none.
+    """
+    what, _, growth = text.partition(":")
+    quantities = [FOOTPRINT, LIVE_PEAK, *(category.value for category in Category)]
+    if what not in quantities:
+        raise MemprofError(f"'{text}' is no threshold: it begins with one of {', '.join(quantities)}, then :+2% say")
+    share = parse_share(growth)
+    if share is not None:
+        return Threshold(what=what, text=text, share=share, size_bytes=0)
+    if growth.strip().lstrip("+") in ("0", "0B"):
+        return Threshold(what=what, text=text, share=None, size_bytes=0)
+    try:
+        return Threshold(what=what, text=text, share=None, size_bytes=parse_bytes(growth.strip().lstrip("+")))
+    except MemprofError as error:
+        raise MemprofError(f"'{text}' is no threshold: write {what}:+2% or {what}:+64MiB") from error
+
+
+def check(
+    report: Report,
+    *,
+    maxima: Sequence[Maximum] = (),
+    baseline: Baseline | None = None,
+    thresholds: Sequence[Threshold] = (),
+    effects: Sequence[Verdict] = (),
+) -> CheckResult:
+    """Check a report.
+
+    Args:
+        maxima: what its footprint must not exceed.
+        baseline: what it is compared with; a baseline of another workload or target fails.
+        thresholds: how much it may have grown.
+        effects: whether its techniques took effect; one that did not fails.
+    """
+    now = baseline_of(report)
+    items = [_maximum(report.footprint_bytes, maximum) for maximum in maxima]
+    if baseline is not None:
+        items += _origin(baseline, now)
+        items += [_growth(baseline, now, threshold) for threshold in thresholds]
+    items += [Item(passed=verdict.took_effect is not False, sentence=verdict.evidence) for verdict in effects]
+    return CheckResult(
+        label=report.label,
+        footprint_bytes=report.footprint_bytes,
+        items=tuple(items),
+        differences=_differences(baseline, now) if baseline else (),
+        changes=_changes(baseline, now) if baseline else (),
+    )
+
+
+def _maximum(size_bytes: int, maximum: Maximum) -> Item:
+    over = size_bytes - maximum.size_bytes
+    if over <= 0:
+        sentence = f"the footprint of {size_bytes:,} bytes is within {maximum.size_bytes:,} ({maximum.reason})"
+    else:
+        sentence = (
+            f"the footprint of {size_bytes:,} bytes exceeds {maximum.size_bytes:,} by {over:,} ({maximum.reason})"
+        )
+    return Item(passed=over <= 0, sentence=sentence)
+
+
+def _origin(before: Baseline, after: Baseline) -> list[Item]:
+    return [
+        Item(
+            passed=False,
+            sentence=f"the baseline is of another {name}: {before.origin.get(name, 'unknown')}, now {value}",
+        )
+        for name, value in after.origin.items()
+        if before.origin.get(name) != value
+    ]
+
+
+def _growth(before: Baseline, after: Baseline, threshold: Threshold) -> Item:
+    was, is_now = _quantity(before, threshold.what), _quantity(after, threshold.what)
+    passed = threshold.allows(was, is_now)
+    share = f" ({100 * (is_now - was) / was:+.2f}%)" if was else ""
+    sentence = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; allowed is {threshold.text}"
+    return Item(passed=passed, sentence=sentence)
+
+
+def _quantity(sums: Baseline, what: str) -> int:
+    named = {FOOTPRINT: sums.footprint_bytes, LIVE_PEAK: sums.live_peak_bytes}
+    return named[what] if what in named else sums.categories.get(what, 0)
+
+
+def _differences(before: Baseline, after: Baseline) -> tuple[str, ...]:
+    return tuple(
+        f"{name} was {before.toolchain.get(name, 'unknown')} and is {value}"
+        for name, value in after.toolchain.items()
+        if before.toolchain.get(name) != value
+    )
+
+
+def _changes(before: Baseline, after: Baseline) -> tuple[Change, ...]:
+    sums: Sequence[tuple[str, Mapping[str, int], Mapping[str, int]]] = (
+        ("category", before.categories, after.categories),
+        ("module", before.modules, after.modules),
+        ("buffer", before.buffers, after.buffers),
+    )
+    found = [
+        Change(what=what, name=name, before_bytes=was.get(name, 0), after_bytes=now.get(name, 0))
+        for what, was, now in sums
+        for name in dict.fromkeys([*now, *was])
+        if was.get(name, 0) != now.get(name, 0)
+    ]
+    order = [what for what, _, _ in sums]
+    return tuple(sorted(found, key=lambda change: (order.index(change.what), -change.delta_bytes, change.name)))

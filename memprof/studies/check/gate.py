@@ -1,0 +1,144 @@
+"""A capture against what a user allows: the library behind `memprof check` and the pytest plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memprof.analysis.amounts import parse_bytes
+from memprof.analysis.capture import Capture
+from memprof.analysis.pipeline import analyze
+from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.targets.resolve import deviceless_target
+from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_writable
+from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
+from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
+from memprof.studies.fit.budget import DEFAULT_RESERVE
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.evidence import verdicts
+
+_DEFAULT_THRESHOLD = "footprint:+0%"
+_CAPTURE_SUFFIX = ".memprof"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is allowed.
+
+    Attributes:
+        maxima: footprints that must not be exceeded.
+        baseline: what it may have grown against, by `thresholds`; None: nothing.
+        require_effect: whether every technique must show in the program.
+    """
+
+    maxima: tuple[Maximum, ...] = ()
+    baseline: Baseline | None = None
+    thresholds: tuple[Threshold, ...] = ()
+    require_effect: bool = False
+
+
+def limits_of(
+    *,
+    maximum: str | None = None,
+    fits: str | None = None,
+    against: Path | None = None,
+    fail_on: Sequence[str] = (),
+    require_effect: bool = False,
+) -> Limits:
+    """Limits from what the user wrote, with all mistakes found before the work starts.
+
+    Args:
+        maximum: an amount of memory.
+        fits: a GPU whose memory, less the reserve of `memprof fit`, must suffice.
+        against: a baseline, or a capture in its place.
+        fail_on: thresholds such as `footprint:+2%`; none: the footprint must not grow at all.
+
+    Raises:
+        MemprofError: one of them means nothing, or there is nothing to check.
+    """
+    maxima = []
+    if maximum is not None:
+        maxima.append(Maximum(size_bytes=parse_bytes(maximum), reason=f"--max {maximum}"))
+    if fits is not None:
+        maxima.append(_fits(fits))
+    if fail_on and against is None:
+        raise MemprofError("--fail-on says how much may grow, but not against what: give a baseline with --against")
+    if not maxima and against is None and not require_effect:
+        raise MemprofError("there is nothing to check: give --max, --fits, --against or --require-effect")
+    return Limits(
+        maxima=tuple(maxima),
+        thresholds=tuple(map(parse_threshold, fail_on or [_DEFAULT_THRESHOLD])) if against else (),
+        baseline=load_baseline(against) if against else None,
+        require_effect=require_effect,
+    )
+
+
+def check_capture(capture: Capture, limits: Limits) -> CheckResult:
+    """Check a capture.
+
+    Raises:
+        MemprofError: techniques must show in the program, and there are none, or none of this memprof.
+    """
+    report = analyze(capture)
+    if limits.require_effect and not report.techniques:
+        raise MemprofError(
+            f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
+            " techniques"
+        )
+    effects = verdicts(report, parse_techniques("+".join(report.techniques)), None) if limits.require_effect else ()
+    return check(report, maxima=limits.maxima, baseline=limits.baseline, thresholds=limits.thresholds, effects=effects)
+
+
+def load_baseline(path: Path) -> Baseline:
+    """The baseline in a file; of a capture, its sums.
+
+    Raises:
+        MemprofError: there is no such file, or it is neither.
+    """
+    return baseline_of(analyze(read_capture(path))) if path.suffix == _CAPTURE_SUFFIX else read_baseline(path)
+
+
+def check_replaceable(path: Path, *, force: bool) -> None:
+    """Find out before the work starts whether a baseline can be written to a file.
+
+    Args:
+        force: whether it may replace a file that is no baseline.
+
+    Raises:
+        MemprofError: it cannot, or there is a file that memprof did not write.
+    """
+    check_writable(path, overwrite=True)
+    if force or not path.exists():
+        return
+    try:
+        load_baseline(path)
+    except MemprofError as error:
+        raise MemprofError(
+            f"{path} is not replaced, for it is no baseline that memprof wrote; choose another file, or replace it with"
+            " --force"
+        ) from error
+
+
+def update_baseline(capture: Capture, path: Path) -> None:
+    """Write the baseline anew: the sums, or the whole capture where the path is that of one.
+
+    Raises:
+        MemprofError: it cannot be written.
+    """
+    if path.suffix == _CAPTURE_SUFFIX:
+        write_capture(capture, path, if_taken=IfTaken.REPLACE)
+    else:
+        write_baseline(baseline_of(analyze(capture)), path)
+
+
+def _fits(name: str) -> Maximum:
+    target = deviceless_target(name)
+    if target is None:
+        raise MemprofError(f"{name} has no fixed amount of memory: give a GPU of the catalogue, or use --max")
+    reserve_bytes = int(target.memory_bytes * DEFAULT_RESERVE)
+    return Maximum(
+        size_bytes=target.memory_bytes - reserve_bytes,
+        reason=f"{name}: memory {target.memory_bytes:,} - reserve {reserve_bytes:,}",
+    )

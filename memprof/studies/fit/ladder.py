@@ -1,0 +1,129 @@
+"""The techniques that `memprof fit --techniques auto` chooses among, by family, and what is known of them beforehand.
+
+Only what keeps the training as it is stands at the front. What needs host memory or another optimizer is there for
+where nothing else does. Left out are techniques that save no memory in themselves (`scan`, `prune`), those that change
+the model (`prune-structured`), and `flash`, whose scratch memory a compile without the device does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.report import Report
+from memprof.errors import MemprofError
+from memprof.studies.fit.combinations import Choice, Cost, Family
+from memprof.studies.subject import Subject
+from memprof.workloads.applicability import check_target
+from memprof.workloads.composition import parse_techniques
+
+# Floating-point operations that steps with these techniques compute again, or the sentence why they cannot be traced.
+CountRecomputed = Callable[[Sequence[str]], Sequence[int | str]]
+
+_HOST: Final = Cost(moves_to_host=True)
+_OTHER_TRAINING: Final = Cost(changes_training=True)
+# Within a family a higher level should hold less. What is computed again is not written here: it is counted.
+_LADDER: Final[Mapping[str, tuple[Choice, ...]]] = {
+    "structure": (Choice(label="donate", level=1),),
+    "precision": (Choice(label="bf16", level=1, cost=Cost(effort=1)),),
+    "loss": (Choice(label="chunked-loss=8", level=1),),
+    "checkpointing": (
+        Choice(label="remat-dots", level=1),
+        Choice(label="remat-mlp", level=1),
+        Choice(label="remat-attn", level=1),
+        Choice(label="remat-mlp-attn", level=2),
+        Choice(label="remat", level=2),
+        Choice(label="remat-offload", level=2, cost=_HOST),
+    ),
+    "accumulation": (),  # as the batch can be divided
+    "offload": (Choice(label="offload-opt", level=1, cost=_HOST),),
+    "optimizer": (
+        Choice(label="opt=adafactor", level=1, cost=_OTHER_TRAINING),
+        Choice(label="opt=adam8bit", level=1, cost=_OTHER_TRAINING),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The families of a subject, and why other techniques are not among them, by label."""
+
+    families: tuple[Family, ...]
+    left_out: Mapping[str, str]
+
+
+def find_ladder(subject: Subject, plain: Report, count_recomputed: CountRecomputed) -> Ladder:
+    """The techniques that apply to a subject, with their costs.
+
+    Args:
+        plain: its report without any technique, for its target.
+        count_recomputed: counts for labels of techniques; called at most once.
+
+    Raises:
+        MemprofError: none applies; the sentence is the first one's reason.
+    """
+    ladder = {**_LADDER, "accumulation": _accumulation(plain)}
+    needless: dict[str, str] = {}
+    if plain.categories[Category.OPTIMIZER_STATE] <= plain.categories[Category.PARAMS]:
+        reason = "the optimizer state is no larger than the parameters, so that another optimizer would save little"
+        needless = {choice.label: reason for choice in ladder.pop("optimizer")}
+    labels = [choice.label for choices in ladder.values() for choice in choices]
+    refused = _refusals(subject, plain, labels)
+    counted = [each for each in labels if each not in refused and (_recomputes(each) or not subject.is_built_in)]
+    counts = dict(zip(counted, count_recomputed(counted) if counted else (), strict=True))
+    untraceable = {label: count for label, count in counts.items() if isinstance(count, str)}
+    left_out = untraceable | refused | needless
+    families = tuple(
+        Family(name=name, choices=(_none_of(choices), *(_with_cost(choice, counts) for choice in choices)))
+        for name, all_choices in ladder.items()
+        if (choices := [choice for choice in all_choices if choice.label not in left_out])
+    )
+    if not families:
+        raise MemprofError(next(iter(left_out.values())))
+    return Ladder(families=families, left_out=left_out)
+
+
+def _accumulation(plain: Report) -> tuple[Choice, ...]:
+    """Divisors of the batch, each at least twice the one before; none where its arrays have no common first axis."""
+    sizes = {leaf.shape[:1] for leaf in plain.arguments if leaf.role is Role.BATCH}
+    if len(sizes) != 1 or sizes == {()}:
+        return ()
+    ((num_examples,),) = sizes
+    divisors = [1]
+    for number in range(2, num_examples + 1):
+        if num_examples % number == 0 and number >= 2 * divisors[-1]:
+            divisors.append(number)
+    return tuple(Choice(label=f"accum{number}", level=number, cost=Cost(effort=number)) for number in divisors[1:])
+
+
+def _refusals(subject: Subject, plain: Report, labels: Sequence[str]) -> dict[str, str]:
+    """Why techniques do not apply to a built-in workload or to the target; the user's own code has to be traced."""
+    refusals = {}
+    for label in labels:
+        try:
+            subject.check([label])
+            check_target(parse_techniques(label), plain.target)
+        except MemprofError as error:
+            refusals[label] = str(error)
+    return refusals
+
+
+def _recomputes(label: str) -> bool:
+    (applied,) = parse_techniques(label)
+    return Category.RECOMPUTED in applied.technique.grows
+
+
+def _none_of(choices: Sequence[Choice]) -> Choice:
+    """The choice of no technique. Where one of the others has a price in memory, nothing is expected of it."""
+    grown = {
+        category for choice in choices for each in parse_techniques(choice.label) for category in each.technique.grows
+    }
+    return Choice(label="", level=None if grown - {Category.RECOMPUTED} else 0)
+
+
+def _with_cost(choice: Choice, counts: Mapping[str, int | str]) -> Choice:
+    count = counts.get(choice.label, 0)
+    assert isinstance(count, int)
+    return replace(choice, cost=choice.cost + Cost(recomputed_flops=count))

@@ -1,0 +1,264 @@
+"""The cheapest techniques with which a workload fits as it is: the library behind `memprof fit --techniques auto`.
+
+The plain step is compiled first. Where it does not fit, the techniques that apply are found (`ladder.py`), what each
+computes again is counted by tracing, and `studies.fit.cheapest` decides which combinations to compile, a few at a
+time, each in a child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.launch import recomputed_in_child
+from memprof.capture.parallel import CompileResult, CompileTask, compile_all
+from memprof.errors import InternalError, MemprofError
+from memprof.studies.fit.budget import MemoryRequest
+from memprof.studies.fit.cheapest import CheapestSearch
+from memprof.studies.fit.combinations import Combination, Cost, combine
+from memprof.studies.fit.ladder import Ladder, find_ladder
+from memprof.studies.fit.techniques_result import CodeChange, TechniquesResult, TriedTechniques
+from memprof.studies.row_key import row_key
+from memprof.studies.run_command import run_command
+from memprof.studies.subject import Subject
+from memprof.workloads.composition import parse_techniques
+
+_NUM_MEASURED = 3  # of those that fit, so many of the cheapest are run where steps are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TechniquesRequest:
+    """What must fit, in which memory, and how many steps to run of the cheapest that do (0: none)."""
+
+    subject: Subject
+    memory: MemoryRequest
+    num_steps: int = 0
+
+    def check(self) -> None:
+        """Raises `MemprofError` for the mistakes that can be found before anything is compiled."""
+        self.memory.check()
+        self.subject.check([])
+
+    def key(self, techniques: str) -> str:
+        """What decides what the compile with techniques gives (see `row_key.py`)."""
+        return row_key(self.subject, [techniques], target=self.memory.target)
+
+    def is_of_it(self, capture: Capture) -> bool:
+        """Whether a capture is one that this search would compile too."""
+        return bool(capture.row) and capture.row == self.key("+".join(capture.techniques))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How compiles are made.
+
+    Attributes:
+        num_jobs: how many at a time.
+        progress: called with what is going on; from several threads.
+        keep: called with each capture as soon as it is there, so that nothing finished is lost.
+        finished: what an earlier command has compiled with that key, if anything; it is taken.
+        timeout_seconds: each compile is given up after so long; None: never.
+    """
+
+    num_jobs: int
+    progress: Callable[[str], None]
+    keep: Callable[[Capture], None]
+    finished: Callable[[str], Capture | None] = lambda key: None
+    timeout_seconds: float | None = None
+
+
+def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
+    """Find the cheapest techniques that fit, with few compiles.
+
+    Returns:
+        All that was tried; without an answer where nothing fits.
+
+    Raises:
+        NothingFitsError: the parameters alone are too much.
+        MemprofError: a mistake in what was asked for, or no technique applies.
+        WorkloadError: the step without techniques cannot be compiled.
+    """
+    request.check()
+    runs = _Runs(request, work)
+    plain, plain_report = runs.compile_plain()
+    budget = request.memory.budget(plain_report.target.memory_bytes)
+    budget.check_params_fit(plain_report)
+    ladder = Ladder(families=(), left_out={})
+    if plain_report.footprint_bytes > budget.size_bytes:
+        ladder = find_ladder(request.subject, plain_report, runs.count_recomputed)
+    combinations = [each for each in combine(ladder.families) if is_valid(request.subject, each)]
+    search = CheapestSearch(combinations, budget_bytes=budget.size_bytes)
+    tried = {"": plain}
+    search.record(next(each for each in combinations if not each.label), plain.footprint_bytes)
+    while batch := _next_batch(search, work.num_jobs):
+        for combination, done in runs.compile(batch, num_compiled=len(tried)):
+            tried[combination.label] = done
+            search.record(combination, done.footprint_bytes)
+    fitting = [each for each in tried.values() if each.footprint_bytes and each.footprint_bytes <= budget.size_bytes]
+    ranked = runs.measure(sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes)))
+    answer = ranked[0].techniques if ranked else None
+    return TechniquesResult(
+        subject=request.subject.label,
+        settings=_settings(request.subject, plain_report),
+        target=plain_report.target.name,
+        memory_bytes=budget.memory_bytes,
+        reserve_bytes=budget.reserve_bytes,
+        reserve_reason=budget.reserve_reason,
+        ranked=tuple(ranked),
+        others=tuple(each for each in tried.values() if each not in fitting),
+        num_combinations=len(combinations),
+        num_inferred=len(search.inferred()),
+        left_out=ladder.left_out,
+        contradictions=_contradictions(search),
+        changes=_changes(answer or ""),
+        command="" if answer is None else run_command(request.subject, request.memory.target, answer),
+    )
+
+
+class _Runs:
+    """The compiles and runs of one search."""
+
+    def __init__(self, request: TechniquesRequest, work: Work) -> None:
+        self._request = request
+        self._work = work
+
+    def compile_plain(self) -> tuple[TriedTechniques, Report]:
+        """The step without techniques, from which all else starts."""
+        (result,) = self._compile([""], note="without techniques")
+        if result.capture is None:
+            assert result.error is not None
+            raise result.error
+        report = analyze(result.capture)
+        return _of_report(report, "", Cost()), report
+
+    def compile(self, batch: Sequence[Combination], *, num_compiled: int) -> list[tuple[Combination, TriedTechniques]]:
+        """Compile combinations at the same time."""
+        by_label = {each.label: each for each in batch}
+        done = []
+        for result in self._compile(list(by_label), note=f"{num_compiled} compiled"):
+            combination = by_label[result.task.label]
+            done.append((combination, _outcome(result, combination.cost)))
+        return done
+
+    def measure(self, ranked: Sequence[TriedTechniques]) -> list[TriedTechniques]:
+        """Run the cheapest that fit, where steps are asked for, and put those first that are the fastest."""
+        num_steps = self._request.num_steps
+        if not num_steps:
+            return list(ranked)
+        seconds: dict[str, float] = {}
+        labels = [each.techniques for each in ranked[:_NUM_MEASURED]]
+        for result in self._compile(labels, note="running", num_steps=num_steps):
+            if result.capture is not None and result.capture.measured is not None:
+                median = result.capture.measured.median_seconds
+                seconds |= {result.task.label: median} if median is not None else {}
+        timed = [replace(each, step_seconds=seconds.get(each.techniques)) for each in ranked]
+        never = float("inf")
+        return sorted(timed, key=lambda each: (each.cost.changes_training, each.step_seconds or never, each.cost))
+
+    def count_recomputed(self, labels: Sequence[str]) -> Sequence[int | str]:
+        """What single techniques compute again."""
+        return recomputed_in_child(
+            self._request.subject.builder,
+            [self._request.subject.builder_arguments([label]) for label in labels],
+            target=self._request.memory.target,
+            progress=lambda stage: self._work.progress(f"what techniques compute again: {stage}"),
+            timeout_seconds=self._work.timeout_seconds,
+        )
+
+    def _compile(self, labels: Sequence[str], *, note: str, num_steps: int = 0) -> list[CompileResult]:
+        subject, work = self._request.subject, self._work
+        tasks = [
+            CompileTask(
+                label=label,
+                builder=subject.builder,
+                arguments=subject.builder_arguments([label]),
+                target=self._request.memory.target,
+                num_steps=num_steps,
+                timeout_seconds=work.timeout_seconds,
+            )
+            for label in labels
+        ]
+        results = []
+        left = []
+        for task in tasks:
+            taken = None if num_steps else work.finished(self._request.key(task.label))
+            if taken is None:
+                left.append(task)
+            else:
+                results.append(CompileResult(task=task, capture=taken, error=None))
+        # Steps that are timed want the device for themselves.
+        for result in compile_all(
+            left,
+            num_jobs=1 if num_steps else work.num_jobs,
+            progress=lambda label, stage: work.progress(f"{note}; {label or 'baseline'}: {stage}"),
+        ):
+            if result.capture is not None:
+                row = "" if num_steps else self._request.key(result.task.label)
+                work.keep(replace(result.capture, row=row))
+            results.append(result)
+        return results
+
+
+def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
+    batch: list[Combination] = []
+    while len(batch) < size and (combination := search.next(under_way=batch)) is not None:
+        batch.append(combination)
+    return batch
+
+
+def is_valid(subject: Subject, combination: Combination) -> bool:
+    """Whether techniques that apply one by one do so together, as far as that can be told without the user's code."""
+    try:
+        subject.check([combination.label])
+    except MemprofError:
+        return False
+    return True
+
+
+def _outcome(result: CompileResult, cost: Cost) -> TriedTechniques:
+    """One that failed, or whose program memprof does not understand, stands in the table with its problem."""
+    error = result.error
+    if result.capture is not None:
+        try:
+            return _of_report(analyze(result.capture), result.task.label, cost)
+        except InternalError as defect:
+            error = defect
+    return TriedTechniques(techniques=result.task.label, cost=cost, footprint_bytes=None, problem=str(error))
+
+
+def _of_report(report: Report, techniques: str, cost: Cost) -> TriedTechniques:
+    return TriedTechniques(
+        techniques=techniques,
+        cost=replace(cost, recomputed_flops=report.recomputed_flops),
+        footprint_bytes=report.footprint_bytes,
+        host_bytes=report.program.host_bytes,
+        seconds=report.timings.lower_seconds + report.timings.compile_seconds,
+    )
+
+
+def _settings(subject: Subject, plain: Report) -> str:
+    """What was asked for: the preset, the batch, and whatever else was set."""
+    overrides = list(subject.arguments["overrides"])
+    batch_size = plain.config.get("batch_size")
+    if batch_size is not None and not any(text.partition("=")[0].strip() == "batch_size" for text in overrides):
+        overrides.insert(0, f"batch_size={batch_size}")
+    preset = subject.arguments.get("preset")
+    return ", ".join([*([preset] if preset else []), *overrides])
+
+
+def _contradictions(search: CheapestSearch) -> tuple[str, ...]:
+    return tuple(
+        f"{one.label} holds more than {other.label or 'the baseline'}, though it was expected to hold less"
+        for one, other in search.contradictions()
+    )
+
+
+def _changes(techniques: str) -> tuple[CodeChange, ...]:
+    return tuple(
+        CodeChange(technique=each.label, sentence=each.how_to.sentence, code=each.how_to.code)
+        for each in parse_techniques(techniques)
+        if each.how_to is not None
+    )

@@ -1,0 +1,257 @@
+"""The largest value of a field with which a workload still fits: the library behind `memprof fit`.
+
+Each footprint is that of a compile, in a child process; `studies.fit.search` decides which values to compile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.launch import compile_in_child
+from memprof.errors import MemprofError
+from memprof.studies.fit.budget import MemoryRequest
+from memprof.studies.fit.result import FitResult, Trial
+from memprof.studies.fit.search import NothingFitsError, find_largest
+from memprof.studies.row_key import row_key
+from memprof.studies.run_command import run_command
+from memprof.studies.subject import Subject
+from memprof.workloads.build import plan
+from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.names import unknown_name
+from memprof.workloads.train_config import TrainConfig
+
+_LARGEST_STEP = 4096
+_FIXED = (
+    Category.PARAMS,
+    Category.OPTIMIZER_STATE,
+    Category.OTHER_STATE,
+    Category.GRADIENTS,
+    Category.PARAM_COPIES,
+    Category.OUTPUTS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitRequest:
+    """What is asked for.
+
+    Attributes:
+        subject: what must fit, under `techniques`, joined with `+`.
+        field: of the workload's configuration, or a parameter of the user's function: a whole number.
+        memory: of the device, and which device to compile for.
+        multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
+    """
+
+    subject: Subject
+    techniques: str
+    field: str
+    memory: MemoryRequest
+    multiple_of: int | None = None
+
+    def subject_with(self, value: int | None) -> Subject:
+        """The subject with a value of the field; None: with the one that it has by itself."""
+        return self.subject if value is None else self.subject.with_override(self.field, value)
+
+    def key(self, value: int | None) -> str:
+        """What decides what the compile for a value gives (see `row_key.py`)."""
+        return row_key(self.subject_with(value), [self.techniques], target=self.memory.target)
+
+    def is_of_it(self, capture: Capture) -> bool:
+        """Whether a capture is one that this fit would compile too."""
+        value = capture.config.get(self.field)
+        return bool(capture.row) and capture.row in (self.key(None), self.key(value) if _is_number(value) else "")
+
+
+def check_fit(request: FitRequest) -> None:
+    """Find the mistakes that can be found before anything is compiled.
+
+    Raises:
+        MemprofError: for an unknown name, a bad value, or a memory that is not known.
+    """
+    request.memory.check()
+    request.subject.check([request.techniques])
+    if request.subject.is_built_in:
+        choices = plan(**request.subject.builder_arguments([request.techniques]))
+        _start(request, choices.flat_config())
+        _step(request)
+
+
+def fit(
+    request: FitRequest,
+    *,
+    progress: Callable[[str], None],
+    keep: Callable[[Capture, int | None], None],
+    finished: Callable[[str], Capture | None] = lambda key: None,
+    timeout_seconds: float | None = None,
+) -> FitResult:
+    """Compile for one value after another until one fits and the next one does not.
+
+    Args:
+        progress: called with what is going on.
+        keep: called with each capture as soon as it is there, and with the field's value in it.
+        finished: what an earlier command has compiled with that key (see `row_key.py`), if anything; it is taken.
+        timeout_seconds: each compile is given up after so long; None: never.
+
+    Raises:
+        NothingFitsError: not even the smallest value does; the message has the arithmetic.
+        MemprofError: a mistake in what was asked for, or the footprint does not depend on the field.
+        WorkloadError: a compile failed.
+    """
+    check_fit(request)
+    compiles = _Compiles(request, progress=progress, keep=keep, finished=finished, timeout_seconds=timeout_seconds)
+    # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
+    first = compiles.add(None)
+    own_value = compiles.trials[0].value
+    budget = request.memory.budget(first.target.memory_bytes)
+    budget.check_params_fit(first)
+    step, step_reason = _step(request)
+    try:
+        value = find_largest(
+            compiles.footprint_bytes,
+            start=max(own_value // step, 1) * step,
+            step=step,
+            budget_bytes=budget.size_bytes,
+            fixed_bytes=_fixed_bytes(first) if _is_batch_size(first, own_value) else None,
+            field=request.field,
+        )
+    except NothingFitsError as error:
+        smallest = min(compiles.reports)
+        raise NothingFitsError(
+            f"not even {request.field}={smallest} fits: {budget.arithmetic(compiles.reports[smallest])}"
+        ) from error
+    return FitResult(
+        subject=request.subject.label,
+        techniques=request.techniques,
+        target=first.target.name,
+        field=request.field,
+        value=value,
+        step=step,
+        step_reason=step_reason,
+        memory_bytes=budget.memory_bytes,
+        reserve_bytes=budget.reserve_bytes,
+        reserve_reason=budget.reserve_reason,
+        tried=tuple(compiles.trials),
+        command=run_command(
+            request.subject.with_override(request.field, value), request.memory.target, request.techniques
+        ),
+    )
+
+
+class _Compiles:
+    """The compiles of a fit up to now.
+
+    Attributes:
+        reports: by the field's value.
+        trials: the same in the order in which they were made.
+    """
+
+    def __init__(
+        self,
+        request: FitRequest,
+        *,
+        progress: Callable[[str], None],
+        keep: Callable[[Capture, int | None], None],
+        finished: Callable[[str], Capture | None],
+        timeout_seconds: float | None,
+    ) -> None:
+        self.reports: dict[int, Report] = {}
+        self.trials: list[Trial] = []
+        self._request = request
+        self._progress = progress
+        self._keep = keep
+        self._finished = finished
+        self._timeout_seconds = timeout_seconds
+
+    def footprint_bytes(self, value: int) -> int:
+        """With a value of the field, compiled unless it was before."""
+        return (self.reports[value] if value in self.reports else self.add(value)).footprint_bytes
+
+    def add(self, value: int | None) -> Report:
+        """Compile for a value of the field; None: for the one that it has by itself."""
+        began = time.monotonic()
+        key = self._request.key(value)
+        capture = self._finished(key) if key else None
+        if capture is None:
+            capture = replace(self._compile(value), row=key)
+            self._keep(capture, value)
+        report = analyze(capture)
+        actual = _start(self._request, capture.config) if value is None else value
+        self.reports[actual] = report
+        seconds = time.monotonic() - began
+        self.trials.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
+        return report
+
+    def _compile(self, value: int | None) -> Capture:
+        request, number = self._request, len(self.trials) + 1
+        subject = request.subject_with(value)
+        name = f"{request.field} as it is" if value is None else f"{request.field}={value}"
+        return compile_in_child(
+            subject.builder,
+            subject.builder_arguments([request.techniques]),
+            target=request.memory.target,
+            progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"),
+            timeout_seconds=self._timeout_seconds,
+        )
+
+
+def _start(request: FitRequest, config: Mapping[str, object]) -> int:
+    """The value that the field has by itself."""
+    if request.field not in config:
+        numbers = [name for name, value in config.items() if _is_number(value)]
+        if not numbers:
+            raise MemprofError(
+                f"{request.subject.label} has no parameter '{request.field}', nor another that is a number: name a"
+                " function with such a parameter"
+            )
+        raise unknown_name(f"number to vary in {request.subject.label}", request.field, numbers)
+    value = config[request.field]
+    if not _is_number(value):
+        raise MemprofError(
+            f"{request.field} of {request.subject.label} is {value!r}, no whole number; vary another field"
+        )
+    assert isinstance(value, int)
+    if value < 1:
+        raise MemprofError(f"{request.field} starts at {value}; give it a value above zero with --set")
+    return value
+
+
+def _is_batch_size(report: Report, value: int) -> bool:
+    """Whether a field's value is the first axis of all that the batch holds."""
+    sizes = {leaf.shape[:1] for leaf in report.arguments if leaf.role is Role.BATCH}
+    return sizes == {(value,)}
+
+
+def _fixed_bytes(report: Report) -> int:
+    """About what does not grow with the batch."""
+    return sum(report.categories[category] for category in _FIXED)
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _step(request: FitRequest) -> tuple[int, str]:
+    """What the value must be a multiple of, and why where that is not 1."""
+    if request.multiple_of is not None:
+        return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
+    if not request.subject.is_built_in:
+        # Only a compile would tell what a user's function takes; what accumulation asks of its batch is known.
+        step = apply_techniques(TrainConfig(), parse_techniques(request.techniques)).num_minibatches
+        return step, f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
+    refusal = ""
+    for step in range(1, _LARGEST_STEP + 1):
+        try:
+            for value in (step, 2 * step, 3 * step):
+                request.subject.with_override(request.field, value).check([request.techniques])
+        except MemprofError as error:
+            refusal = refusal or str(error).rstrip(".")
+        else:
+            return step, f"others are not valid: {refusal}" if refusal else ""
+    raise MemprofError(f"no {request.field} can be varied: {refusal}")

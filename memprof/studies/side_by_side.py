@@ -1,0 +1,168 @@
+"""A workload under several sets of techniques, compiled side by side: the library behind `memprof compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.comparison import Comparison, FailedRow, Verdict, compare
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.capture.parallel import CompileTask, compile_all
+from memprof.errors import MemprofError, WorkloadError
+from memprof.studies.row_key import row_key
+from memprof.studies.subject import Subject
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.evidence import verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is compared: a workload or the user's step, and a row for each set of techniques joined with `+`."""
+
+    subject: Subject
+    techniques: tuple[str, ...]
+
+    def label(self, techniques: str) -> str:
+        """The label of a row: `transformer bf16+scan`."""
+        return f"{self.subject.label} {techniques}"
+
+    def keys(self, target: str | None) -> tuple[str, ...]:
+        """What decides what each row's compile gives (see `row_key.py`)."""
+        return tuple(row_key(self.subject, [techniques], target=target) for techniques in self.techniques)
+
+    def check_reference(self, reference: str | None) -> None:
+        """Raises `MemprofError` where the row to compare with is none of these."""
+        named = {name for row in self.techniques for name in (row, self.label(row))}
+        if reference is not None and reference not in named:
+            raise _no_row(reference, map(self.label, self.techniques))
+
+
+def check_rows(rows: Rows) -> None:
+    """Find mistakes in names and values before anything is compiled.
+
+    Raises:
+        MemprofError: a name or a value is wrong, or two rows are the same.
+    """
+    for techniques in rows.techniques:
+        rows.subject.check([techniques])
+    repeated = sorted({row for row in rows.techniques if rows.techniques.count(row) > 1})
+    if repeated:
+        raise MemprofError(f"the row {repeated[0]} is there more than once; each row of a comparison must be another")
+
+
+def compile_rows(
+    rows: Rows,
+    *,
+    target: str | None,
+    num_steps: int = 0,
+    num_jobs: int,
+    progress: Callable[[str, str], None],
+    keep: Callable[[Capture], None],
+    finished: Callable[[str], Capture | None] = lambda key: None,
+    timeout_seconds: float | None = None,
+) -> tuple[list[Report], list[FailedRow]]:
+    """Compile and analyse all rows.
+
+    Args:
+        num_steps: how many steps to run of each row; 0: none.
+        num_jobs: how many rows at most at a time.
+        progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
+        keep: called with each capture as soon as it is there, so that nothing finished is lost.
+        finished: what an earlier command has compiled with a row's key, if anything; such a row is taken, unless steps
+            are to run.
+        timeout_seconds: each compile is given up after so long; None: never.
+
+    Returns:
+        The reports in the order of the rows, and the rows that failed.
+    """
+    tasks = [
+        CompileTask(
+            label=rows.label(techniques),
+            builder=rows.subject.builder,
+            arguments=rows.subject.builder_arguments([techniques]),
+            target=target,
+            num_steps=num_steps,
+            timeout_seconds=timeout_seconds,
+        )
+        for techniques in rows.techniques
+    ]
+    keys = dict(zip([task.label for task in tasks], rows.keys(target), strict=True))
+    reports: dict[str, Report] = {}
+    failures: dict[str, FailedRow] = {}
+    for label, key in keys.items():
+        taken = finished(key) if key and not num_steps else None
+        if taken is not None:
+            reports[label] = analyze(replace(taken, label=label))
+            progress(label, "done")
+    left = [task for task in tasks if task.label not in reports]
+    for result in compile_all(left, num_jobs=num_jobs, progress=progress):
+        label = result.task.label
+        if result.capture is None:
+            failures[label] = FailedRow(label=label, reason=_reason(result.error))
+        else:
+            capture = replace(result.capture, label=label, row=keys[label])
+            keep(capture)
+            reports[label] = analyze(capture)
+        progress(label, "done" if label in reports else "failed")
+    order = [task.label for task in tasks]
+    return (
+        [reports[label] for label in order if label in reports],
+        [failures[label] for label in order if label in failures],
+    )
+
+
+def set_side_by_side(
+    reports: Sequence[Report], failures: Sequence[FailedRow] = (), *, reference: str | None = None
+) -> Comparison:
+    """Compare reports with one of them.
+
+    Args:
+        reference: the label of the reference row, or its techniques alone; None: the first row.
+
+    Raises:
+        MemprofError: no row has that label.
+        WorkloadError: there is no row to compare with.
+    """
+    if not reports:
+        reasons = "\n".join(f"{failure.label}: {failure.reason}" for failure in failures)
+        raise WorkloadError("every row failed, so there is nothing to compare", details=reasons)
+    baseline = _reference(reports, failures, reference)
+    return compare(
+        reports,
+        baseline=baseline.label,
+        verdicts={report.label: _judge(report, baseline) for report in reports},
+        failures=failures,
+    )
+
+
+def _reference(reports: Sequence[Report], failures: Sequence[FailedRow], reference: str | None) -> Report:
+    if reference is None:
+        return reports[0]
+    for report in reports:
+        if reference in (report.label, "+".join(report.techniques) or "baseline"):
+            return report
+    for failure in failures:
+        if failure.label == reference or failure.label.endswith(f" {reference}"):
+            raise WorkloadError(f"the reference row {reference} failed: {failure.reason}")
+    raise _no_row(reference, (report.label for report in reports))
+
+
+def _no_row(reference: str, labels: Iterable[str]) -> MemprofError:
+    return MemprofError(f"there is no row '{reference}' to compare with; the rows are {', '.join(labels)}")
+
+
+def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
+    """What the program shows of each technique; nothing for techniques that this memprof does not know."""
+    if not report.techniques:
+        return ()
+    try:
+        techniques = parse_techniques("+".join(report.techniques))
+    except MemprofError:
+        return ()
+    return verdicts(report, techniques, None if report is reference else reference)
+
+
+def _reason(error: MemprofError | None) -> str:
+    return str(error) if error else "no reason was given"

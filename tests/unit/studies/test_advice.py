@@ -1,0 +1,385 @@
+"""Each rule of advice on reports by hand: one where it must speak, and two that look alike where it must be silent.
+
+Attention, families of arrays and the end of the backward pass are told by data flow: see `test_kinship.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from report_builder import CPU, H100, buffer, node, report
+
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.report import LiveBuffer, Loop, Report
+from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+from memprof.studies.advice.advise import advice_rules, advise
+
+_KB = (16, 16)  # 1,024 bytes of float32
+_FORWARD, _BACKWARD = "jit(step)/jvp(Net)/dot_general", "jit(step)/transpose(jvp(Net))/dot_general"
+
+
+def _rules(made: Report) -> set[str]:
+    return {advice.rule for advice in advise(made)}
+
+
+def _proposal(made: Report, rule: str):  # type: ignore[no-untyped-def]
+    return next(advice for advice in advise(made) if advice.rule == rule)
+
+
+def _leaf(
+    path: str, role: Role, shape: tuple[int, ...], position: int | None = 0, donated: bool = False
+) -> ArgumentLeaf:
+    size_bytes = 4
+    for length in shape:
+        size_bytes *= length
+    return ArgumentLeaf(
+        path=path,
+        role=role,
+        shape=shape,
+        dtype="float32",
+        size_bytes=size_bytes,
+        donated=donated,
+        parameter_number=0,
+        position=position,
+    )
+
+
+def _argument(leaf: ArgumentLeaf) -> LiveBuffer:
+    return buffer(leaf.shape, "f32", Category(leaf.role.value), op=leaf.path, phase=Phase.ARGUMENT)
+
+
+def _donation(*leaves: ArgumentLeaf, phase: Phase = Phase.UPDATE) -> Report:
+    """A step with results of the shapes of its arguments."""
+    results = [buffer(leaf.shape, "f32", Category.OUTPUTS, op="jit(step)/sub", phase=phase) for leaf in leaves]
+    return report([*map(_argument, leaves), *results], arguments=leaves)
+
+
+_W = _leaf("params['w']", Role.PARAMS, _KB)
+_MU = _leaf("state[0].mu['w']", Role.OPTIMIZER_STATE, _KB, position=2)
+
+
+def _passes(shape: tuple[int, ...], dtype: str, category: Category = Category.ACTIVATIONS, **names: str) -> LiveBuffer:
+    phase = Phase.BACKWARD if category is Category.COTANGENTS else Phase.FORWARD
+    return buffer(shape, dtype, category, op=_FORWARD, phase=phase, **names)
+
+
+def _at(found: LiveBuffer, start: int, end: int) -> LiveBuffer:
+    return replace(found, start=start, end=end)
+
+
+def _loss(*, widest_at: int = 8, module: str = "", is_of_softmax: bool = True) -> Report:
+    """Logits of 64 columns and their cotangent, beside hidden values of 16 columns made at position 5."""
+    return report(
+        [
+            replace(_at(_passes((32, 64), "bf16", module=module), widest_at, 9), is_of_softmax=is_of_softmax),
+            _at(_passes((32, 64), "bf16", Category.COTANGENTS, module=module), 10, 11),
+            _at(_passes((32, 16), "bf16", module="layers_0"), 5, 12),
+            _at(_passes((32, 16), "bf16", module="layers_1"), 6, 12),
+        ]
+    )
+
+
+def _attention(is_of_attention: bool = True, category: Category = Category.ACTIVATIONS) -> Report:
+    weights = replace(_passes((2, 64, 64), "bf16", category), is_of_attention=is_of_attention)
+    return report([weights, _passes((64, 16), "bf16")])
+
+
+def _blocks(
+    num_matrices: int = 2, category: Category = Category.ACTIVATIONS, *, op: str = "tanh", depth: int = 3
+) -> Report:
+    """Layers that each hold an array from the forward to the backward pass."""
+    params = [(f"w{index}", (64, 16), "bf16") for index in range(num_matrices)]
+    layers = tuple(
+        node(f"layers_{layer}", (), children=(node(f"layers_{layer}/up", (), params=tuple(params)),))
+        for layer in range(depth)
+    )
+    found = []
+    for layer in range(depth):
+        module = f"layers_{layer}"
+        kept = buffer((32, 64), "bf16", category, module=module, op=f"jit(step)/jvp({module})/{op}")
+        backward = 20 + 4 * (depth - layer)
+        found.append(_at(kept, 3 * layer, backward + 1))
+        back = buffer((1,), "bf16", Category.COTANGENTS, module=module, op=_BACKWARD, phase=Phase.BACKWARD)
+        found.append(_at(back, backward, backward + 1))
+        done = buffer((1,), "bf16", Category.FORWARD_TEMPS, module=module, op=_FORWARD)
+        found.append(_at(done, 3 * layer + 1, 3 * layer + 1))
+    made = report(found, modules=node("", found, children=layers))
+    return _over_time(made)
+
+
+def _over_time(made: Report) -> Report:
+    """The same, where each array is held from its first to its last position."""
+    moments = sorted(
+        [(each.start, 1, number) for number, each in enumerate(made.temp_buffers)]
+        + [(each.end + 1, 0, number) for number, each in enumerate(made.temp_buffers)]
+    )
+    places: list[list[int]] = [[] for _ in made.temp_buffers]
+    changes, live, peak, peak_at = [], 0, 0, 0
+    for place, (position, is_birth, number) in enumerate(moments):
+        size_bytes = made.temp_buffers[number].size_bytes
+        changes.append(Change(position, made.temp_buffers[number].category, size_bytes if is_birth else -size_bytes))
+        places[number].append(place)
+        live += changes[-1].delta_bytes
+        if live > peak:
+            peak, peak_at = live, place
+    temps = tuple(
+        replace(each, held=(places[number][0], places[number][1])) for number, each in enumerate(made.temp_buffers)
+    )
+    base = {each.category: each.size_bytes for each in made.buffers if each.held is None}
+    lasting = [each for each in made.buffers if each.held is None]
+    at_peak = [each for each in temps if each.held is not None and each.held[0] <= peak_at < each.held[1]]
+    end = max(position for position, _, _ in moments)
+    return replace(
+        made,
+        buffers=tuple(sorted([*lasting, *at_peak], key=lambda each: -each.size_bytes)),
+        temp_buffers=temps,
+        timeline=Timeline(
+            num_positions=end + 1,
+            base=base,
+            changes=tuple(changes),
+            phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=end),),
+            peak_position=moments[peak_at][0],
+        ),
+        footprint_bytes=peak + sum(each.size_bytes for each in lasting),
+        live_peak_bytes=peak + sum(each.size_bytes for each in lasting),
+    )
+
+
+def _scan(num_stacks: int = 2, *, is_stacked: bool = True) -> Report:
+    """A loop of 4 turns and arrays whose first axis is 4, of which the first is what the loop carries along."""
+    arrays = [
+        replace(_passes((4, 32, 16 * (number + 1)), "bf16"), is_stacked=is_stacked) for number in range(num_stacks)
+    ]
+    made = report(arrays)
+    loop = Loop(op="jit(step)/jvp(Net)/while", phase=Phase.FORWARD, trip_count=4)
+    return replace(made, program=replace(made.program, loops=(loop,)))
+
+
+def _copies(number: int, category: Category = Category.PARAM_COPIES) -> Report:
+    copies = (buffer(_KB, "bf16", category, op=f"jit(step)/convert.{place}") for place in range(number))
+    return report([_argument(_W), *copies], arguments=(_W,))
+
+
+def _optimizer(param: tuple[int, ...], *state: tuple[int, ...], target=H100, phase=Phase.UPDATE) -> Report:  # type: ignore[no-untyped-def]
+    w = _leaf("params['w']", Role.PARAMS, param, donated=True)
+    leaves = [_leaf(f"state[{n}]", Role.OPTIMIZER_STATE, shape, 1, donated=True) for n, shape in enumerate(state)]
+    big = buffer((256, 256), "bf16", Category.GRADIENTS, op=_BACKWARD, phase=Phase.BACKWARD)
+    made = report([_argument(w), *map(_argument, leaves), big], arguments=(w, *leaves), target=target, num_params=1)
+    spans = tuple(replace(span, phase=phase) if span.phase is Phase.UPDATE else span for span in made.timeline.phases)
+    return replace(made, timeline=replace(made.timeline, phases=spans))
+
+
+def _accumulation(dtype: str = "f32", *, start: int = 1) -> Report:
+    """A sum of gradients beside a forward pass that ends at position 5."""
+    total = buffer((64, 64), dtype, Category.GRADIENTS, op="jit(step)/while/body/add", phase=Phase.BACKWARD)
+    return report([_at(total, start, 9), _at(_passes((16, 16), "bf16"), 5, 8)])
+
+
+def _update(*, peak: int = 9, shape: tuple[int, ...] = (4, 16, 16)) -> Report:
+    """An array of the update at position 9, after the backward pass has ended at position 7."""
+    stacked = buffer(shape, "f32", Category.GRADIENTS, op="jit(step)/concatenate", phase=Phase.BACKWARD)
+    made = report([_argument(_W), _at(stacked, 9, 10)], arguments=(_W,))
+    program = replace(made.program, backward_end=7)
+    return replace(made, program=program, timeline=replace(made.timeline, peak_position=peak))
+
+
+def _huge(family: int = 1, *, is_stacked: bool = False, category: Category = Category.ACTIVATIONS) -> Report:
+    array = replace(_passes((64, 64), "bf16", category), family=family, is_stacked=is_stacked)
+    return report([array, _passes((16, 16), "bf16", module="layers_0")])
+
+
+def _scratch(evidence: str, dtype: str = "bf16") -> Report:
+    """Scratch beside the result of the same call."""
+    found = buffer((4096,), "u8", Category.WORKSPACE, op=_FORWARD)
+    return report([replace(found, evidence=evidence), _passes((16, 16), dtype)])
+
+
+def _fragmented(*shapes: tuple[int, ...], fragmentation: int = 4096) -> Report:
+    found = [_passes((16, 16), "bf16", module=f"layers_{n}") for n in range(len(shapes))]
+    layers = tuple(node(f"layers_{n}", (), params=(("w", shape, "f32"),)) for n, shape in enumerate(shapes))
+    return report(found, fragmentation=fragmentation, modules=node("", found, children=layers))
+
+
+CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] = {
+    "donate_state": (
+        lambda: _donation(_W, _MU),
+        {
+            "gradients are the results": lambda: _donation(_W, phase=Phase.BACKWARD),
+            "a prediction has the shape of a parameter": lambda: _donation(_W, phase=Phase.FORWARD),
+            "all is donated": lambda: _donation(replace(_W, donated=True), replace(_MU, donated=True)),
+        },
+    ),
+    "half_precision": (
+        lambda: report([_passes(_KB, "f32")]),
+        {
+            "the activations have 16 bits": lambda: report(
+                [_passes(_KB, "bf16"), _passes((8,), "f32", Category.COTANGENTS)]
+            ),
+            "float32 is of the update": lambda: report(
+                [_passes(_KB, "f32", Category.UPDATE_TEMPS), _passes((8,), "bf16")]
+            ),
+        },
+    ),
+    "chunked_loss": (
+        _loss,
+        {
+            "pixels, of which no softmax is taken": lambda: _loss(is_of_softmax=False),
+            "the widest array is made before others": lambda: _loss(widest_at=1),
+            "the widest array is of a repeated layer": lambda: _loss(module="layers_1"),
+        },
+    ),
+    "flash_attention": (
+        _attention,
+        {
+            "square, but of no attention": lambda: _attention(is_of_attention=False),
+            "computed again already": lambda: _attention(category=Category.RECOMPUTED),
+        },
+    ),
+    "remat_modules": (
+        _blocks,
+        {
+            "one matrix a layer": lambda: _blocks(num_matrices=1),
+            "recomputed already": lambda: _blocks(category=Category.RECOMPUTED),
+            "one layer": lambda: _blocks(depth=1),
+        },
+    ),
+    "remat_elementwise": (
+        _blocks,
+        {
+            "all are products": lambda: _blocks(op="dot_general"),
+            "recomputed already": lambda: _blocks(category=Category.RECOMPUTED),
+        },
+    ),
+    "remat_scan": (
+        _scan,
+        {
+            "a batch as long as the loop": lambda: _scan(is_stacked=False),
+            "only what the loop carries along": lambda: _scan(num_stacks=1),
+        },
+    ),
+    "param_copies": (
+        lambda: _copies(4),
+        {
+            "one at a time": lambda: _copies(1),
+            "gradients of the same shapes": lambda: _copies(4, Category.GRADIENTS),
+        },
+    ),
+    "factored_optimizer": (
+        lambda: _optimizer((256, 256), (256, 256), (256, 256)),
+        {
+            "vectors, which cannot be factored": lambda: _optimizer((65536,), (65536,), (65536,)),
+            "factored already": lambda: _optimizer((256, 256), (256,), (256,)),
+        },
+    ),
+    "offload_optimizer": (
+        lambda: _optimizer((256, 256), (256, 256)),
+        {
+            "no other memory": lambda: _optimizer((256, 256), (256, 256), target=CPU),
+            "used in the passes": lambda: _optimizer((256, 256), (256, 256), phase=Phase.FORWARD),
+        },
+    ),
+    "narrow_accumulators": (
+        _accumulation,
+        {
+            "gradients of one batch": lambda: _accumulation(start=6),
+            "16 bits already": lambda: _accumulation("bf16"),
+        },
+    ),
+    "update_peak": (
+        _update,
+        {
+            "the backward pass is at work": lambda: _update(peak=7),
+            "one parameter at a time": lambda: _update(shape=_KB),
+        },
+    ),
+    "huge_buffer": (
+        _huge,
+        {
+            "it cannot be cut": lambda: _huge(family=0),
+            "a loop makes it in pieces": lambda: _huge(is_stacked=True),
+            "it is an argument's copy": lambda: _huge(category=Category.PARAM_COPIES),
+        },
+    ),
+    "workspace": (
+        lambda: _scratch("scratch of __cublas$gemm"),
+        {
+            "of a convolution": lambda: _scratch("scratch of __cudnn$convForward"),
+            "of integers, which XLA leaves to the library": lambda: _scratch("scratch of __cublas$gemm", dtype="s32"),
+            "pointers of a tuple": lambda: _scratch("table of pointers to the elements of a tuple"),
+        },
+    ),
+    "fragmentation": (
+        lambda: _fragmented(_KB, _KB),
+        {
+            "layers of different sizes": lambda: _fragmented(_KB, (32, 16)),
+            "one layer": lambda: _fragmented(_KB),
+            "well packed": lambda: _fragmented(_KB, _KB, fragmentation=0),
+        },
+    ),
+}
+
+
+def test_there_is_a_case_for_each_rule() -> None:
+    assert set(CASES) == {rule.name for rule in advice_rules()}
+    assert all(len(silent) >= 2 for _, silent in CASES.values())
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_it_speaks_where_it_must(rule: str) -> None:
+    assert rule in _rules(CASES[rule][0]())
+
+
+@pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, (_, silent) in CASES.items() for case in silent])
+def test_it_is_silent_where_a_program_only_looks_alike(rule: str, case: str) -> None:
+    assert rule not in _rules(CASES[rule][1][case]())
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_the_evidence_supports_the_saving(rule: str) -> None:
+    made = CASES[rule][0]()
+    evidence = _proposal(made, rule).proposal.evidence
+    numbers = [int(word.replace(",", "")) for word in evidence.split() if word.replace(",", "").isdecimal()]
+    assert _proposal(made, rule).saving_bytes <= max(numbers)
+    assert all(number <= made.footprint_bytes for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "code"),
+    [
+        ([_W], "donate_argnums=(0,)"),
+        ([_W, _MU], "donate_argnums=(0, 2)"),
+        # A pytree is one argument, however many leaves it has.
+        ([_W, replace(_W, path="params['b']", position=0)], "donate_argnums=(0,)"),
+        ([replace(_W, position=None), replace(_MU, position=None)], "donate_argnames=('params', 'state')"),
+        ([_W, replace(_MU, position=None)], "donate_argnums=(0,), donate_argnames=('state',)"),
+        # What is donated already is left to the jit that donates it.
+        ([replace(_W, donated=True, shape=(8, 8)), _MU], "donate_argnums=(2,)"),
+    ],
+)
+def test_donation_names_the_arguments(leaves: list[ArgumentLeaf], code: str) -> None:
+    assert _proposal(_donation(*leaves), "donate_state").proposal.how_to == f"step = jax.jit(step, {code})"
+
+
+def test_an_array_in_pieces_takes_only_its_own_family_along() -> None:
+    own = replace(_passes((64, 64), "bf16"), family=1)  # 8,192 bytes
+    other = replace(_passes((64, 63), "bf16"), family=2)
+    made = report([own, other])
+    assert _proposal(made, "huge_buffer").saving_bytes == 8192 - 8192 // 32
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "code"),
+    [
+        (H100, "bf16", "dot_product_attention(q, k, v, "),
+        (H100, "f32", "a.astype(jnp.bfloat16) for a in (q, k, v)"),
+        (CPU, "f32", "jax.checkpoint(lambda queries: attend(queries, k, v))"),
+        (replace(H100, compute_capability="7.0"), "bf16", "jax.checkpoint(lambda queries: attend(queries, k, v))"),
+    ],
+)
+def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -> None:  # type: ignore[no-untyped-def]
+    weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
+    made = report([weights, _passes((64, 16), "bf16")], target=target)
+    assert code in _proposal(made, "flash_attention").proposal.how_to

@@ -1,0 +1,134 @@
+"""The search for the largest value that fits: its errors, its cost at kinks, and what the result says of the growth."""
+
+from __future__ import annotations
+
+import pytest
+
+from memprof.analysis.amounts import parse_bytes, parse_share
+from memprof.errors import MemprofError
+from memprof.studies.fit.result import FitResult, Trial
+from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest
+
+
+def _result(*footprints: tuple[int, int]) -> FitResult:
+    return FitResult(
+        subject="mlp",
+        techniques="",
+        target="l4",
+        field="batch_size",
+        value=1,
+        step=1,
+        step_reason="",
+        memory_bytes=1000,
+        reserve_bytes=60,
+        reserve_reason="",
+        tried=tuple(Trial(value=value, footprint_bytes=size, seconds=1.0) for value, size in footprints),
+        command="",
+    )
+
+
+def test_nothing_fits_is_told_from_the_smallest_value() -> None:
+    with pytest.raises(NothingFitsError, match="not even batch_size=4 fits"):
+        find_largest(lambda value: 100 + value, start=8, step=4, budget_bytes=50, field="batch_size")
+
+
+def test_a_value_that_does_not_matter_is_an_error_after_three_measurements() -> None:
+    tried = []
+
+    def measure(value: int) -> int:
+        tried.append(value)
+        return 100
+
+    with pytest.raises(MemprofError, match=r"does not depend on seed: .* 100 bytes at 8, 16 and 256"):
+        find_largest(measure, start=8, step=1, budget_bytes=200, field="seed")
+    assert tried == [8, 16, 256]
+
+
+def test_a_plateau_is_not_mistaken_for_independence() -> None:
+    assert find_largest(lambda value: max(100, value), start=8, step=1, budget_bytes=200) == 200
+
+
+def test_a_footprint_that_never_reaches_the_budget_is_an_error() -> None:
+    with pytest.raises(MemprofError, match="every batch_size up to"):
+        find_largest(lambda value: value, start=1, step=1, budget_bytes=MAX_VALUE, field="batch_size")
+
+
+def test_a_kink_costs_few_measurements() -> None:
+    """Flat up to 1000, steep after it: each line from the left misleads, so that the search has to halve."""
+    tried = []
+
+    def measure(value: int) -> int:
+        tried.append(value)
+        return value + max(0, value - 1000) ** 2
+
+    assert find_largest(measure, start=1, step=1, budget_bytes=2000) == 1031
+    assert len(tried) <= 24  # bisection takes 16
+
+
+# GPT-2 in float32 as compiled (jax 0.10.2), in bytes by batch size; before it the target's memory less 6%, after it the
+# answer. Between these values straight lines, and from 0 about what does not grow.
+MEASURED = {
+    "l4": (
+        22_224_139_715,
+        {0: 2_000_000_000, 8: 17_605_048_676, 12: 19_450_024_292, 13: 21_312_704_868, 14: 22_722_401_124,
+         16: 25_894_259_044, 60: 95_000_000_000},
+        13,
+    ),
+    "a100-40gb": (
+        39_791_152_333,
+        {0: 2_000_000_000, 8: 23_040_832_612, 16: 32_034_573_156, 22: 33_705_846_628, 26: 39_372_941_924,
+         27: 40_772_414_052, 60: 88_000_000_000},
+        26,
+    ),
+    "h100-80gb": (
+        79_846_400_328,
+        {0: 2_000_000_000, 8: 21_832_876_388, 16: 41_295_594_084, 31: 63_557_769_060, 37: 64_107_868_004,
+         43: 68_270_257_764, 47: 74_158_340_452, 50: 79_015_786_852, 51: 80_536_369_508, 120: 185_000_000_000},
+        50,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", MEASURED)
+@pytest.mark.parametrize("start", [1, 4, 8, 16])
+def test_where_xla_saves_memory_by_itself_six_compiles_do(target: str, start: int) -> None:
+    budget_bytes, sizes, answer = MEASURED[target]
+    tried = []
+
+    def measure(value: int) -> int:
+        tried.append(value)
+        right = next(known for known in sizes if known >= value)
+        left = max(known for known in sizes if known < value)
+        return sizes[left] + (sizes[right] - sizes[left]) * (value - left) // (right - left)
+
+    found = find_largest(measure, start=start, step=1, budget_bytes=budget_bytes, fixed_bytes=sizes[0])
+    assert found == answer
+    assert len(tried) <= 6
+
+
+def test_a_bend_and_a_fall_are_said() -> None:
+    assert _result((1, 100), (2, 200), (3, 300)).findings() == ()
+    (bend,) = _result((2, 200), (1, 100), (4, 300)).findings()  # in whatever order they were tried
+    assert bend.startswith("the footprint bends above batch_size=2: it grows by 50 bytes")
+    (fall,) = _result((1, 100), (2, 200), (3, 150)).findings()
+    assert "batch_size=3 takes 150 bytes, less than the 200 of batch_size=2" in fall
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("40GiB", 40 * 1024**3), ("2 GB", 2 * 10**9), ("1.5kib", 1536), ("7B", 7), ("0.1 TiB", 109951162777)],
+)
+def test_amounts_of_memory(text: str, size_bytes: int) -> None:
+    assert parse_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "40", "GiB", "-1GiB", "40 bananas", "0GiB", "1e3GiB", "nan GiB", "0.1B"])
+def test_what_is_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(MemprofError, match=r"no amount of memory|no memory at all"):
+        parse_bytes(text)
+
+
+def test_shares() -> None:
+    assert [parse_share(text) for text in ("6%", "+2.5%", "6", "-1%")] == [
+        pytest.approx(0.06), pytest.approx(0.025), None, None,
+    ]  # fmt: skip

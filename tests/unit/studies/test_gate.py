@@ -1,0 +1,173 @@
+"""The gate: planted growth is caught or passed as the threshold says, and what is not comparable is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from report_builder import H100, buffer, report
+
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.errors import MemprofError
+from memprof.reports.check_json import check_object
+from memprof.reports.views.check import check_document
+from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
+from memprof.studies.check.check import Change, Maximum, check, parse_threshold
+
+_SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
+_NUM_BYTES = 4000  # of each category, 1000 float32 numbers
+
+
+def _step(grown: Category | None = None, percent: int = 0) -> Report:
+    """1000 numbers in every category but fragmentation, and `percent` more in one of them."""
+    buffers = [
+        buffer((1000 + (10 * percent if category is grown else 0),), "f32", category, module=f"layers/{category}")
+        for category in Category
+        if category is not Category.FRAGMENTATION
+    ]
+    return report(buffers, fragmentation=_NUM_BYTES + (40 * percent if grown is Category.FRAGMENTATION else 0))
+
+
+@pytest.mark.parametrize("category", Category)
+@pytest.mark.parametrize("percent", [1, 5, 50])
+def test_growth_of_a_category_is_caught_above_its_threshold_alone(category: Category, percent: int) -> None:
+    before, after = baseline_of(_step()), _step(category, percent)
+    for allowed in range(51):
+        result = check(after, baseline=before, thresholds=[parse_threshold(f"{category.value}:+{allowed}%")])
+        assert result.passed == (percent <= allowed)
+    other = next(each for each in Category if each is not category)
+    assert check(after, baseline=before, thresholds=[parse_threshold(f"{other.value}:+0%")]).passed
+
+
+def test_growth_is_told_by_category_module_and_buffer() -> None:
+    result = check(_step(Category.ACTIVATIONS, 50), baseline=baseline_of(_step()))
+    assert result.changes[0] == Change(what="category", name="activations", before_bytes=4000, after_bytes=6000)
+    buffers = [change for change in result.changes if change.what == "buffer"]
+    assert [(change.name, change.delta_bytes) for change in buffers] == [
+        ("f32[1500] activations layers/activations", 6000),
+        ("f32[1000] activations layers/activations", -4000),
+    ]
+
+
+def test_an_amount_is_a_threshold_too() -> None:
+    before, after = baseline_of(_step()), _step(Category.GRADIENTS, 50)  # 2000 bytes more
+    assert check(after, baseline=before, thresholds=[parse_threshold("footprint:+2000B")]).passed
+    result = check(after, baseline=before, thresholds=[parse_threshold("footprint:+1999B")])
+    assert [item.sentence for item in result.items] == [
+        "footprint went from 68,000 to 70,000 bytes (+2.94%); allowed is footprint:+1999B"
+    ]
+    assert not result.passed
+
+
+def test_growth_from_nothing_is_more_than_any_share() -> None:
+    before = baseline_of(report([buffer((10,), "f32", Category.PARAMS)]))
+    after = report([buffer((10,), "f32", Category.PARAMS), buffer((1,), "f32", Category.OUTPUTS)])
+    assert not check(after, baseline=before, thresholds=[parse_threshold("outputs:+1000%")]).passed
+
+
+def test_the_maximum_itself_passes_and_one_byte_less_fails() -> None:
+    step = _step()
+    assert check(step, maxima=[Maximum(size_bytes=68000, reason="--max")]).passed
+    result = check(step, maxima=[Maximum(size_bytes=67999, reason="--max 67999B")])
+    assert [item.sentence for item in result.items] == [
+        "the footprint of 68,000 bytes exceeds 67,999 by 1 (--max 67999B)"
+    ]
+
+
+def test_a_technique_without_effect_fails() -> None:
+    verdict = Verdict(took_effect=False, evidence="bf16: no buffer is bf16")
+    assert not check(_step(), effects=[verdict]).passed
+
+
+def test_another_workload_or_target_fails_and_another_jax_is_named() -> None:
+    step = _step()
+    elsewhere = replace(
+        step,
+        workload="other",
+        target=replace(H100, name="l4"),
+        toolchain=replace(step.toolchain, jax="0.13.0"),
+    )
+    result = check(elsewhere, baseline=baseline_of(step))
+    assert [item.sentence for item in result.items if not item.passed] == [
+        "the baseline is of another workload: tiny, now other",
+        "the baseline is of another target: h100-80gb, now l4",
+    ]
+    assert result.differences == ("jax was 0.12.0 and is 0.13.0",)
+
+
+def test_a_baseline_survives_a_round_trip_and_is_small(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    write_baseline(baseline_of(_step()), path)
+    assert read_baseline(path) == baseline_of(_step())
+    assert path.stat().st_size < 10_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.update(footprint_bytes=-1),
+        lambda found: found.update(footprint_bytes=found["footprint_bytes"] + 1),
+        lambda found: found.update(footprint_bytes="1000"),
+        lambda found: found["categories"].update(params=1.5),
+        lambda found: found["modules"].update({"": 10**400}),
+        lambda found: found.update(live_peak_bytes=True),
+        lambda found: found.pop("buffers"),
+    ],
+    ids=["negative", "does not add up", "text", "half a byte", "huge", "no number", "missing"],
+)
+def test_a_baseline_of_other_types_or_sums_is_damaged(tmp_path: Path, change: Callable[[Any], object]) -> None:
+    path = tmp_path / "baseline.json"
+    write_baseline(baseline_of(_step()), path)
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+    with pytest.raises(MemprofError, match=r"is a damaged baseline.*; write it again with --update"):
+        read_baseline(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "fragment"),
+    [
+        (None, "there is no baseline"),
+        ("not json", "is no baseline"),
+        ('{"schema": "memprof.baseline/9"}', "has schema 'memprof.baseline/9'"),
+        ("[]", "has schema None"),
+        ('{"schema": "memprof.baseline/1"}', "is a damaged baseline"),
+        (f'{{"schema": "{"9" * 5000}"}}', r"has schema '9{200}\.\.\.', but"),
+        ('{"schema": "\\u001b[31m"}', r"has schema '\\x1b\[31m', but"),
+        ("[" * 100_000, "is no baseline, or a damaged one"),
+        ("1" * 5000, "is no baseline, or a damaged one"),
+    ],
+)
+def test_a_bad_baseline_is_one_sentence(tmp_path: Path, content: str | None, fragment: str) -> None:
+    path = tmp_path / "baseline.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(MemprofError, match=fragment):
+        read_baseline(path)
+
+
+@pytest.mark.parametrize("text", ["footprint", "footprint:", "gradient:+2%", "footprint:-2%", "footprint:+2 bananas"])
+def test_a_bad_threshold_is_one_sentence(text: str) -> None:
+    with pytest.raises(MemprofError, match="is no threshold"):
+        parse_threshold(text)
+
+
+def test_the_json_is_that_of_the_schema_and_the_document_leads_with_what_failed() -> None:
+    result = check(
+        _step(Category.ACTIVATIONS, 50),
+        maxima=[Maximum(size_bytes=10**6, reason="--max 1MB")],
+        baseline=baseline_of(_step()),
+        thresholds=[parse_threshold("footprint:+1%")],
+    )
+    Draft202012Validator(_SCHEMA).validate(check_object(result))
+    texts = [getattr(block, "text", "") for block in check_document(result, top=5).blocks]
+    assert texts[0] == "1 of 2 checks failed"
+    assert texts[1].startswith("footprint went from")
