@@ -24,14 +24,13 @@ from typing import Any
 
 from hlo_nodes import Computation, Node, Shape, write_shape
 
-from memprof.analysis.attribution import attribute
 from memprof.analysis.buffer_table import EventKind, decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.program import decode_program
-from memprof.analysis.rule import Rule
+from memprof.analysis.rules import RULES, Rule, attribute
 from memprof.analysis.values import Value, Values
 
 _JAX_DTYPES = {"f32": "float32", "bf16": "bfloat16", "s32": "int32", "u32": "uint32", "u8": "uint8", "pred": "bool"}
@@ -311,6 +310,6 @@ def values(step: Step) -> dict[str, Value]:
     return found
 
 
-def categories(step: Step, rules: tuple[Rule, ...] | None = None) -> dict[str, Category]:
+def categories(step: Step, rules: tuple[Rule, ...] = RULES) -> dict[str, Category]:
     """What the rules say of every buffer; names as in `values`."""
     return {name: attribute(value, rules).category for name, value in values(step).items()}

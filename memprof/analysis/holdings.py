@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from memprof.analysis.attribution import attribute
 from memprof.analysis.buffer_table import Allocation, BufferTable
 from memprof.analysis.categories import Phase
 from memprof.analysis.liveness import Lifetime, Liveness, MemorySpan, replay
 from memprof.analysis.program_order import ProgramOrder
-from memprof.analysis.rule import Claim
+from memprof.analysis.rules import Claim, attribute
 from memprof.analysis.values import Value, Values
 
 # When values of the forward pass are used that were kept for it.

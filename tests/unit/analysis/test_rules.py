@@ -12,9 +12,8 @@ import pytest
 from hlo import Step, categories, values
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, Shape, array, f32, tuple_of
 
-from memprof.analysis.attribution import attribute, attribution_rules
 from memprof.analysis.categories import Category, Role
-from memprof.analysis.rule import Claim, Rule
+from memprof.analysis.rules import RULES, Claim, Rule, attribute
 
 V = f32(4)
 
@@ -154,24 +153,23 @@ def _() -> Step:
     return step
 
 
-@pytest.mark.parametrize("rule", attribution_rules(), ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 class TestEveryRule:
     def test_claims_the_buffer_of_its_example(self, rule: Rule) -> None:
-        assert rule.name in _EXAMPLES, f"add a program that shows the rule {rule.name!r} to this file"
-        example = _EXAMPLES[rule.name]
+        name = rule.__name__
+        assert name in _EXAMPLES, f"add a program that shows the rule {name!r} to this file"
+        example = _EXAMPLES[name]
         assert attribute(values(example.make())[example.buffer]) == example.claim
 
     def test_is_needed(self, rule: Rule) -> None:
         """Without it, the buffer of its example falls into another category or into none."""
-        example = _EXAMPLES[rule.name]
-        others = tuple(other for other in attribution_rules() if other is not rule)
+        example = _EXAMPLES[rule.__name__]
+        others = tuple(other for other in RULES if other is not rule)
         assert categories(example.make(), others)[example.buffer] is not example.claim.category
 
 
-def test_rules_have_names_and_places_of_their_own() -> None:
-    rules = attribution_rules()
-    assert len({rule.name for rule in rules}) == len({rule.order for rule in rules}) == len(rules)
-    assert [rule.order for rule in rules] == sorted(rule.order for rule in rules)
+def test_rules_have_names_of_their_own() -> None:
+    assert len({rule.__name__ for rule in RULES}) == len(RULES)
 
 
 def test_what_no_rule_explains_is_said_to_be_so() -> None:

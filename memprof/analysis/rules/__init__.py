@@ -1,1 +1,0 @@
-"""The attribution rules, one idea per file. Each file exposes a `RULE`; `attribution.py` finds them by itself."""
