@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import TYPE_CHECKING
 
-from memprof.analysis.capture import Capture
+if TYPE_CHECKING:
+    from memprof.analysis.capture import Capture
 
 _LONGEST_BYTES = 180  # a name may have 255, and a detail, a number and a suffix come after it
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memprof.analysis.capture import Capture
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.checked_subject import checked_subject
@@ -15,6 +14,9 @@ from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.exit_codes import ExitCode
 from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_document, rendering
+
+if TYPE_CHECKING:
+    from memprof.analysis.capture import Capture
 
 
 def check(

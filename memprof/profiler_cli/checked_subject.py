@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from memprof.capture.targets.resolve import check_can_run, deviceless_target
-from memprof.studies.subject import Subject, find_subject
+if TYPE_CHECKING:
+    from memprof.studies.subject import Subject
 
 
 def checked_subject(
@@ -27,6 +28,9 @@ def checked_subject(
     Raises:
         MemprofError: a name or a value is wrong, a technique does not apply, or the target is not here.
     """
+    from memprof.capture.targets.resolve import check_can_run, deviceless_target
+    from memprof.studies.subject import find_subject
+
     if target is not None:
         deviceless_target(target)
     if runs:

@@ -5,27 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memprof.analysis.comparison import Comparison
-from memprof.analysis.pipeline import analyze
-from memprof.capture.capture_file import read_capture
-from memprof.capture.parallel import default_num_jobs
-from memprof.capture.targets.resolve import check_can_run, deviceless_target
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import row_stages
-from memprof.profiler_cli.kept_captures import kept_captures
 from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_comparison, rendering
-from memprof.reports.views.by import By
-from memprof.reports.views.compare.rows import Order
-from memprof.studies.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
-from memprof.studies.subject import find_subject
-from memprof.workloads.user.reference import is_reference
+from memprof.reports.choices import By, Order
+
+if TYPE_CHECKING:
+    from memprof.analysis.comparison import Comparison
 
 
 class ComparedBy(StrEnum):
@@ -82,6 +75,13 @@ def compare(
     memprof compare transformer --target a100-40gb -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
     """
+    from memprof.capture.parallel import default_num_jobs
+    from memprof.capture.targets.resolve import check_can_run, deviceless_target
+    from memprof.profiler_cli.kept_captures import kept_captures
+    from memprof.studies.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
+    from memprof.studies.subject import find_subject
+    from memprof.workloads.user.reference import is_reference
+
     show = rendering(format, by=By(by) if by else None, order=sort, depth=depth, width=width)
     if all(map(is_capture, what)):
         print_comparison(_of_captures([Path(name) for name in what], reference), show)
@@ -125,6 +125,10 @@ def compare(
 
 def _of_captures(paths: list[Path], reference: str | None) -> Comparison:
     """Compare saved captures; where two have one label, the name of the file tells them apart."""
+    from memprof.analysis.pipeline import analyze
+    from memprof.capture.capture_file import read_capture
+    from memprof.studies.side_by_side import set_side_by_side
+
     captures = [read_capture(path) for path in paths]
     labels = [capture.label for capture in captures]
     reports = [

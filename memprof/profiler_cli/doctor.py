@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from memprof.capture.doctor import Finding, examine
-from memprof.capture.launch import compile_in_child
-from memprof.capture.targets.resolve import CPU, DEFAULT_GPU
+from typing import TYPE_CHECKING
+
 from memprof.errors import MemprofError, WorkloadError
 from memprof.profiler_cli.console import say, stages, write_table
+
+if TYPE_CHECKING:
+    from memprof.capture.doctor import Finding
 
 _MARKS = {True: "ok", False: "missing", None: "-"}
 
 
 def doctor() -> None:
     """Say what this machine can do: versions, backends, and a real compile for the CPU and for a GPU without one."""
+    from memprof.capture.doctor import examine
+    from memprof.capture.targets.resolve import CPU, DEFAULT_GPU
+
     with stages("doctor") as stage:
         stage("looking at packages and devices")
         findings = [*examine()]
@@ -25,6 +30,9 @@ def doctor() -> None:
 
 
 def _try_compile(target: str) -> Finding:
+    from memprof.capture.doctor import Finding
+    from memprof.capture.launch import compile_in_child
+
     what = f"compile for {target}"
     arguments = {"workload": "mlp", "preset": "tiny"}
     try:

@@ -8,14 +8,10 @@ from typing import Annotated
 
 import typer
 
-from memprof.capture.targets.resolve import check_can_run
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.complete import complete_techniques
-from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
-from memprof.profiler_cli.fit_value import print_largest_value
-from memprof.profiler_cli.kept_captures import kept_captures
 from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import rendering
 
@@ -94,6 +90,10 @@ def fit(
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
+    from memprof.capture.targets.resolve import check_can_run
+    from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
+    from memprof.profiler_cli.fit_value import print_largest_value
+    from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest, check_fit

@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memprof.reports.formats.json import FORMAT as JSON
-from memprof.reports.registry import formats
-from memprof.workloads.user.reference import is_reference
-
 AUTO = "auto"  # the techniques that `fit` is to find
 CAPTURE_SUFFIX = ".memprof"
+JSON = "json"
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 _TERMINAL = "terminal"
@@ -66,13 +63,27 @@ def _format(values: Values) -> str:
 
 def _is_data(values: Values) -> bool:
     """Whether the format gives facts and no document: such a format is always whole."""
-    return any(each.name == _format(values) and each.lower is None and each.name != "html" for each in formats()) or (
-        _format(values) == JSON.name
-    )
+    name = _format(values)
+    if name in (_TERMINAL, JSON):
+        return name == JSON
+    from memprof.reports.registry import formats
+
+    return any(each.name == name and each.lower is None and each.name != "html" for each in formats())
 
 
 def _is_picture(values: Values) -> bool:
-    return any(each.name == _format(values) and each.is_picture for each in formats())
+    name = _format(values)
+    if name in (_TERMINAL, JSON):
+        return False
+    from memprof.reports.registry import formats
+
+    return any(each.name == name and each.is_picture for each in formats())
+
+
+def _is_of_user(values: Values) -> bool:
+    from memprof.workloads.user.reference import is_reference
+
+    return is_reference(values["what"])
 
 
 def _by(values: Values) -> str | None:
@@ -120,7 +131,7 @@ ROWS = (
     ),
     Row(
         commands=("check",),
-        where=lambda values: not (values["technique"] or _of_capture(values) or is_reference(values["what"])),
+        where=lambda values: not (values["technique"] or _of_capture(values) or _is_of_user(values)),
         options=("require_effect",),
         why="looks for techniques in the program, and none is named with -t",
     ),
@@ -181,7 +192,7 @@ ROWS = (
     ),
     Row(
         commands=("run",),
-        where=lambda values: _is_picture(values) or (_is_data(values) and _format(values) != JSON.name),
+        where=lambda values: _is_picture(values) or (_is_data(values) and _format(values) != JSON),
         options=("advise",),
         why="needs a format with room for sentences; {format} has none",
     ),

@@ -5,24 +5,24 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from memprof.analysis.comparison import Comparison
-from memprof.analysis.diff import Diff
-from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable, write_whole
 from memprof.profiler_cli.console import color_system, has_unicode, say, say_error, write
 from memprof.profiler_cli.console import width as stdout_width
 from memprof.profiler_cli.exit_codes import ExitCode
-from memprof.reports.document import Document
-from memprof.reports.format import Format, RenderOptions
-from memprof.reports.formats.json import FORMAT as JSON
-from memprof.reports.formats.json import render_object
-from memprof.reports.json_objects import Json
-from memprof.reports.registry import format_named
+from memprof.profiler_cli.option_table import JSON
+
+if TYPE_CHECKING:
+    from memprof.analysis.comparison import Comparison
+    from memprof.analysis.diff import Diff
+    from memprof.analysis.report import Report
+    from memprof.reports.document import Document
+    from memprof.reports.format import Format, RenderOptions
+    from memprof.reports.json_objects import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Rendering:
 
     def check_shows_documents(self, what: str) -> None:
         """Raises `MemprofError` where the format is for reports alone, as pictures are."""
-        if (self.format.lower is None or self.format.is_picture) and self.format.name != JSON.name:
+        if (self.format.lower is None or self.format.is_picture) and self.format.name != JSON:
             raise MemprofError(f"{what} is not shown as {self.format.name}: use --format terminal, markdown or json")
 
 
@@ -53,6 +53,9 @@ def rendering(
     Raises:
         MemprofError: there is no such format, or what it gives cannot go where it should.
     """
+    from memprof.reports.format import RenderOptions
+    from memprof.reports.registry import format_named
+
     format_ = format_named(name)
     if output is None and format_.is_file and sys.stdout.isatty():
         raise MemprofError(f"{name} is not for a terminal: write it to a file with `> report{format_.suffix}`")
@@ -92,6 +95,8 @@ def print_diff(diff: Diff, show: Rendering) -> None:
 
 def print_document(document: Document, json_object: Json, show: Rendering) -> None:
     """Write what is no report: as a document, or for other programs the JSON object of the same facts."""
+    from memprof.reports.formats.json import render_object
+
     lower = show.format.lower
     _put(render_object(json_object) if lower is None else lower(document, show.options), show)
 

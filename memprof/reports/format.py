@@ -14,11 +14,11 @@ from typing import Literal
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
+from memprof.reports.choices import By, Order
 from memprof.reports.document import Document
-from memprof.reports.views.by import By, by_document
+from memprof.reports.views.by import by_document
 from memprof.reports.views.compare.diff import diff_document
 from memprof.reports.views.compare.document import comparison_document
-from memprof.reports.views.compare.rows import Order
 from memprof.reports.views.modules import DEFAULT_DEPTH
 from memprof.reports.views.summary import DEFAULT_TOP, summary_document
 from memprof.studies.advice.advice import Advice

@@ -7,9 +7,9 @@ from comparisons_data import COMPARISONS
 from recorded import check_recorded
 from reports_data import REPORTS
 
+from memprof.reports.choices import By
 from memprof.reports.format import RenderOptions
 from memprof.reports.registry import format_named
-from memprof.reports.views.by import By
 
 _FORMAT = format_named("markdown")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from memprof.analysis.categories import Phase
 from memprof.analysis.report import Report
+from memprof.reports.choices import By
 from memprof.reports.document import Document, Heading, Table
 from memprof.reports.views import header
 from memprof.reports.views.buffers import buffer_table
@@ -15,17 +14,6 @@ from memprof.reports.views.groups import group_legend
 from memprof.reports.views.modules import module_table
 from memprof.reports.views.notes import notes
 from memprof.reports.views.sources import short_names
-
-
-class By(StrEnum):
-    """What the bytes are added up by."""
-
-    CATEGORY = "category"
-    MODULE = "module"
-    SOURCE = "source"
-    DTYPE = "dtype"
-    PHASE = "phase"
-    BUFFER = "buffer"
 
 
 def by_document(report: Report, *, by: By, depth: int, top: int) -> Document:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.report import Report
+from memprof.reports.choices import Order
 from memprof.reports.document import Block, Heading
 from memprof.reports.views import header
 from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.categories import category_table
 from memprof.reports.views.compare.bars import footprint_bars
 from memprof.reports.views.compare.header import title as comparison_title
-from memprof.reports.views.compare.rows import Order, compared_rows
+from memprof.reports.views.compare.rows import compared_rows
 from memprof.reports.views.compare.table import configuration_table
 from memprof.reports.web.blocks import block_html
 from memprof.reports.web.page import asset, palette_css

@@ -13,11 +13,11 @@ from markdown_it.token import Token
 from reports_data import REPORTS
 from transformer_report import transformer
 
+from memprof.reports.choices import By
 from memprof.reports.format import RenderOptions
 from memprof.reports.formats.markdown import FORMAT
 from memprof.reports.markdown_text import escape_markdown, fenced
 from memprof.reports.text import printable
-from memprof.reports.views.by import By
 
 _PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 _LONGEST_COMMENT = 65_536  # characters, on GitHub

@@ -10,11 +10,11 @@ from reports_data import REPORTS, hostile_names
 from transformer_report import transformer
 
 from memprof.analysis.categories import Category
+from memprof.reports.choices import By
 from memprof.reports.format import ColorSystem, RenderOptions
 from memprof.reports.palette import CATEGORY_COLORS
 from memprof.reports.registry import format_named
 from memprof.reports.text import cell_width
-from memprof.reports.views.by import By
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _render = format_named("terminal").render_report

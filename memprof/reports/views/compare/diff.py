@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from memprof.analysis.diff import Diff, MatchedBuffers
+from memprof.reports.choices import By, Order
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_array_type, format_bytes, format_ratio, format_signed_bytes
 from memprof.reports.views.buffers import any_layer
-from memprof.reports.views.by import By
 from memprof.reports.views.cells import aside_cell, change_cell, more_label, size_cell
 from memprof.reports.views.compare import header
 from memprof.reports.views.compare.bars import footprint_bars
 from memprof.reports.views.compare.document import difference_blocks
-from memprof.reports.views.compare.rows import Order, compared_rows
+from memprof.reports.views.compare.rows import compared_rows
 from memprof.reports.views.compare.verdicts import notes
 from memprof.reports.views.sources import short_names
 

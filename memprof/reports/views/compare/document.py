@@ -8,14 +8,15 @@ from dataclasses import replace
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, FailedRow
 from memprof.errors import MemprofError
+from memprof.reports.choices import By, Order
 from memprof.reports.document import Block, Cell, Document, Heading
-from memprof.reports.views.by import By, phase_name
+from memprof.reports.views.by import phase_name
 from memprof.reports.views.cells import aside_cell
 from memprof.reports.views.compare import header
 from memprof.reports.views.compare.bars import footprint_bars
 from memprof.reports.views.compare.differences import Share, category_label, difference_table, shares_by
 from memprof.reports.views.compare.modules import module_shares
-from memprof.reports.views.compare.rows import ComparedRow, Order, compared_rows, row_name
+from memprof.reports.views.compare.rows import ComparedRow, compared_rows, row_name
 from memprof.reports.views.compare.table import configuration_table
 from memprof.reports.views.compare.verdicts import effect_blocks, failure_blocks, notes
 from memprof.reports.views.groups import group_legend

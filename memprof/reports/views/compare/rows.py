@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from memprof.analysis.comparison import Comparison, Effect
 from memprof.analysis.report import Report
-
-
-class Order(StrEnum):
-    """How the rows follow one another."""
-
-    GIVEN = "given"
-    FOOTPRINT = "footprint"
+from memprof.reports.choices import Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
