@@ -1,8 +1,8 @@
 """Whether a compile for a GPU that is not there makes the same plan without autotuning, and in what time.
 
-    python -m benchmarks.plan_identity [-o RESULT.json] [--every N] [--minutes M]
+    python -m benchmarks.plan_identity [-o RESULT.json] [--only TEXT]... [--every N] [--minutes M]
 
-Built-in workloads under their techniques are compiled for three GPUs, twice each: without autotuning, and with it as
+Built-in workloads under their techniques are compiled for four GPUs, twice each: without autotuning, and with it as
 XLA does it by itself and memprof has it. The two buffer assignments (allocations,
 logical buffers, offsets, heap traces, buffers at the peak) are compared as bytes, and so are XLA's totals. The larger
 presets have 2 to 4 layers, so that many of them can be compiled. Where `MEMPROF_KERNEL_CACHE` names a folder, both take
@@ -18,7 +18,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
@@ -40,6 +40,8 @@ AS_XLA_DOES = {"xla_gpu_autotune_level": "4"}  # its default (jaxlib 0.10.2 to 0
 # Random numbers are most of what is left to compile, and nothing of what is tuned: one of the presets keeps them.
 _NO_DROPOUT = ("dropout_rate=0", "attention_dropout_rate=0", "embedding_dropout_rate=0")
 _TINY = {"transformer": _NO_DROPOUT, "mlp": ("dropout_rate=0",)}
+_BY_CUBLAS = "xla:xla_gpu_enable_triton_gemm=false"
+_WITHOUT_TRITON = "t4"  # its compute capability is below the least that XLA's Triton kernels take
 _FEW_LAYERS = ("num_layers=2", *_NO_DROPOUT)
 # Techniques that change which matrix products there are, and in which precision.
 _LABELS = (
@@ -103,6 +105,12 @@ def programs() -> list[Program]:
             Program(workload="mlp", preset="base", technique=label, target=target)
             for label in ("baseline", "bf16+donate")
         ]
+    # Where matrix products go to cuBLAS, autotuning is what gives them their scratch.
+    for label in ("donate", "bf16", "fp16+scan"):
+        found += [
+            Program(workload="transformer", preset="tiny", technique=technique, target=target, overrides=_NO_DROPOUT)
+            for target, technique in (*((each, f"{label}+{_BY_CUBLAS}") for each in TARGETS), (_WITHOUT_TRITON, label))
+        ]
     return found
 
 
@@ -143,10 +151,10 @@ def assignment(capture: Capture) -> bytes:
     return found
 
 
-def rows(every: int, has_time: float) -> Iterator[Row | str]:
+def rows(chosen: Sequence[Program], has_time: float) -> Iterator[Row | str]:
     """What came of the programs, one after another, or why one cannot be compiled here."""
     end = time.monotonic() + has_time
-    for program in programs()[::every]:
+    for program in chosen:
         if time.monotonic() > end:
             yield f"{program.label}: no time was left"
             continue
@@ -159,12 +167,16 @@ def rows(every: int, has_time: float) -> Iterator[Row | str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the result as JSON")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th program")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="only programs with it in their label"
+    )
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th of them")
     parser.add_argument("--minutes", type=float, default=600.0, help="how long it may take")
     arguments = parser.parse_args()
     found: list[Row] = []
     not_compiled: list[str] = []
-    for row in rows(arguments.every, 60 * arguments.minutes):
+    chosen = [program for program in programs() if all(text in program.label for text in arguments.only)]
+    for row in rows(chosen[:: arguments.every], 60 * arguments.minutes):
         if isinstance(row, str):
             not_compiled.append(row)
         else:

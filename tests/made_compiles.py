@@ -22,8 +22,8 @@ from memprof.capture.capture_file import read_capture
 from memprof.errors import MemprofError
 from memprof.profiler_cli import fit as fit_verb
 from memprof.profiler_cli import main, trace
-from memprof.studies.fit import fit_techniques, side_by_side
-from memprof.studies.fit import value as fit
+from memprof.studies import side_by_side
+from memprof.studies.fit import techniques, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,13 @@ class Commands:
         self._capsys = capsys
         self._asked: list[str] = []
         monkeypatch.chdir(folder)
-        for module in (launch, parallel, fit):
+        for module in (launch, parallel, value):
             monkeypatch.setattr(module, "compile_in_child", self._compile)
         monkeypatch.setattr(launch, "trace_in_child", self._trace)
-        monkeypatch.setattr(fit_techniques, "recomputed_in_child", lambda builder, variants, **_: [0] * len(variants))
+        monkeypatch.setattr(techniques, "recomputed_in_child", lambda builder, variants, **_: [0] * len(variants))
         monkeypatch.setattr(trace, "check_can_view", lambda: None)
         monkeypatch.setattr(trace, "view", lambda folder: self._asked.append("view"))
-        for module in (side_by_side, fit_techniques):
+        for module in (side_by_side, techniques):
             monkeypatch.setattr(module, "compile_all", self._compile_all)
         for module in (fit_verb, trace):
             assert module  # imported, so that the names above are those that the commands use

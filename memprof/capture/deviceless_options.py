@@ -1,7 +1,7 @@
 """How XLA compiles for a GPU that need not be there: without work that cannot change the plan.
 
-Autotuning has no device to try kernels on: it takes half of the compile's time to end where it began
-(`benchmarks/plan_identity.py` compares the plans).
+Autotuning has no device to try kernels on: since jaxlib 0.12 it takes half of the compile's time to end where it began
+(`benchmarks/plan_identity.py` compares the plans). Before, it takes no time, and gives cuBLAS other scratch.
 
 Kernels are compiled after the plan is made, and nothing here ever runs them. With `MEMPROF_KERNEL_CACHE=FOLDER` in the
 environment those that XLA made are kept in that folder, and a later compile, also in another process, takes them from
@@ -23,6 +23,7 @@ KERNEL_CACHE_VARIABLE = "MEMPROF_KERNEL_CACHE"
 _KERNEL_CACHE_OPTION = "xla_gpu_kernel_cache_file"
 _AUTOTUNING = "autotune"  # in the names of all options that are about it
 _NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
+_IDLE_AUTOTUNING_SINCE = (0, 12)
 # XLA reads all of the file for each compile. A kernel takes some 7 KiB.
 _MAX_KERNEL_CACHE_BYTES = 64 * 2**20
 
@@ -39,7 +40,7 @@ def deviceless_options(
         plugin: name and version of JAX's CUDA plugin, which is the compiler.
     """
     said = " ".join((os.environ.get("XLA_FLAGS", ""), *asked))
-    options = {} if _AUTOTUNING in said else dict(_NO_AUTOTUNING)
+    options = dict(_NO_AUTOTUNING) if _tunes_in_vain() and _AUTOTUNING not in said else {}
     folder = os.environ.get(KERNEL_CACHE_VARIABLE)
     if not folder or _KERNEL_CACHE_OPTION in said:
         yield options
@@ -54,6 +55,11 @@ def deviceless_options(
     yield {**options, _KERNEL_CACHE_OPTION: str(own)}
     if _size_bytes(own) > before_bytes:
         _put(own, kept)
+
+
+def _tunes_in_vain() -> bool:
+    major, minor = (installed_version("jaxlib") or "0.0").split(".")[:2]
+    return (int(major), int(minor)) >= _IDLE_AUTOTUNING_SINCE
 
 
 def _size_bytes(path: Path) -> int:

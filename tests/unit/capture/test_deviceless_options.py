@@ -27,6 +27,7 @@ L4 = TargetInfo(
 def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setenv("MEMPROF_KERNEL_CACHE", "")
+    monkeypatch.setattr(module, "installed_version", lambda package: "0.12.0.1")
     return tmp_path / "dump"
 
 
@@ -50,6 +51,12 @@ def compile_with(dump: Path, made: bytes, *, plugin: str = "cuda 1", target: Tar
 def test_without_a_folder_there_is_no_autotuning_and_that_is_all(dump: Path) -> None:
     with deviceless_options(L4, (), dump, "cuda 1") as options:
         assert options == NO_AUTOTUNING
+
+
+def test_an_xla_that_does_not_tune_in_vain_is_left_as_it_is(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "installed_version", lambda package: "0.11.2")
+    with deviceless_options(L4, (), dump, "cuda 1") as options:
+        assert options == {}
 
 
 @pytest.mark.parametrize(
