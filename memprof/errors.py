@@ -9,14 +9,14 @@ from __future__ import annotations
 
 
 class MemprofError(Exception):
-    """Something the user can mend: a wrong name, a bad value, a missing package, a file that is no capture."""
+    """A user's mistake: a wrong name, a bad value, a missing package, a file that is no capture."""
 
 
 class WorkloadError(MemprofError):
     """The profiled step itself failed: while it was imported, traced or lowered, or the compiler crashed on it.
 
     Attributes:
-        details: what the user needs in order to mend it, for example his own traceback or the last lines that the
+        details: what the user needs in order to fix it, for example their own traceback or the last lines that the
             compiler wrote; empty when the sentence says it all.
     """
 

@@ -147,7 +147,7 @@ class CodeFolders:
     """Where code lay on the machine that made a capture, as absolute paths.
 
     Attributes:
-        user: the folder that the user worked in, and the folder of his script.
+        user: the folder that the user worked in, and the folder of the script.
         standard_library: where Python's own modules are.
     """
 

@@ -1,6 +1,6 @@
 """The line of the user's own code that an operation comes from, and the library's line beneath it.
 
-The user's own code is what lies in the folder he works in or in his script's, and whatever is not installed: neither in
+The user's own code is what lies in the working folder or in the script's, and whatever is not installed: neither in
 a `site-packages` folder nor in the standard library. Not a list of libraries' names: nobody knows them all.
 
 Most lines of a library say little (`named_axes.py` maps every operation of a penzai model over its axes). What says

@@ -16,7 +16,7 @@ def shown(value: object) -> str:
     """A value in a message: no more than a line of it, and its type."""
     try:
         text = repr(value)
-    except Exception:  # a user's class may do anything here, and his mistake is another one
+    except Exception:  # a user's class may do anything here, and the mistake is another one
         text = "..."
     text = " ".join(text.split())
     if len(text) > _LONGEST_QUOTE:

@@ -1,7 +1,7 @@
 """The entry point: runs the app, and turns whatever ends it into a message and an exit code.
 
-Data goes to stdout, everything else to stderr. A user never sees a traceback of ours for a mistake of his; his own is
-shown when it is his code that failed.
+Data goes to stdout, everything else to stderr. A user never sees a traceback of ours for their mistake; their own is
+shown when it is their code that failed.
 """
 
 from __future__ import annotations

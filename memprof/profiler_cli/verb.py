@@ -11,7 +11,7 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli.option_table import refusal
 
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
-_OF_THE_USER = "arguments"  # what his own code finds in sys.argv is his business
+_OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
 
 
 class Verb(TyperCommand):

@@ -12,14 +12,19 @@ from memprof.workloads.train_config import TrainConfig, model_fields
 
 
 def check_applicable(
-    techniques: Sequence[AppliedTechnique], *, name: str, heeds: frozenset[str], config: Any, train_config: TrainConfig
+    techniques: Sequence[AppliedTechnique],
+    *,
+    name: str,
+    honours: frozenset[str],
+    config: Any,
+    train_config: TrainConfig,
 ) -> None:
     """Raises `MemprofError`, one sentence, unless each technique can work.
 
     Args:
         techniques: those applied.
         name: of the workload.
-        heeds: the technique-owned fields for a model that the workload heeds.
+        honours: the technique-owned fields for a model that the workload honours.
         config: the model's configuration.
         train_config: the training configuration with all techniques on.
     """
@@ -27,7 +32,7 @@ def check_applicable(
     for applied in techniques:
         alone = applied.apply(baseline)
         changed = {name for name in applied.technique.sets if getattr(alone, name) != getattr(baseline, name)}
-        if changed & model_fields() - heeds:
+        if changed & model_fields() - honours:
             raise MemprofError(f"Technique '{applied.label}' does not apply to {name}: leave it out.")
         if applied.technique.check_config is not None:
             applied.technique.check_config(config, train_config)

@@ -71,7 +71,7 @@ def plan(
     config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
     applied = parse_techniques("+".join(techniques))
     train_config = apply_techniques(train_config, applied)
-    check_applicable(applied, name=found.name, heeds=found.heeds, config=config, train_config=train_config)
+    check_applicable(applied, name=found.name, honours=found.honours, config=config, train_config=train_config)
     return Plan(
         workload=found,
         preset=found.default_preset if preset is None else preset,

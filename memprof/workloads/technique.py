@@ -57,11 +57,11 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowTo:
-    """How a user does it in code of his own.
+    """How a user does it in code of their own.
 
     Attributes:
         sentence: what to do.
-        code: the line of JAX, Flax (`nn`) or optax that does it, for him to adapt to his names. The technique's
+        code: the line of JAX, Flax (`nn`) or optax that does it, for them to adapt to their names. The technique's
             argument stands in both as its spelling has it: `<N>`.
         argument_code: writes the argument as code.
     """
@@ -86,7 +86,7 @@ class Technique:
     Attributes:
         name: how the user writes it where it takes no argument; unique.
         summary: what it does, in one line.
-        how_to: how a user does it in his own code; None for the baseline, for which there is nothing to do.
+        how_to: how a user does it in their own code; None for the baseline, for which there is nothing to do.
         reference: where the idea is described.
         family: techniques of one kind are listed together: `precision`, `structure`, ...
         sets: the fields of `TrainConfig` that it decides. It changes no other.
@@ -152,7 +152,7 @@ class AppliedTechnique:
 
     @property
     def how_to(self) -> HowTo | None:
-        """How a user does it in his own code, with this argument."""
+        """How a user does it in their own code, with this argument."""
         how_to = self.technique.how_to
         return how_to if how_to is None or self.argument is None else how_to.with_argument(self.argument)
 

@@ -2,7 +2,7 @@
 
 Fields that a technique owns (`compute_dtype`, `donate`, ...) cannot be set by `--set`: their label must say that they
 are on. The others are plain settings. Of the owned fields some are for the model, and a workload says which of those
-its model heeds; the step itself heeds the rest, whatever the workload.
+its model honours; the step itself honours the rest, whatever the workload.
 """
 
 from __future__ import annotations
@@ -95,5 +95,5 @@ def technique_fields() -> dict[str, Any]:
 
 
 def model_fields() -> frozenset[str]:
-    """Returns the technique-owned fields that only take effect where the model heeds them."""
+    """Returns the technique-owned fields that only take effect where the model honours them."""
     return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _MODEL)

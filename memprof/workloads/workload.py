@@ -37,7 +37,7 @@ class Workload(Generic[ConfigT]):
         presets: configurations by name.
         default_preset: the one that is taken where none is named.
         tiny_preset: the one that compiles in a second, for tests.
-        heeds: which of the technique-owned fields that are for a model (`train_config.model_fields`) this one heeds.
+        honours: which of the technique-owned fields for a model (`train_config.model_fields`) this one honours.
         build: makes the model. It imports jax when called, so that listing workloads does not.
     """
 
@@ -47,7 +47,7 @@ class Workload(Generic[ConfigT]):
     presets: Mapping[str, ConfigT]
     default_preset: str
     tiny_preset: str = "tiny"
-    heeds: frozenset[str]
+    honours: frozenset[str]
     build: Callable[[ConfigT, TrainConfig], Model]
 
     def preset(self, name: str | None = None) -> ConfigT:

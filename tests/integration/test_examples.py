@@ -16,7 +16,7 @@ from memprof.studies.subject import find_subject
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = ("h100-80gb", "cpu")
 
-# Modules of the user's own, as he wrote them, that the module table must name, and categories that must be there.
+# Modules of the user's own, as they were written, that the module table must name, and categories that must be there.
 EXPECTED = {
     "equinox_mlp": ({"embed", "body/layers/0", "head"}, {"params", "optimizer_state", "batch", "cotangents"}),
     "flax_linen": ({"hidden_0", "hidden_2", "head"}, {"params", "optimizer_state", "activations", "cotangents"}),

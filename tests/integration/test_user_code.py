@@ -1,4 +1,4 @@
-"""The user's own code on the command line: what is right, and one sentence with his own traceback for what is wrong."""
+"""The user's own code on the command line: what is right, and a sentence with their own traceback for what is wrong."""
 
 from __future__ import annotations
 

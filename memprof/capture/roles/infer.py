@@ -55,7 +55,7 @@ class Leaf:
 
     Attributes:
         argument: the name of the argument that it is a part of.
-        given: the role that the user gives; None where he gives none.
+        given: the role that the user gives; None where there is none.
     """
 
     path: str

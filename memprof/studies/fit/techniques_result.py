@@ -36,7 +36,7 @@ class TriedTechniques:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChange:
-    """How a user does one technique in code of his own: what to do in a sentence, and the line that does it."""
+    """How a user does one technique in code of their own: what to do in a sentence, and the line that does it."""
 
     technique: str
     sentence: str

@@ -159,6 +159,6 @@ WORKLOAD = Workload(
     config_type=TransformerConfig,
     presets={"tiny": TINY, "gpt2": GPT2, "bert-large": BERT_LARGE, "uva": UVA},
     default_preset="gpt2",
-    heeds=model_fields(),
+    honours=model_fields(),
     build=build,
 )

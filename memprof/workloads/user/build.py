@@ -19,7 +19,7 @@ from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.user.reference import load, parse
 
 # Of the technique-owned fields that are for a model, those that can be applied around a loss.
-_HEEDS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
+_HONOURS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
 
 
 def build_user_step(
@@ -112,7 +112,7 @@ def _train_step(spec: Any, techniques: Sequence[str], label: str) -> StepSpec:
     if config.remat_modules not in ("none", "block") or config.remat_policy == "names":
         wanted = next(each.label for each in applied if "remat_modules" in each.technique.sets)
         raise MemprofError(f"Technique '{wanted}' changes modules of the model itself, which {label} does not name.")
-    check_applicable(applied, name=label, heeds=_HEEDS, config=UserConfig(model.num_examples), train_config=config)
+    check_applicable(applied, name=label, honours=_HONOURS, config=UserConfig(model.num_examples), train_config=config)
     chosen = any("optimizer" in each.technique.sets for each in applied)
     optimizer = registry.optimizer(config.optimizer).create(config) if chosen else spec.optimizer
     trainer = Trainer(model=model, optimizer=optimizer, config=config)

@@ -1,4 +1,4 @@
-"""What a user gives to have techniques tried on his own loss: a `TrainSpec`."""
+"""What a user gives to have techniques tried on their own loss: a `TrainSpec`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class UserModel:
         return {"loss": (loss.astype(jnp.float32) * count, count)}
 
     def _loss(self, trained: Any, *others: Any) -> Any:
-        """The user's loss, of the parameters as he knows them."""
+        """The user's loss, of the parameters as the user knows them."""
         params = jax.tree.map(
             lambda leaf, fixed: fixed if leaf is None else leaf, trained, self._fixed, is_leaf=lambda leaf: leaf is None
         )

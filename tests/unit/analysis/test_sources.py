@@ -30,7 +30,7 @@ def _lines(*files: str, folders: CodeFolders | None = None) -> SourcePlace:
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        # the innermost frame of the user, whoever called him and whatever he calls
+        # the innermost frame of the user, whoever called it and whatever it calls
         (["/home/me/train.py", "/home/me/model.py"], "/home/me/model.py:2"),
         (["/home/me/train.py", f"{_SITE}/jax/_src/api.py", f"{_SITE}/flax/linen/linear.py"], "/home/me/train.py:1"),
         (["/home/me/train.py", f"{_SITE}/optax/_src/update.py"], "/home/me/train.py:1"),
@@ -71,7 +71,7 @@ def test_the_folders_of_the_capture_tell_whose_code_it_is() -> None:
     folders = CodeFolders(user=(f"{_SITE}/mine",), standard_library=("C:/Python/Lib",))
     files = ("C:/Python/Lib/runpy.py", f"{_SITE}/mine/net.py", "C:/Python/Lib/functools.py")
     assert _lines(*files, folders=folders).user == "mine/net.py:2"
-    # a virtual environment in the user's folder is no code of his
+    # a virtual environment in the user's folder is no code of theirs
     at_home = CodeFolders(user=("/venv",))
     assert _lines("/venv/train.py", f"{_SITE}/flax/linear.py", folders=at_home).user == "/venv/train.py:1"
 

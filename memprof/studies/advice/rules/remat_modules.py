@@ -1,4 +1,4 @@
-"""Activations of repeated modules that could be computed again: a ladder from cheap to dear."""
+"""Activations of repeated modules that could be computed again: a ladder from cheap to costly."""
 
 from __future__ import annotations
 
