@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,13 +75,13 @@ def command_page(name: str, command: Any) -> str:
 
 def technique_page(technique: Technique, result: Mapping[str, Any]) -> str:
     """What a technique is, what it declares, and what it changed."""
-    _, *text = _docstring(technique).split("\n")
+    _, *text = inspect.cleandoc(technique.about).split("\n")
     codes = {
         "should shrink": technique.shrinks,
         "may grow": technique.grows,
         "needs": technique.needs,
         "shows together with": technique.shows_with,
-        "sets": technique.sets,
+        "sets": tuple(technique.sets),
     }
     facts = {
         "use it with": _code(f"-t {'+'.join((*technique.needs, technique.usage))}"),
@@ -177,12 +176,6 @@ def _help(command: Any) -> tuple[str, list[str]]:
 def _spelling(option: Any) -> str:
     names = "/".join((*option.opts, *option.secondary_opts))
     return names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
-
-
-def _docstring(technique: Technique) -> str:
-    module = sys.modules[technique.apply.__module__]
-    named = sys.modules.get(f"memprof.workloads.techniques.{technique.name.replace('-', '_')}", module)
-    return inspect.getdoc(named) or technique.summary
 
 
 def _code(text: str) -> str:

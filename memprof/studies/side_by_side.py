@@ -14,7 +14,7 @@ from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.evidence import verdicts
+from memprof.workloads.verdicts import verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

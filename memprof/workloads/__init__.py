@@ -1,7 +1,7 @@
 """What is profiled: models, the training step around them, and the techniques that change its memory.
 
 A workload is a model with its presets (`models/`, one per file). A technique is a change to the training configuration
-(`techniques/`, one per file). `build.build_step` puts both together into the `StepSpec` that `capture` compiles:
+(`techniques/`, by family). `build.build_step` puts both together into the `StepSpec` that `capture` compiles:
 
     build_step(workload="transformer", preset="tiny", techniques=("bf16", "donate"))
 

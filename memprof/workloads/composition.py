@@ -50,7 +50,7 @@ def _check_composition(techniques: Sequence[AppliedTechnique]) -> None:
     decided_by: dict[str, AppliedTechnique] = {}
     seen: dict[str, AppliedTechnique] = {}
     for applied in techniques:
-        name = applied.label if applied.technique.is_repeatable else applied.technique.name
+        name = applied.label if applied.technique.join else applied.technique.name
         if name in seen:
             raise MemprofError(f"Technique '{name}' is given twice ('{seen[name].label}' and '{applied.label}').")
         seen[name] = applied

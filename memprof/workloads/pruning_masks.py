@@ -1,7 +1,7 @@
 """Magnitude pruning: masks that keep the larger weights of each matrix.
 
 The masks are part of the training state and are applied in the forward pass, so that the pruned weights are zero and
-get no gradient. They stay in memory, though, and so do their optimizer state and the masks: see `techniques/prune.py`.
+get no gradient. They stay in memory, though, and so do their optimizer state and the masks (`techniques/pruning.py`).
 """
 
 from __future__ import annotations

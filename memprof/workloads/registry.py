@@ -1,7 +1,7 @@
 """What there is: workloads, techniques and optimizers, found by scanning their packages.
 
-There is no central list: a new file with its constant is enough. Nothing here imports jax; a scanned file that does
-would make every listing pay for it.
+There is no central list: a new file with its constant is enough, or one more technique in the file of its family.
+Nothing here imports jax; a scanned file that does would make every listing pay for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def workloads() -> tuple[Workload[Any], ...]:
 @functools.cache
 def techniques() -> tuple[Technique, ...]:
     """Returns all techniques: the baseline first, then by family and name."""
-    found = _sorted_by_name(_constants(techniques_package, "TECHNIQUE"))
+    families = _constants(techniques_package, "TECHNIQUES")
+    found = _sorted_by_name([technique for family in families for technique in family])
     return tuple(sorted(found, key=lambda technique: (technique.family != "baseline", technique.family)))
 
 

@@ -1,25 +1,26 @@
 """A technique: a named change to the training configuration that should change the step's memory.
 
-Each file in `techniques/` exposes one as `TECHNIQUE`. A technique says which fields it decides; two that decide the
-same field cannot be combined. One with an argument says how the user spells it:
+Each file in `techniques/` has those of a family. A technique says which fields it sets; two that set the same field
+cannot be combined. One with an argument says how the user spells it, and sets a field to what was given:
 
-    TECHNIQUE = Technique(
+    ACCUM = Technique(
         name="accum",
         argument=Argument(spelling="accum<N>", pattern="[0-9]+", example="2", parse=int),
-        apply=lambda config, argument: dataclasses.replace(config, num_minibatches=argument),
+        sets={"num_minibatches": ARGUMENT, "accumulation": "scan"},
         ...
     )
 
 Whether it took effect is not a matter of the configuration: `evidence` looks for it in the report of the compiled
-program. See `evidence.py`.
+program. See `verdicts.py`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from memprof.analysis.capture import TargetInfo
 from memprof.analysis.categories import Category
@@ -29,6 +30,7 @@ from memprof.workloads.train_config import TrainConfig
 
 ArgumentValue = int | float | str
 Evidence = Callable[[Report, ArgumentValue | None, Report | None], Verdict]
+ARGUMENT: Final = object()  # stands in `Technique.sets` for the parsed argument
 _PLACEHOLDER = re.compile(r"<[^<>]+>")
 
 
@@ -86,11 +88,12 @@ class Technique:
     Attributes:
         name: how the user writes it where it takes no argument; unique.
         summary: what it does, in one line.
+        about: how it works and what it costs: a sentence, and paragraphs after it.
         how_to: how a user does it in their own code; None for the baseline, for which there is nothing to do.
         reference: where the idea is described.
         family: techniques of one kind are listed together: `precision`, `structure`, ...
-        sets: the fields of `TrainConfig` that it decides. It changes no other.
-        apply: makes the configuration with the technique on; the second argument is the parsed one, or None.
+        sets: the fields of `TrainConfig` that it decides, with their values. It changes no other.
+        join: adds an argument to what its field holds already, which lets the technique be given several times.
         argument: how its argument is spelled; None where it takes none.
         shrinks: categories whose bytes it should lower.
         grows: categories whose bytes it may raise, as its price.
@@ -99,7 +102,6 @@ class Technique:
         evidence: says whether it shows in the report of a compiled program, given its argument and the report of the
             reference row, where there is one; None for the baseline, which has nothing to look for.
         restates_baseline: whether all it does is to say what the baseline does anyway.
-        is_repeatable: whether it may be given several times with different arguments.
         needs: labels of techniques that it cannot be used without; any that does the same will do.
         shows_with: labels of techniques in whose company it changes the program; alone, XLA does the same unasked.
         check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
@@ -111,8 +113,9 @@ class Technique:
     summary: str
     reference: str
     family: str
-    sets: tuple[str, ...]
-    apply: Callable[[TrainConfig, ArgumentValue | None], TrainConfig]
+    about: str
+    sets: Mapping[str, Any]
+    join: Callable[[Any, ArgumentValue], Any] | None = None
     how_to: HowTo | None = None
     argument: Argument | None = None
     shrinks: tuple[Category, ...] = ()
@@ -120,7 +123,6 @@ class Technique:
     tolerance: float | None = 1e-5
     evidence: Evidence | None = None
     restates_baseline: bool = False
-    is_repeatable: bool = False
     needs: tuple[str, ...] = ()
     shows_with: tuple[str, ...] = ()
     check_config: Callable[[Any, TrainConfig], None] | None = None
@@ -158,4 +160,10 @@ class AppliedTechnique:
 
     def apply(self, config: TrainConfig) -> TrainConfig:
         """Returns `config` with the technique on."""
-        return self.technique.apply(config, self.argument)
+        values: dict[str, Any] = {
+            name: self.argument if value is ARGUMENT else value for name, value in self.technique.sets.items()
+        }
+        join = self.technique.join
+        if join is not None and self.argument is not None:
+            values = {name: join(getattr(config, name), self.argument) for name in values}
+        return dataclasses.replace(config, **values)

@@ -19,9 +19,9 @@ from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import choose_target
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.evidence import verdicts
 from memprof.workloads.networks import block, transformer
 from memprof.workloads.networks.checkpointing import checkpointed
+from memprof.workloads.verdicts import verdicts
 
 SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
 

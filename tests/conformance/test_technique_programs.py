@@ -23,8 +23,8 @@ from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.evidence import verdicts
-from memprof.workloads.evidence.reading import most_bytes
+from memprof.workloads.evidence import most_bytes
+from memprof.workloads.verdicts import verdicts
 
 TECHNIQUES = [
     pytest.param(technique, id=technique.name) for technique in registry.techniques() if technique.evidence is not None

@@ -17,7 +17,7 @@ from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline,
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
 from memprof.studies.fit.budget import DEFAULT_RESERVE
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.evidence import verdicts
+from memprof.workloads.verdicts import verdicts
 
 _DEFAULT_THRESHOLD = "footprint:+0%"
 _CAPTURE_SUFFIX = ".memprof"

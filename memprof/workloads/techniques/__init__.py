@@ -1,1 +1,1 @@
-"""The techniques, one per file. Each file exposes `TECHNIQUE` and imports no jax."""
+"""Techniques by family. Each file has its own in `TECHNIQUES`, with what shows in a program that they took effect."""

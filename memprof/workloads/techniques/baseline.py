@@ -1,25 +1,18 @@
-"""Baseline: float32 and nothing else, so that every other row has something to be measured against."""
+"""What every other row is measured against."""
 
 from __future__ import annotations
 
-import dataclasses
+from memprof.workloads.technique import Technique
+from memprof.workloads.train_config import technique_fields
 
-from memprof.workloads.technique import ArgumentValue, Technique
-from memprof.workloads.train_config import TrainConfig, technique_fields
-
-
-def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
-    """Returns `config` with every technique off."""
-    del argument
-    return dataclasses.replace(config, **technique_fields())
-
-
-TECHNIQUE = Technique(
+BASELINE = Technique(
     name="baseline",
+    about="""Float32 and nothing else, so that every other row has something to be measured against.""",
     summary="float32 throughout, and no other technique",
     reference="none: this is what JAX does when nothing is asked of it",
     family="baseline",
     # It decides all of them, hence it goes with none of the others.
-    sets=tuple(technique_fields()),
-    apply=apply,
+    sets=technique_fields(),
 )
+
+TECHNIQUES = (BASELINE,)

@@ -1,17 +1,17 @@
-"""The optimizer: whether the program takes the state that the optimizer declares, leaf by leaf."""
+"""The optimizer, and with it the state that it keeps for each parameter."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Role
+from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads import registry
-from memprof.workloads.evidence.reading import in_words, is_same_program, no, total_bytes, untold, yes
+from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, untold, yes
 from memprof.workloads.optimizer_state import ParamLeaf, StateLeaf
-from memprof.workloads.technique import ArgumentValue
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
 
 def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -46,3 +46,34 @@ def _leaves(report: Report, role: Role) -> list[ArgumentLeaf]:
 def _param(leaf: ArgumentLeaf) -> ParamLeaf:
     name = leaf.path.rstrip("]").rpartition("[")[2].strip("'\"")
     return ParamLeaf(name=name, shape=leaf.shape, dtype=leaf.dtype)
+
+
+def parse(text: str) -> str:
+    """Returns the name of an optimizer; raises `MemprofError` with all names where there is none of that name."""
+    return registry.optimizer(text).name
+
+
+OPT = Technique(
+    name="opt",
+    about="""Another optimizer, and with it another optimizer state.
+
+    Adam's two moments are 8 bytes a parameter in float32, twice the parameters themselves. Optimizers that keep less
+    (one moment, sums over rows and columns, 8-bit codes, a subspace) are the way to lower what neither a smaller batch
+    nor rematerialisation can. `memprof list optimizers` tells what each keeps.""",
+    summary="another optimizer: memprof list optimizers tells what each keeps",
+    how_to=HowTo(
+        sentence="Make another optimizer, which is another training: choose the learning rate anew.",
+        code="optimizer = <NAME>",
+        argument_code=lambda name: registry.optimizer(str(name)).code,
+    ),
+    reference="optax documentation, Optimizers: https://optax.readthedocs.io/en/latest/api/optimizers.html",
+    family="optimizer",
+    sets={"optimizer": ARGUMENT},
+    # Any text, so that the error for a wrong name can list the right ones. The example keeps less than the baseline.
+    argument=Argument(spelling="opt=<NAME>", pattern="[^+]+", example="momentum", parse=parse),
+    shrinks=(Category.OPTIMIZER_STATE,),
+    tolerance=None,
+    evidence=optimizer_evidence,
+)
+
+TECHNIQUES = (OPT,)

@@ -1,14 +1,18 @@
-"""What several kinds of evidence read off a report."""
+"""What the evidence of several families of techniques reads off a report."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.report import Loop, Report
 
+# Which pass a loop belongs to.
+FORWARD = "forward"
+BACKWARD = "backward"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -74,3 +78,15 @@ def _shape(report: Report) -> tuple[object, ...]:
         (buffer.name, buffer.size_bytes, buffer.start, buffer.end, buffer.offset) for buffer in report.buffers
     )
     return report.footprint_bytes, report.timeline.num_positions, buffers, report.program
+
+
+def loop_scopes(loop: Loop) -> list[str]:
+    """The scopes in a loop's name: `jit(step)/transpose(jvp(Net))/while` has `step`, `transpose`, `jvp`, `Net`."""
+    return re.split(r"[/()]+", loop.op)
+
+
+def loop_direction(loop: Loop) -> str | None:
+    """Which pass a loop belongs to; None where it holds both."""
+    if "transpose(" in loop.op:
+        return BACKWARD
+    return FORWARD if "jvp(" in loop.op else None

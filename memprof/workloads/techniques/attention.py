@@ -1,34 +1,42 @@
-"""flash: attention by cuDNN's fused kernel, which computes probabilities piece by piece and never holds them.
-
-What is kept for the backward pass is the result and one number a query, where plain attention keeps numbers that grow
-with the square of the length. It takes half precision, a GPU of compute capability 8.0 or more, and cuDNN: JAX asks the
-library for its version while tracing, so that the wheel must be there even where the GPU is not.
-
-cuDNN plans its scratch memory on the device. Without one XLA gives these calls none, so a footprint for a target that
-is not there leaves that scratch out.
-"""
+"""Fused attention: the kernel is there, and the probabilities are not."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from memprof.analysis.capture import TargetInfo
-from memprof.analysis.categories import Category
+from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.checks import require
-from memprof.workloads.evidence.attention import flash_evidence
+from memprof.workloads.evidence import no, used_arguments, yes
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
+# XLA's names of cuDNN's kernels for both passes begin like this (jaxlib 0.10.2 to 0.12).
+_KERNELS = "__cudnn$fmha"
 _LEAST_COMPUTE_CAPABILITY = (8, 0)
 _MOST_HEAD_WIDTH = 128  # JAX allows 256 on a Hopper, but sees one only where the device itself is there
 
 
-def apply(config: TrainConfig, argument: ArgumentValue | None) -> TrainConfig:
-    """Returns `config` with fused attention."""
-    del argument
-    return dataclasses.replace(config, attention_kernel="flash")
+def flash_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for calls of the kernels, and for the absence of a number for each pair of tokens at the peak."""
+    del argument, reference
+    num_calls = sum(number for name, number in report.program.library_calls.items() if name.startswith(_KERNELS))
+    if not num_calls:
+        return no("the program calls no fused attention")
+    lengths = {leaf.shape[1] for leaf in used_arguments(report, Role.BATCH) if len(leaf.shape) > 1}
+    square = [
+        buffer
+        for buffer in report.buffers
+        if buffer.phase is not Phase.ARGUMENT and len(buffer.shape) == 4 and set(buffer.shape[-2:]) <= lengths
+    ]
+    if square:
+        return no(
+            f"the program calls fused attention, but {square[0].name} still holds a number for each pair of tokens"
+        )
+    return yes(f"{num_calls} calls of fused attention, and no value at the peak holds a number for each pair of tokens")
 
 
 def check_config(config: Any, train_config: TrainConfig) -> None:
@@ -64,8 +72,16 @@ def check_target(target: TargetInfo) -> None:
     require_cudnn()
 
 
-TECHNIQUE = Technique(
+FLASH = Technique(
     name="flash",
+    about="""Attention by cuDNN's fused kernel, which computes probabilities piece by piece and never holds them.
+
+    What is kept for the backward pass is the result and one number a query, where plain attention keeps numbers that
+    grow with the square of the length. It takes half precision, a GPU of compute capability 8.0 or more, and cuDNN:
+    JAX asks the library for its version while tracing, so that the wheel must be there even where the GPU is not.
+
+    cuDNN plans its scratch memory on the device. Without one XLA gives these calls none, so a footprint for a target
+    that is not there leaves that scratch out.""",
     summary="attention by cuDNN's fused kernel, which never holds the probabilities (half precision only)",
     how_to=HowTo(
         sentence="Attend by cuDNN's fused kernel, with queries, keys and values in half precision.",
@@ -73,8 +89,7 @@ TECHNIQUE = Technique(
     ),
     reference="Dao et al. 2022, FlashAttention, arXiv:2205.14135",
     family="attention",
-    sets=("attention_kernel",),
-    apply=apply,
+    sets={"attention_kernel": "flash"},
     evidence=flash_evidence,
     needs=("bf16",),
     check_config=check_config,
@@ -82,3 +97,5 @@ TECHNIQUE = Technique(
     shrinks=(Category.ACTIVATIONS,),
     tolerance=2e-2,
 )
+
+TECHNIQUES = (FLASH,)

@@ -1,0 +1,94 @@
+"""The batch in minibatches, one after another, whose gradients are added up."""
+
+from __future__ import annotations
+
+import re
+
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
+from memprof.workloads.minibatches import MINIBATCHES, check_divides
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+
+
+def accumulation_loop_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a loop over that many minibatches."""
+    del reference
+    loops = [loop for loop in report.program.loops if "minibatches" in loop_scopes(loop)]
+    outermost = [loop for loop in loops if loop_direction(loop) is None]
+    counts = sorted({loop.trip_count or 0 for loop in outermost})
+    if argument in counts and argument != 1:
+        return yes(f"a loop runs {argument} times over forward and backward pass and adds up the gradients")
+    if not counts:
+        return no(f"there is no loop over minibatches where one of {argument} was expected")
+    return no(f"the loop over minibatches runs {counts[0]} times where {argument} was expected, and more than once")
+
+
+def unrolled_accumulation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a copy of the backward pass for each of that many minibatches."""
+    del reference
+    copies = {
+        part
+        for operations in report.program.operations
+        if operations.phase is Phase.BACKWARD
+        for part in operations.scope.split("/")
+        if re.fullmatch(r"minibatches_[0-9]+", part)
+    }
+    if len(copies) == argument and argument != 1:
+        return yes(f"the program holds {argument} copies of the backward pass, one for each minibatch")
+    return no(f"the program holds {len(copies)} copies of the backward pass for minibatches; {argument} were expected")
+
+
+ACCUM = Technique(
+    name="accum",
+    about="""The batch in N minibatches, one after another in a loop; their gradients are added up.
+
+    Only one minibatch's activations exist at a time. The accumulator is one float32 number a parameter, held beside
+    the gradients of the minibatch at hand. The gradients are those of the whole batch, however the padding is spread
+    (see `accumulation.py`).""",
+    summary="gradients of N minibatches added up by a loop (lax.scan); the batch must be a multiple of N",
+    how_to=HowTo(
+        sentence="Add up the gradients of the batch's <N> parts in a loop, from `zeros` like the parameters, and "
+        "divide the sum by <N>.",
+        code="grads, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, jax.grad(loss)(params, "
+        "part)), None), zeros, jax.tree.map(lambda x: x.reshape(<N>, -1, *x.shape[1:]), batch))",
+    ),
+    reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
+    family="accumulation",
+    sets={"num_minibatches": ARGUMENT, "accumulation": "scan"},
+    argument=Argument(spelling="accum<N>", pattern=MINIBATCHES, example="2", parse=int),
+    evidence=accumulation_loop_evidence,
+    check_config=check_divides,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.GRADIENTS,),
+)
+
+ACCUM_LOOP = Technique(
+    name="accum-loop",
+    about="""The same accumulation, with one copy of the forward and backward pass for each minibatch.
+
+    A Python loop instead of `lax.scan`. XLA sees N copies: it compiles for longer, and it is free to run them in any
+    order, which may keep the activations of several minibatches at once. Against `accum<N>` the row shows what the
+    loop is for.""",
+    summary="gradients of N minibatches added up by N copies of the program; the batch must be a multiple of N",
+    how_to=HowTo(
+        sentence="Add up the gradients of the batch's <N> parts, one copy of the program for each, and divide the "
+        "sum by <N>.",
+        code="grads = jax.tree.map(lambda *each: sum(each), *(jax.grad(loss)(params, jax.tree.map(lambda x: "
+        "x.reshape(<N>, -1, *x.shape[1:])[number], batch)) for number in range(<N>)))",
+    ),
+    reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
+    family="accumulation",
+    sets={"num_minibatches": ARGUMENT, "accumulation": "unrolled"},
+    argument=Argument(spelling="accum<N>-loop", pattern=MINIBATCHES, example="2", parse=int),
+    evidence=unrolled_accumulation_evidence,
+    check_config=check_divides,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.GRADIENTS,),
+)
+
+TECHNIQUES = (
+    ACCUM,
+    ACCUM_LOOP,
+)

@@ -1,0 +1,279 @@
+"""Checkpointing: parts of the forward pass are computed again in the backward pass instead of being kept.
+
+JAX names what a checkpoint computes again, so the program tells which modules that is in. XLA may still have merged it
+with the forward pass (that is what the barrier is against); where there is a program to compare with, the activations
+must be fewer.
+"""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
+from memprof.workloads.host_memory import check_has_host_memory
+from memprof.workloads.names import unknown_name
+from memprof.workloads.residuals import RESIDUALS
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+
+_MLP, _ATTENTION = "mlp", "attention"
+
+
+def attention_and_mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for both parts of the blocks among what is computed again."""
+    del argument
+    return _computed_again(report, reference, modules=(_ATTENTION, _MLP))
+
+
+def mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for the MLPs, and not attention, among what is computed again."""
+    del argument
+    return _computed_again(report, reference, modules=(_MLP,), others=(_ATTENTION,))
+
+
+def attention_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for attention, and not the MLPs, among what is computed again."""
+    del argument
+    return _computed_again(report, reference, modules=(_ATTENTION,), others=(_MLP,))
+
+
+def partly_kept_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
+    del argument
+    modules = tuple(name for name in (_ATTENTION, _MLP) if num_operations(report, Phase.RECOMPUTE, name))
+    return _computed_again(report, reference, modules=modules or (_ATTENTION, _MLP))
+
+
+def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for parts of the blocks among what is computed again, and for host memory in use."""
+    verdict = partly_kept_evidence(report, argument, reference)
+    host_bytes = report.program.host_bytes
+    if host_bytes == 0:
+        return no(f"{verdict.evidence}; but the program holds nothing in host memory")
+    sentence = f"{verdict.evidence}; the program holds {in_words(host_bytes)} in host memory"
+    return Verdict(took_effect=verdict.took_effect, evidence=sentence)
+
+
+def activation_function_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for anything that is computed again."""
+    del argument
+    return _anything_computed_again(report, reference)
+
+
+def _anything_computed_again(report: Report, reference: Report | None) -> Verdict:
+    number = report.program.num_recomputed_operations
+    if number == 0:
+        return no("nothing is computed again in the backward pass")
+    return _against(reference, report, f"{number} operations are computed again in the backward pass")
+
+
+def _computed_again(
+    report: Report, reference: Report | None, *, modules: tuple[str, ...], others: tuple[str, ...] = ()
+) -> Verdict:
+    """Looks for operations of all these modules, and of no others, among what is computed again."""
+    if ":" in report.workload:  # a user's loss, whose modules have names of their own
+        return _anything_computed_again(report, reference)
+    numbers = {name: num_operations(report, Phase.RECOMPUTE, name) for name in modules + others}
+    again = ", ".join(f"{number} of {name}" for name, number in numbers.items() if number)
+    if not again:
+        return no(f"nothing of {' and '.join(modules)} is computed again in the backward pass")
+    sentence = f"operations computed again in the backward pass: {again}"
+    if not all(numbers[name] for name in modules) or any(numbers[name] for name in others):
+        return no(f"{sentence}, where they were expected of {' and '.join(modules)} alone")
+    return _against(reference, report, sentence)
+
+
+def _against(reference: Report | None, report: Report, sentence: str) -> Verdict:
+    """Looks for fewer activations than in the reference, where there is one."""
+    if reference is None:
+        return yes(sentence)
+    before, after = most_bytes(reference, Category.ACTIVATIONS), most_bytes(report, Category.ACTIVATIONS)
+    compared = f"{sentence}; at most {in_words(after)} of activations at a time, {in_words(before)} in the reference"
+    return yes(compared) if after < before else no(compared)
+
+
+def parse_names(text: str) -> str:
+    """Returns the names, joined by commas; raises `MemprofError` for one that does not exist."""
+    for name in text.split(","):
+        if name not in RESIDUALS:
+            raise unknown_name("residual", name, RESIDUALS)
+    return text
+
+
+REMAT = Technique(
+    name="remat",
+    about="""Each block is checkpointed.
+
+    Only the residual stream between the blocks is kept (batch x length x hidden size for each); everything inside a
+    block is computed again when the backward pass comes to it. The price is one more forward pass through the blocks,
+    about a third more operations.""",
+    summary="each Transformer block checkpointed: its inside is computed again in the backward pass",
+    how_to=HowTo(
+        sentence="Checkpoint each block; outside Flax, `jax.checkpoint` does the same around a function.",
+        code="Block = nn.remat(Block)",
+    ),
+    reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
+    family="checkpointing",
+    sets={"remat_modules": "block", "remat_policy": "nothing", "remat_names": ""},
+    evidence=attention_and_mlp_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+REMAT_MLP = Technique(
+    name="remat-mlp",
+    about="""The MLP of each block is checkpointed.
+
+    The MLP's hidden units are four times as wide as the residual stream, in several versions (before and after the
+    activation function, and what its derivative needs). They are computed again; attention keeps what it has.""",
+    summary="the MLP of each Transformer block checkpointed",
+    how_to=HowTo(
+        sentence="Checkpoint the MLP of each block; outside Flax, `jax.checkpoint` does the same around a function.",
+        code="MLP = nn.remat(MLP)",
+    ),
+    reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
+    family="checkpointing",
+    sets={"remat_modules": "mlp", "remat_policy": "nothing", "remat_names": ""},
+    evidence=mlp_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+REMAT_ATTN = Technique(
+    name="remat-attn",
+    about="""The attention of each block is checkpointed.
+
+    Its probabilities grow with the square of the length and are the largest activation of long sequences. They are
+    computed again; the MLP keeps what it has.""",
+    summary="the attention of each Transformer block checkpointed",
+    how_to=HowTo(
+        sentence="Checkpoint the attention of each block; outside Flax, `jax.checkpoint` does the same around a "
+        "function.",
+        code="Attention = nn.remat(Attention)",
+    ),
+    reference="Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174",
+    family="checkpointing",
+    sets={"remat_modules": "attention", "remat_policy": "nothing", "remat_names": ""},
+    evidence=attention_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+REMAT_MLP_ATTN = Technique(
+    name="remat-mlp-attn",
+    about="""Attention and MLP of each block are checkpointed, one by one.
+
+    Against `remat`, the residual stream between attention and MLP is kept too; in return only one of the two is ever
+    recomputed at a time, which lowers the peak of the backward pass.""",
+    summary="attention and MLP of each Transformer block checkpointed, each on its own",
+    how_to=HowTo(
+        sentence="Checkpoint the attention and the MLP of each block, each on its own.",
+        code="Attention, MLP = nn.remat(Attention), nn.remat(MLP)",
+    ),
+    reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
+    family="checkpointing",
+    sets={"remat_modules": "mlp,attention", "remat_policy": "nothing", "remat_names": ""},
+    evidence=attention_and_mlp_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+REMAT_ACT = Technique(
+    name="remat-act",
+    about="""Only the activation function of each MLP is checkpointed.
+
+    The smallest example of `jax.checkpoint` on a function: the value before the activation function is kept, and what
+    its derivative needs is computed from it, instead of being kept beside it. It costs no matrix product. In unrolled
+    layers XLA does the same unasked, since it repeats cheap operations inside fusions of the backward pass; in a loop
+    over layers it keeps whatever JAX saves, and there the technique shows.""",
+    summary="only the activation function of each MLP checkpointed",
+    how_to=HowTo(
+        sentence="Checkpoint the activation function.",
+        code="activation = jax.checkpoint(nn.gelu)",
+    ),
+    reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
+    family="checkpointing",
+    sets={"remat_activation": True},
+    evidence=activation_function_evidence,
+    shows_with=("scan",),
+    shrinks=(Category.ACTIVATIONS,),
+)
+
+REMAT_DOTS = Technique(
+    name="remat-dots",
+    about="""Each block is checkpointed, but keeps the results of its projections.
+
+    The policy is `dots_with_no_batch_dims_saveable`: matrix products with weights are kept, since they cost the most
+    to compute again; the products of attention (which have batch dimensions) are not, since their results grow with
+    the square of the length. `dots_saveable` would keep those too, and with them the memory that checkpointing is to
+    save.""",
+    summary="each Transformer block checkpointed, with the results of its projections kept",
+    how_to=HowTo(
+        sentence="Checkpoint each block, or the loss, with a policy that keeps the products with weights.",
+        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
+    ),
+    reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
+    family="checkpointing",
+    sets={"remat_modules": "block", "remat_policy": "products", "remat_names": ""},
+    evidence=partly_kept_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+REMAT_NAMES = Technique(
+    name="remat-names",
+    about="""Each block is checkpointed, but keeps the values of these names.
+
+    The values worth keeping are those that are small for what it costs to compute them again: `attention_out`, say,
+    saves all of attention from being computed again before the MLP is. The names are in `residuals.py`; JAX marks the
+    values with `checkpoint_name`.""",
+    summary="each Transformer block checkpointed, with the named values kept",
+    how_to=HowTo(
+        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
+        "each block with a policy that keeps them.",
+        code="Block = nn.remat(Block, policy=jax.checkpoint_policies.save_only_these_names(<A,B>))",
+        argument_code=lambda names: ", ".join(f'"{name}"' for name in str(names).split(",")),
+    ),
+    reference="JAX documentation, Gradient checkpointing: https://docs.jax.dev/en/latest/gradient-checkpointing.html",
+    family="checkpointing",
+    sets={"remat_modules": "block", "remat_policy": "names", "remat_names": ARGUMENT},
+    argument=Argument(spelling="remat-names=<A,B>", pattern="[^+]+", example="qkv,attention_out", parse=parse_names),
+    evidence=partly_kept_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+REMAT_OFFLOAD = Technique(
+    name="remat-offload",
+    about="""Each block is checkpointed, and what is worth keeping goes to host memory.
+
+    The results of the projections and the residual stream (see `residuals.py`) are copied to pinned host memory in the
+    forward pass and back in the backward pass; the rest is computed again. What it saves in device memory it takes
+    from the host, and it pays in traffic between the two instead of operations.""",
+    summary="each Transformer block checkpointed, with what is worth keeping in host memory (pinned_host)",
+    how_to=HowTo(
+        sentence="Name the values that are worth keeping with `jax.ad_checkpoint.checkpoint_name`, and checkpoint "
+        "each block with a policy that moves them to host memory.",
+        code="Block = nn.remat(Block, "
+        "policy=jax.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_saved=(), "
+        'names_which_can_be_offloaded=names, offload_src="device", offload_dst="pinned_host"))',
+    ),
+    reference="JAX documentation, Host offloading: https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
+    family="checkpointing",
+    sets={"remat_modules": "block", "remat_policy": "offload", "remat_names": ",".join(RESIDUALS)},
+    evidence=offloaded_residuals_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+    check_target=check_has_host_memory,
+)
+
+TECHNIQUES = (
+    REMAT,
+    REMAT_MLP,
+    REMAT_ATTN,
+    REMAT_MLP_ATTN,
+    REMAT_ACT,
+    REMAT_DOTS,
+    REMAT_NAMES,
+    REMAT_OFFLOAD,
+)

@@ -1,0 +1,57 @@
+"""Options of the compiler: nothing in a program says which it was compiled with, so only a difference can tell."""
+
+from __future__ import annotations
+
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.errors import MemprofError
+from memprof.workloads.evidence import is_same_program, no, untold, yes
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+
+
+def option_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for any difference from the reference."""
+    recorded = f"{argument} was passed to XLA and recorded"
+    if reference is None:
+        return untold(f"{recorded}; only a row without it would tell what it changed")
+    if is_same_program(report, reference):
+        return no(f"{recorded}, but the program is the reference's: the same buffers at the peak, loops and operations")
+    return yes(f"{recorded}, and the program differs from the reference's")
+
+
+def _join_options(options: str, argument: ArgumentValue) -> str:
+    """Returns the options with one more; raises `MemprofError` where it has another value already."""
+    name, value = str(argument).split("=", 1)
+    known = dict(option.split("=", 1) for option in options.split())
+    if known.setdefault(name, value) != value:
+        raise MemprofError(f"Option {name} is given twice, as {known[name]} and {value}: give it one value.")
+    return " ".join(f"{key}={text}" for key, text in known.items())
+
+
+XLA = Technique(
+    name="xla",
+    about="""An option of the compiler, for this compile alone.
+
+    It goes to XLA as it is (`jax.jit(...).lower(...).compile(compiler_options=...)`) and is recorded with the report.
+    It may be given several times. Options and their values differ between versions; XLA rejects those that it does not
+    know.""",
+    summary="a compiler option, passed to XLA and recorded; may be repeated",
+    how_to=HowTo(
+        sentence="Give the compiler the option when the step is compiled.",
+        code="compiled = jax.jit(train_step).lower(state, batch).compile(compiler_options=dict([<FLAG=VALUE>]))",
+        argument_code=lambda option: str(tuple(str(option).split("=", 1))),
+    ),
+    reference="OpenXLA, XLA flags guidance: https://openxla.org/xla/flags_guidance",
+    family="compiler",
+    sets={"compiler_options": ARGUMENT},
+    join=_join_options,
+    argument=Argument(
+        spelling="xla:<FLAG=VALUE>",
+        pattern=r"[a-z0-9_]+=[^\s+]*",
+        example="xla_gpu_enable_triton_gemm=false",
+        parse=str,
+    ),
+    evidence=option_evidence,
+)
+
+TECHNIQUES = (XLA,)

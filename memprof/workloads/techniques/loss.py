@@ -1,0 +1,93 @@
+"""The loss in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.checks import require
+from memprof.workloads.evidence import BACKWARD, FORWARD, loop_direction, loop_scopes, no, used_arguments, yes
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.train_config import TrainConfig
+
+
+def chunked_loss_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a loop over that many chunks in both passes, and for the absence of the full logits at the peak."""
+    del reference
+    counts = {
+        direction: [
+            loop.trip_count
+            for loop in report.program.loops
+            if "loss_chunks" in loop_scopes(loop) and loop_direction(loop) == direction
+        ]
+        for direction in (FORWARD, BACKWARD)
+    }
+    if argument == 1 or not all(argument in found for found in counts.values()):
+        return no(f"there are no loops over {argument} chunks of the loss in forward and backward pass")
+    largest = _largest_logits(report)
+    if largest >= (full := _num_full_logits(report)):
+        return no(f"there are loops over {argument} chunks of the loss, but a value at the peak holds {largest} logits")
+    return yes(f"loops run {argument} times over chunks of the loss; no value at the peak holds all {full} logits")
+
+
+def _num_full_logits(report: Report) -> int:
+    """One logit for each label and word: the label array by the largest table that has a row for each word."""
+    num_labels = max(
+        (leaf.num_elements for leaf in used_arguments(report, Role.BATCH) if "labels" in leaf.path), default=0
+    )
+    tables = [leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if "['token_embedding']" in leaf.path]
+    return num_labels * max(tables, default=0)
+
+
+def _largest_logits(report: Report) -> int:
+    """Numbers in the largest value at the peak that has as many rows or columns as there are words."""
+    full = _num_full_logits(report)
+    sizes = []
+    for buffer in report.buffers:
+        num_elements = 1
+        for size in buffer.shape:
+            num_elements *= size
+        if num_elements == full and "head" in buffer.op + buffer.module:
+            sizes.append(num_elements)
+    return max(sizes, default=0)
+
+
+def check_config(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` unless there is a loss for each token, and the tokens can be split evenly."""
+    require(
+        config.task == "next_token",
+        f"Technique 'chunked-loss' splits the losses of tokens, but the task is {config.task}: leave it out.",
+    )
+    num_tokens = config.batch_size // train_config.num_minibatches * config.seq_len
+    num_chunks = train_config.num_loss_chunks
+    require(
+        num_tokens % num_chunks == 0,
+        f"A minibatch has {num_tokens} tokens, but that must be a multiple of the {num_chunks} chunks of the loss:"
+        " change either.",
+    )
+
+
+CHUNKED_LOSS = Technique(
+    name="chunked-loss",
+    about="""Logits and loss in K parts of the tokens, so that the full logits never exist.
+
+    For a large vocabulary the logits and their gradient, both float32, are the largest buffers of the step. In chunks
+    they are K times smaller. The price is the output layer's product once more in the backward pass.""",
+    summary="logits and cross-entropy in K chunks of the tokens, each computed again in the backward pass",
+    how_to=HowTo(
+        sentence="Compute logits and loss in <K> chunks of the tokens, and each chunk again in the backward pass.",
+        code="loss = jnp.sum(jax.lax.map(jax.checkpoint(loss_of_chunk), tokens.reshape(<K>, -1, *tokens.shape[2:])))",
+    ),
+    reference="Wijmans et al. 2024, Cut Your Losses in Large-Vocabulary Language Models, arXiv:2411.09009",
+    family="loss",
+    sets={"num_loss_chunks": ARGUMENT},
+    argument=Argument(spelling="chunked-loss=<K>", pattern="[1-9][0-9]*", example="4", parse=int),
+    evidence=chunked_loss_evidence,
+    check_config=check_config,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.RECOMPUTED,),
+)
+
+TECHNIQUES = (CHUNKED_LOSS,)

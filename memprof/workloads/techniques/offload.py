@@ -1,0 +1,47 @@
+"""State in host memory between steps."""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
+from memprof.workloads.host_memory import check_has_host_memory
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+
+
+def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for the optimizer state in host memory, and for its absence among the device's arguments."""
+    del argument, reference
+    state = total_bytes(used_arguments(report, Role.OPTIMIZER_STATE))
+    on_host, on_device = report.program.host_bytes, report.categories[Category.OPTIMIZER_STATE]
+    sentence = (
+        f"the program holds {in_words(on_host)} in host memory, and {in_words(on_device)} of the {in_words(state)} of"
+        " optimizer state on the device"
+    )
+    return yes(sentence) if on_host >= state > 0 and on_device == 0 else no(sentence)
+
+
+OFFLOAD_OPT = Technique(
+    name="offload-opt",
+    about="""The optimizer state lives in pinned host memory between steps.
+
+    It comes to the device for the update alone, when all gradients are there and the activations are gone: a barrier
+    keeps XLA from fetching it earlier. So the gradients wait for each other, and the peak has the state beside
+    gradients and parameters at most, or not at all where the peak is in the forward or backward pass. Each step moves
+    the state over the bus and back.""",
+    summary="optimizer state in host memory (pinned_host) between steps",
+    how_to=HowTo(
+        sentence="Keep the optimizer state in host memory, and fetch it for the update alone.",
+        code="opt_state = jax.device_put(opt_state, jax.memory.Space.Device)",
+    ),
+    reference="Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840",
+    family="offload",
+    sets={"offload_optimizer": True},
+    evidence=offloaded_optimizer_evidence,
+    shrinks=(Category.OPTIMIZER_STATE,),
+    grows=(Category.UPDATE_TEMPS, Category.GRADIENTS),
+    check_target=check_has_host_memory,
+)
+
+TECHNIQUES = (OFFLOAD_OPT,)

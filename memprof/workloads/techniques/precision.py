@@ -1,0 +1,172 @@
+"""Precision: the types that a step computes in and holds its parameters in.
+
+Some of what is live at the peak stays float32 on purpose (logits, the softmax of attention), so half precision shows as
+a part of the bytes, not as all of them.
+"""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import in_words, no, used_arguments, yes
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+
+# XLA's names of the floating-point types that a technique can choose.
+_FLOATS = ("f32", "bf16", "f16")
+_COMPUTED = (
+    Category.ACTIVATIONS,
+    Category.RECOMPUTED,
+    Category.FORWARD_TEMPS,
+    Category.COTANGENTS,
+    Category.PARAM_COPIES,
+)
+
+
+def float32_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for the absence of half precision."""
+    del argument, reference
+    computed, params = _computed_bytes(report), {leaf.dtype for leaf in used_arguments(report, Role.PARAMS)}
+    if computed["bf16"] + computed["f16"] == 0 and params == {"float32"}:
+        return yes("no value of the network at the peak is in half precision, and parameters are float32")
+    return no(f"at the peak the network's values are {_shares(computed)}, parameters {', '.join(sorted(params))}")
+
+
+def bfloat16_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for values of the network in bfloat16."""
+    del argument, reference
+    return _half_precision(report, "bf16")
+
+
+def float16_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for values of the network in float16, and for the scale of the loss."""
+    del argument, reference
+    verdict = _half_precision(report, "f16")
+    scales = [leaf.path for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.path.endswith(".scale")]
+    if not scales:
+        return no(f"{verdict.evidence}, and the program takes no loss scale")
+    return Verdict(took_effect=verdict.took_effect, evidence=f"{verdict.evidence}; the loss scale is an argument")
+
+
+def bfloat16_params_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for parameters in bfloat16."""
+    del argument, reference
+    params = used_arguments(report, Role.PARAMS)
+    dtypes = {leaf.dtype for leaf in params}
+    if dtypes == {"bfloat16"}:
+        size = in_words(sum(leaf.size_bytes for leaf in params))
+        return yes(f"the program takes all {report.num_params} parameters in bfloat16, {size}")
+    return no(f"the program takes parameters in {', '.join(sorted(dtypes))}")
+
+
+def _half_precision(report: Report, dtype: str) -> Verdict:
+    computed = _computed_bytes(report)
+    sentence = f"at the peak the network's values are {_shares(computed)}"
+    return yes(sentence) if computed[dtype] else no(sentence)
+
+
+def _computed_bytes(report: Report) -> dict[str, int]:
+    """Bytes of the network's values at the peak, by floating-point type."""
+    computed = dict.fromkeys(_FLOATS, 0)
+    for buffer in report.buffers:
+        if buffer.category in _COMPUTED and buffer.dtype in computed:
+            computed[buffer.dtype] += buffer.size_bytes
+    return computed
+
+
+def _shares(computed: dict[str, int]) -> str:
+    total = sum(computed.values())
+    if not total:
+        return "none (the peak is in the update)"
+    return ", ".join(f"{100 * size / total:.0f}% {dtype}" for dtype, size in computed.items() if size)
+
+
+FP32 = Technique(
+    name="fp32",
+    about="""Float32 throughout, said aloud.
+
+    It is what the baseline computes in. A label such as `fp32+scan+accum4` says so beside rows in another precision.
+    """,
+    summary="everything in float32, as in the baseline",
+    how_to=HowTo(
+        sentence="Compute in float32 and hold the parameters in it, which is what JAX does unasked.",
+        code="model = Model(dtype=jnp.float32, param_dtype=jnp.float32)",
+    ),
+    reference="IEEE 754-2019, binary32",
+    family="precision",
+    sets={"compute_dtype": "float32", "param_dtype": "float32", "loss_scaling": False},
+    evidence=float32_evidence,
+    restates_baseline=True,
+    tolerance=0.0,
+)
+
+BF16 = Technique(
+    name="bf16",
+    about="""Matrix products and activations in bfloat16; parameters and optimizer state stay in float32.
+
+    bfloat16 has the exponent range of float32, so that no loss scaling is needed; it has 8 bits of precision, which is
+    why softmax, logits, loss and the update stay in float32. Activations halve. The price is a bfloat16 copy of each
+    weight matrix, kept from the forward pass to the backward pass.""",
+    summary="compute in bfloat16; parameters, optimizer state, softmax, logits and loss in float32",
+    how_to=HowTo(
+        sentence="Compute in bfloat16 from the float32 parameters, and take softmax, logits and loss in float32.",
+        code="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.float32)",
+    ),
+    reference="Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, arXiv:1905.12322",
+    family="precision",
+    sets={"compute_dtype": "bfloat16", "param_dtype": "float32", "loss_scaling": False},
+    evidence=bfloat16_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.PARAM_COPIES,),
+    tolerance=2e-2,
+)
+
+BF16_PARAMS = Technique(
+    name="bf16-params",
+    about="""Parameters in bfloat16 too, not only what is computed from them.
+
+    Parameters halve, and so do their gradients. optax makes optimizer state in the dtype of the parameters unless it
+    is told otherwise, so the moments halve as well. No weight can change by less than 1/256 of itself in one step:
+    late in a training run, small updates are lost. That is the price, and memory does not show it.""",
+    summary="compute in bfloat16, and hold parameters in it too; so is the optimizer state, by optax's defaults",
+    how_to=HowTo(
+        sentence="Compute in bfloat16 and hold the parameters, and with them the optimizer state, in it too.",
+        code="model = Model(dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)",
+    ),
+    reference="Zamirai et al. 2020, Revisiting BFloat16 Training, arXiv:2010.06192",
+    family="precision",
+    sets={"compute_dtype": "bfloat16", "param_dtype": "bfloat16", "loss_scaling": False},
+    evidence=bfloat16_params_evidence,
+    shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS),
+    tolerance=5e-2,
+)
+
+FP16 = Technique(
+    name="fp16",
+    about="""Matrix products and activations in float16, with a loss scale that adapts itself.
+
+    float16 has more precision than bfloat16 (11 bits against 8) and far less range: gradients below 6e-8 become zero.
+    So the loss is multiplied before it is differentiated, and the gradients are divided again. The factor starts at
+    65536, doubles after 2000 good steps, and halves when a gradient is not finite; that step is skipped, and the state
+    stays as it is. To be able to skip, the update must wait for the last gradient: all of them are in memory at once.
+    """,
+    summary="compute in float16 with dynamic loss scaling; steps with non-finite gradients are skipped",
+    how_to=HowTo(
+        sentence="Compute in float16 from the float32 parameters, and scale the loss by a factor that adapts itself.",
+        code="dynamic_scale, is_finite, loss, grads = dynamic_scale.value_and_grad(loss_in_float16)(params)",
+    ),
+    reference="Micikevicius et al. 2018, Mixed Precision Training, arXiv:1710.03740",
+    family="precision",
+    sets={"compute_dtype": "float16", "param_dtype": "float32", "loss_scaling": True},
+    evidence=float16_evidence,
+    shrinks=(Category.ACTIVATIONS,),
+    grows=(Category.PARAM_COPIES, Category.OTHER_STATE, Category.GRADIENTS),
+    tolerance=5e-3,
+)
+
+TECHNIQUES = (
+    FP32,
+    BF16,
+    BF16_PARAMS,
+    FP16,
+)

@@ -1,0 +1,80 @@
+"""Pruning: weights that are masked, or heads and units that are gone."""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import in_words, no, total_bytes, untold, used_arguments, yes
+from memprof.workloads.fractions import FRACTION, parse_fraction
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+
+
+def masks_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a mask for each weight matrix among the arguments."""
+    del argument, reference
+    masks = [leaf for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.dtype == "bool"]
+    shapes = sorted(leaf.shape for leaf in masks)
+    kernels = sorted(leaf.shape for leaf in used_arguments(report, Role.PARAMS) if leaf.path.endswith("['kernel']"))
+    if not masks or shapes != kernels:
+        return no(f"the program takes {len(masks)} masks for {len(kernels)} weight matrices")
+    return yes(f"the program takes a mask for each of {len(kernels)} weight matrices: {in_words(total_bytes(masks))}")
+
+
+def fewer_params_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for fewer parameters than in the reference, in arrays of the same names."""
+    del argument
+    if reference is None:
+        return untold(
+            f"the program takes {report.num_params} parameters; only a row without pruning would tell how many went"
+        )
+    sentence = f"the program takes {report.num_params} parameters, the reference {reference.num_params}"
+    return yes(sentence) if report.num_params < reference.num_params else no(sentence)
+
+
+PRUNE = Technique(
+    name="prune",
+    about="""That part of each weight matrix, the smallest weights, is masked to zero.
+
+    It saves nothing while training. The zeros are stored like other numbers, gradients and optimizer state are as
+    large as before, the masks take a byte for each weight, and the masked copies of the weights are kept for the
+    backward pass. Only kernels for sparse matrices would gain from the zeros, and XLA has none. The row is here to
+    show that.""",
+    summary="the smallest weights masked to zero; saves nothing, and the masks cost a byte a weight",
+    how_to=HowTo(
+        sentence="Set the smallest weights to zero by boolean masks that are kept beside the parameters.",
+        code="params = jax.tree.map(lambda x: x * (jnp.abs(x) >= jnp.quantile(jnp.abs(x), <RATIO>)), params)",
+    ),
+    reference="Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks, arXiv:1506.02626",
+    family="pruning",
+    sets={"pruned_fraction": ARGUMENT},
+    argument=Argument(spelling="prune=<RATIO>", pattern=FRACTION, example="0.5", parse=parse_fraction),
+    evidence=masks_evidence,
+    grows=(Category.OTHER_STATE,),
+    tolerance=None,
+)
+
+PRUNE_STRUCTURED = Technique(
+    name="prune-structured",
+    about="""That part of the attention heads and of the MLPs' hidden units is gone.
+
+    Whole heads and units, those with the smallest weights, are cut out, and what is left is a smaller dense model:
+    fewer parameters, less optimizer state, smaller activations. The residual stream keeps its width.""",
+    summary="whole attention heads and hidden units cut out: a smaller dense model",
+    how_to=HowTo(
+        sentence="Make the model with that fraction of the attention heads and hidden units cut out.",
+        code="model = Model(num_heads=round(num_heads * (1 - <RATIO>)), mlp_size=round(mlp_size * (1 - <RATIO>)))",
+    ),
+    reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
+    family="pruning",
+    sets={"structurally_pruned_fraction": ARGUMENT},
+    argument=Argument(spelling="prune-structured=<RATIO>", pattern=FRACTION, example="0.5", parse=parse_fraction),
+    evidence=fewer_params_evidence,
+    shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS),
+    tolerance=None,
+)
+
+TECHNIQUES = (
+    PRUNE,
+    PRUNE_STRUCTURED,
+)

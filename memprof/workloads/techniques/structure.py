@@ -1,0 +1,137 @@
+"""The form of the program: what is donated, and whether the layers are a loop."""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import (
+    BACKWARD,
+    FORWARD,
+    in_words,
+    loop_direction,
+    loop_scopes,
+    no,
+    total_bytes,
+    used_arguments,
+    yes,
+)
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+
+
+def layer_loop_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a loop over stacked parameters in the forward pass, and for one of the same length backwards."""
+    del argument, reference
+    depths = {leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if "['layers']" in leaf.path and leaf.shape}
+    if len(depths) != 1:
+        return no("the program takes no parameters that are stacked over layers")
+    (depth,) = depths
+    forward, backward = _loops_through_layers(report, FORWARD), _loops_through_layers(report, BACKWARD)
+    if depth in forward and depth in backward:
+        return yes(f"a loop runs {depth} times over the layers in the forward pass, and one in the backward pass")
+    return no(f"parameters of {depth} layers are stacked, but the loops over them run {forward} and {backward} times")
+
+
+def _loops_through_layers(report: Report, direction: str) -> list[int | None]:
+    return [
+        loop.trip_count
+        for loop in report.program.loops
+        if loop_direction(loop) == direction and "loss_chunks" not in loop_scopes(loop)
+    ]
+
+
+def donation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for results in the memory of all donated arguments."""
+    del argument, reference
+    donated = donated_device_bytes(report)
+    aliased = report.compiler.alias_bytes
+    if donated == 0:
+        return no("no argument of the program is donated")
+    sentence = f"the compiler reports {in_words(aliased)} of results in the memory of arguments"
+    if aliased >= donated:
+        return yes(f"{sentence}, all of the {in_words(donated)} donated on the device")
+    return no(f"{sentence}, but {in_words(donated)} are donated: what differs in shape or dtype cannot be reused")
+
+
+def no_donation_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for the absence of results in the memory of arguments."""
+    del argument, reference
+    aliased = report.compiler.alias_bytes
+    sentence = f"the compiler reports {in_words(aliased)} of results in the memory of arguments"
+    return yes(sentence) if aliased == 0 else no(sentence)
+
+
+def donated_device_bytes(report: Report) -> int:
+    """Returns the bytes of donated arguments that are in device memory.
+
+    The compiler's total of arguments leaves out those in host memory, which for this purpose are all donated or none.
+    """
+    used = [leaf for leaf in report.arguments if leaf.parameter_number is not None]
+    on_host = max(0, total_bytes(used) - report.compiler.argument_bytes)
+    return max(0, total_bytes(leaf for leaf in used if leaf.donated) - on_host)
+
+
+DONATE = Technique(
+    name="donate",
+    about="""The new state takes over the buffers of the old one.
+
+    Without donation XLA must keep the old parameters and optimizer state intact while it writes the new ones, so that
+    both exist when the step ends. A donated state cannot be used after the call.""",
+    summary="the new state reuses the buffers of the old one (donate_argnums)",
+    how_to=HowTo(
+        sentence="Donate the training state, so that the new one takes the place of the old one.",
+        code="step = jax.jit(train_step, donate_argnums=(0,))",
+    ),
+    reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
+    family="structure",
+    sets={"donate": True},
+    evidence=donation_evidence,
+    shrinks=(Category.OUTPUTS,),
+    tolerance=0.0,
+)
+
+NO_DONATE = Technique(
+    name="no-donate",
+    about="""The old state stays intact beside the new one, said aloud.
+
+    It is what `jax.jit` does unless it is told otherwise, and what many training scripts do without knowing.""",
+    summary="old and new state beside each other, as in the baseline",
+    how_to=HowTo(
+        sentence="Donate nothing, which is what JAX does unasked.",
+        code="step = jax.jit(train_step)",
+    ),
+    reference="JAX documentation, Buffer donation: https://docs.jax.dev/en/latest/buffer_donation.html",
+    family="structure",
+    sets={"donate": False},
+    evidence=no_donation_evidence,
+    restates_baseline=True,
+    tolerance=0.0,
+)
+
+SCAN = Technique(
+    name="scan",
+    about="""One loop over the layers instead of one copy of the program for each.
+
+    The layers' parameters are stacked, so that they are one array with the layer as its first axis. Compile time no
+    longer grows with depth. Every residual of the forward pass is written to a stack and read again in the backward
+    pass, in the form that JAX saved it: what XLA could fuse or drop across an unrolled layer's forward and backward
+    pass is kept, so activations usually grow. Together with `remat` there is little to stack, and most of the
+    difference goes.""",
+    summary="a loop over the layers, their parameters stacked (nn.scan), instead of a copy of the program for each",
+    how_to=HowTo(
+        sentence="Loop over one block whose parameters are stacked, instead of calling a block for each layer.",
+        code='Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True}, '
+        "length=num_layers)",
+    ),
+    reference="Flax documentation, flax.linen.scan: https://flax.readthedocs.io",
+    family="structure",
+    sets={"scan_layers": True},
+    evidence=layer_loop_evidence,
+    grows=(Category.ACTIVATIONS, Category.GRADIENTS),
+)
+
+TECHNIQUES = (
+    DONATE,
+    NO_DONATE,
+    SCAN,
+)
