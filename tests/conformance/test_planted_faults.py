@@ -19,7 +19,8 @@ from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import choose_target
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.networks import block, transformer
+from memprof.workloads.models.transformer import block
+from memprof.workloads.models.transformer import network as transformer
 from memprof.workloads.networks.checkpointing import checkpointed
 from memprof.workloads.verdicts import verdicts
 

@@ -1,4 +1,4 @@
-"""The laws of a workload. A new file in `workloads/models/` is tested by these without a line of its own."""
+"""The laws of a workload. A new folder in `workloads/models/` is tested by these without a line of its own."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Flax modules that the workloads are made of. These files import jax; `models/` imports them when it builds."""
+"""What the networks of several models are made of."""

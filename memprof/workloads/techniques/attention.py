@@ -61,7 +61,7 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
 
 def check_target(target: TargetInfo) -> None:
     """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
-    from memprof.workloads.networks.flash_attention import require_cudnn
+    from memprof.workloads.models.transformer.flash_attention import require_cudnn
 
     capability = target.compute_capability or ""
     if target.platform != "cuda" or tuple(map(int, capability.split("."))) < _LEAST_COMPUTE_CAPABILITY:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.networks.attention import attention_probabilities
+from memprof.workloads.models.transformer.attention import attention_probabilities
 
 
 def test_probabilities_are_the_scaled_softmax():

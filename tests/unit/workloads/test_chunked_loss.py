@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from memprof.workloads.chunked_loss import split_tokens
-from memprof.workloads.models.transformer import TINY
-from memprof.workloads.networks.transformer_model import build_transformer
+from memprof.workloads.models.transformer.config import TINY
+from memprof.workloads.models.transformer.model import build_transformer
 from memprof.workloads.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.models.mlp import MLPConfig
-from memprof.workloads.networks.mlp import build_mlp
+from memprof.workloads.models.mlp.config import MLPConfig
+from memprof.workloads.models.mlp.network import build_mlp
 from memprof.workloads.train_config import TrainConfig
 
 CONFIG = MLPConfig(batch_size=2, input_size=3, hidden_size=4, num_classes=5)

@@ -6,11 +6,11 @@ import flax.linen as nn
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.models.transformer import TransformerConfig
-from memprof.workloads.networks.attention import Attention
+from memprof.workloads.models.transformer.attention import Attention
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.models.transformer.masks import Masking
+from memprof.workloads.models.transformer.mlp_block import MLPBlock
 from memprof.workloads.networks.checkpointing import checkpointed
-from memprof.workloads.networks.masks import Masking
-from memprof.workloads.networks.mlp_block import MLPBlock
 from memprof.workloads.train_config import TrainConfig
 
 

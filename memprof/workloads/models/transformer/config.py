@@ -93,7 +93,7 @@ class TransformerConfig:
 
 def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
     """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
-    from memprof.workloads.networks.transformer_model import build_transformer
+    from memprof.workloads.models.transformer.model import build_transformer
 
     return build_transformer(config, train_config)
 

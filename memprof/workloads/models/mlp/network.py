@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from memprof.workloads import synthetic
 from memprof.workloads.losses import CrossEntropy
 from memprof.workloads.model import Model, Params, Unpruned
-from memprof.workloads.models.mlp import MLPConfig
+from memprof.workloads.models.mlp.config import MLPConfig
 from memprof.workloads.networks.checkpointing import checkpointed_activation
 from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.networks.structured_pruning import kept, prune_hidden_units

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.models.transformer import TransformerConfig
+from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.networks.checkpointing import checkpointed_activation
 from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.train_config import TrainConfig

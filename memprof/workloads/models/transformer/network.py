@@ -10,12 +10,12 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 
-from memprof.workloads.models.transformer import TransformerConfig
-from memprof.workloads.networks.block import Block
+from memprof.workloads.models.transformer.block import Block
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
+from memprof.workloads.models.transformer.flash_attention import real_lengths
+from memprof.workloads.models.transformer.masks import Masking, causal_mask, combine_masks, custom_mask, padding_mask
 from memprof.workloads.networks.checkpointing import checkpointed
-from memprof.workloads.networks.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
-from memprof.workloads.networks.flash_attention import real_lengths
-from memprof.workloads.networks.masks import Masking, causal_mask, combine_masks, custom_mask, padding_mask
 from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.train_config import TrainConfig
 

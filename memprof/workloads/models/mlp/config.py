@@ -38,7 +38,7 @@ class MLPConfig:
 
 def build(config: MLPConfig, train_config: TrainConfig) -> Model:
     """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
-    from memprof.workloads.networks.mlp import build_mlp
+    from memprof.workloads.models.mlp.network import build_mlp
 
     return build_mlp(config, train_config)
 

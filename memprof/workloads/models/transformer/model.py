@@ -9,9 +9,9 @@ import numpy as np
 from memprof.workloads import synthetic
 from memprof.workloads.losses import CrossEntropy
 from memprof.workloads.model import Model, Unpruned
-from memprof.workloads.models.transformer import TransformerConfig
-from memprof.workloads.networks.structured_pruning import prune_layers, pruned_config
-from memprof.workloads.networks.transformer import Transformer
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.models.transformer.network import Transformer
+from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
 from memprof.workloads.train_config import TrainConfig
 
 

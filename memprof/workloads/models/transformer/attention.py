@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.models.transformer import TransformerConfig
-from memprof.workloads.networks.flash_attention import flash_attention
-from memprof.workloads.networks.masks import Masking
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.models.transformer.flash_attention import flash_attention
+from memprof.workloads.models.transformer.masks import Masking
 from memprof.workloads.networks.parts import dense, layer_norm
 from memprof.workloads.train_config import TrainConfig
 

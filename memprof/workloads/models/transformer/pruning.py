@@ -1,0 +1,66 @@
+"""Structured pruning of a Transformer: heads and hidden units go, and the residual stream keeps its width."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.networks.structured_pruning import (
+    LayerParams,
+    Pruned,
+    energy,
+    kept,
+    most_important,
+    prune_hidden_units,
+)
+
+
+def pruned_config(config: TransformerConfig, fraction: float) -> TransformerConfig:
+    """Returns the configuration with that fraction of the heads and of the MLP blocks' hidden units gone."""
+    if fraction == 0:
+        return config
+    return dataclasses.replace(
+        config,
+        num_heads=kept(config.num_heads, fraction),
+        head_size=config.head_width,
+        mlp_size=kept(config.mlp_width, fraction),
+    )
+
+
+def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: TransformerConfig) -> dict[str, Any]:
+    """Returns a Transformer's parameters with what `smaller` does not have cut out, layer by layer.
+
+    Args:
+        params: those of a Transformer of `config`, its layers stacked or not.
+    """
+
+    def prune(layer: Mapping[str, Any]) -> dict[str, Any]:
+        attention, mlp = layer["attention"], layer["mlp"]
+        qkv, out = prune_heads(attention["qkv"], attention["out"], config, smaller.num_heads)
+        up, down, _ = prune_hidden_units(mlp["up"], mlp["down"], smaller.mlp_width)
+        return {"attention": {**attention, "qkv": qkv, "out": out}, "mlp": {**mlp, "up": up, "down": down}}
+
+    pruned = dict(params)
+    for name, layer in params.items():
+        if name == "layers":
+            pruned[name] = jax.vmap(prune)(layer)
+        elif name.startswith("layers_"):
+            pruned[name] = prune(layer)
+    return pruned
+
+
+def prune_heads(qkv: LayerParams, out: LayerParams, config: TransformerConfig, num_kept: int) -> tuple[Pruned, Pruned]:
+    """Returns both projections of an attention with the most important heads alone, in their old order."""
+    heads = (config.num_heads, config.head_width)
+    kernel, bias = qkv["kernel"].reshape(-1, 3, *heads), qkv["bias"].reshape(3, *heads)
+    out_kernel = out["kernel"].reshape(*heads, -1)
+    keep = most_important(energy(kernel, axes=(0, 1, 3)) + energy(out_kernel, axes=(1, 2)), num_kept)
+    hidden_size = kernel.shape[0]
+    return (
+        {"kernel": kernel[:, :, keep].reshape(hidden_size, -1), "bias": bias[:, keep].reshape(-1)},
+        {**out, "kernel": out_kernel[keep].reshape(-1, hidden_size)},
+    )
