@@ -38,6 +38,7 @@ SIZES = (
     "vocab_size=256",
     "dropout_rate=0",
     "attention_dropout_rate=0",
+    "embedding_dropout_rate=0",
 )
 pytestmark = pytest.mark.skipif(
     bool(missing_for_deviceless()), reason="compiling for a GPU that is not there takes the extra `deviceless`"
