@@ -52,7 +52,7 @@ def _of_tanh(params: Params, x: Any) -> Any:
 
 
 def state_not_donated(recipe: str = "") -> StepSpec:
-    spec = _sgd(_of_tanh, _layers(8, 2048, 2048), _shape(16, 2048))
+    spec = _sgd(_of_tanh, _layers(4, 2048, 2048), _shape(16, 2048))
     step = followed(recipe, step=spec.fn)["step"]
     return StepSpec(step, spec.args, roles=spec.roles)
 
@@ -62,7 +62,7 @@ def float32_activations(recipe: str = "") -> StepSpec:
         names = followed(recipe, params=params, x=x.astype(jnp.float32))
         return _of_tanh(names["params"], names["x"])
 
-    return _sgd(loss, _layers(8, 512, 512), _shape(32768, 512, dtype=jnp.bfloat16))
+    return _sgd(loss, _layers(4, 512, 512), _shape(32768, 512, dtype=jnp.bfloat16))
 
 
 def whole_logits(recipe: str = "") -> StepSpec:
@@ -171,7 +171,7 @@ def copies_of_parameters(recipe: str = "") -> StepSpec:
 
 def state_of_adam(recipe: str = "") -> StepSpec:
     optimizer = followed(recipe, optimizer=optax.adam(1e-3), learning_rate=1e-3)["optimizer"]
-    params = _layers(12, 2048, 2048)
+    params = _layers(6, 2048, 2048)
 
     def step(params: Params, state: Any, x: Any) -> tuple[Params, Any, Any]:
         value, gradients = jax.value_and_grad(_of_tanh)(params, x)
@@ -193,7 +193,7 @@ def float32_accumulators(recipe: str = "") -> StepSpec:
 
     return StepSpec(
         step,
-        (_layers(16, 1024, 1024), _shape(4, 16, 1024)),
+        (_layers(8, 1024, 1024), _shape(4, 16, 1024)),
         donate_argnums=(0,),
         roles={"params": "params", "minibatches": "batch"},
     )
@@ -241,7 +241,7 @@ def peak_in_the_update(recipe: str = "") -> StepSpec:
 
     return StepSpec(
         step,
-        (_layers(16, 1024, 1024), _shape(16, 1024)),
+        (_layers(8, 1024, 1024), _shape(16, 1024)),
         donate_argnums=(0,),
         roles={"params": "params", "x": "batch"},
     )

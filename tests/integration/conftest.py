@@ -16,14 +16,9 @@ from memprof.capture.capture_file import write_capture
 
 
 @pytest.fixture(scope="session")
-def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
-    """Compiles each step once; it begins at once with all that the collected tests are parametrized with."""
-    compiler = Compiler()
-    for item in request.session.items:
-        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        compiler.start(value for value in parameters if isinstance(value, Step))
-    yield compiler
-    compiler.close()
+def compiler() -> Compiler:
+    """Compiles each step once."""
+    return Compiler()
 
 
 @pytest.fixture

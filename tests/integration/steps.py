@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.launch import compile_in_child
+from memprof.api import profile_spec
+from memprof.workloads.build import build_step
 
 GPUS = ("h100-80gb", "a100-40gb", "l4")
 TARGETS = (*GPUS, "cpu")
@@ -29,35 +27,19 @@ class Step:
     def __str__(self) -> str:
         return "-".join((self.workload, self.preset, *self.overrides, *self.techniques, self.target))
 
-    @property
-    def arguments(self) -> dict[str, object]:
-        """The keyword arguments of `memprof.workloads.build.build_step`."""
-        return {
-            "workload": self.workload,
-            "preset": self.preset,
-            "overrides": self.overrides,
-            "techniques": self.techniques,
-        }
-
 
 class Compiler:
-    """Compiles steps, each once, as many at a time as there are cores: a compile keeps about one busy."""
+    """Compiles steps, each once, in this process: a child of its own would import JAX for each."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1))
-        self._captures: dict[Step, Future[Capture]] = {}
+        self._captures: dict[Step, Capture] = {}
         self._reports: dict[Step, Report] = {}
-
-    def start(self, steps: Iterable[Step]) -> None:
-        """Begin with steps that are going to be asked for."""
-        for step in steps:
-            if step not in self._captures:
-                self._captures[step] = self._pool.submit(_compile, step)
 
     def capture(self, step: Step) -> Capture:
         """The capture of a step."""
-        self.start([step])
-        return self._captures[step].result()
+        if step not in self._captures:
+            self._captures[step] = _compile(step)
+        return self._captures[step]
 
     def report(self, step: Step) -> Report:
         """The report of a step."""
@@ -65,11 +47,9 @@ class Compiler:
             self._reports[step] = analyze(self.capture(step))
         return self._reports[step]
 
-    def close(self) -> None:
-        """Wait for what is being compiled and drop the rest."""
-        self._pool.shutdown(cancel_futures=True)
-
 
 def _compile(step: Step) -> Capture:
-    builder = "memprof.workloads.build:build_step"
-    return compile_in_child(builder, step.arguments, target=step.target, progress=lambda stage: None)
+    spec = build_step(
+        workload=step.workload, preset=step.preset, overrides=step.overrides, techniques=list(step.techniques)
+    )
+    return profile_spec(spec, target=step.target).capture

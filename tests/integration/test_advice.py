@@ -9,23 +9,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import planted
 import pytest
 from integration.command import Command
 from integration.test_command_line import WITHOUT_JAX
 from jsonschema import Draft202012Validator
-from planted import followed
 from referencing import Registry, Resource
 
-from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
+from memprof.api import profile_spec
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 from memprof.studies.advice.rules import flash_attention, fragmentation, workspace
 from memprof.studies.advice.what_if import footprint_without
-from memprof.studies.subject import find_subject
 
-PLANTED = Path(__file__).parents[1] / "planted.py"
+# optax calls it itself, in `adafactor`.
+pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 TARGET = "h100-80gb"
 
@@ -53,9 +52,9 @@ FOLLOWED = [*EXPECTED.items(), *ALSO_EXPECTED.items()]
 @pytest.fixture(scope="module")
 def reports() -> dict[str, Report]:
     """Every step as it is, by name, and under `NAME RULE` with the line of code of that rule's advice in it."""
-    found = _reports([_task(name) for name in (*EXPECTED, "state_that_waits")])
-    recipes = [_task(name, rule, _recipe(found[name], rule)) for name, rule in FOLLOWED]
-    return found | _reports(recipes)
+    found = {name: _report(name) for name in (*EXPECTED, "state_that_waits")}
+    recipes = {f"{name} {rule}": _report(name, _recipe(found[name], rule)) for name, rule in FOLLOWED}
+    return found | recipes
 
 
 def _recipe(report: Report, rule: str) -> str:
@@ -68,18 +67,8 @@ def _advice(report: Report, rule: str) -> Advice:
     return next(advice for advice in advise(report) if advice.rule == rule)
 
 
-def _reports(tasks: list[CompileTask]) -> dict[str, Report]:
-    found = {}
-    for result in compile_all(tasks, num_jobs=default_num_jobs(), progress=lambda label, stage: None):
-        assert result.capture is not None, f"{result.task.label}: {result.error}"
-        found[result.task.label] = analyze(result.capture)
-    return found
-
-
-def _task(name: str, rule: str = "", recipe: str = "") -> CompileTask:
-    subject = find_subject(f"{PLANTED}:{name}", overrides=[f"recipe={recipe}"] if recipe else [])
-    arguments = subject.builder_arguments([])
-    return CompileTask(label=f"{name} {rule}".strip(), builder=subject.builder, arguments=arguments, target=TARGET)
+def _report(name: str, recipe: str = "") -> Report:
+    return profile_spec(getattr(planted, name)(recipe), target=TARGET).report
 
 
 @pytest.mark.parametrize(("name", "rule"), EXPECTED.items())
@@ -125,7 +114,7 @@ def test_the_kernel_takes_what_the_line_gives_it(monkeypatch: pytest.MonkeyPatch
     dtype = jnp.float32 if line == flash_attention.CUDNN_OF_FLOAT32 else jnp.bfloat16
     q = jax.ShapeDtypeStruct((2, 128, 4, 64), dtype)
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91000)
-    attended = jax.eval_shape(lambda q, k, v: followed(line, q=q, k=k, v=v)["attended"], q, q, q)
+    attended = jax.eval_shape(lambda q, k, v: planted.followed(line, q=q, k=k, v=v)["attended"], q, q, q)
     assert (attended.shape, attended.dtype) == (q.shape, jnp.bfloat16)
 
 
@@ -137,7 +126,7 @@ def test_layers_are_scanned_by_the_line_against_fragmentation() -> None:
 
     stacked = jax.random.normal(jax.random.key(0), (3, 8, 8))
     x = jax.random.normal(jax.random.key(1), (4, 8))
-    scanned = followed(fragmentation.HOW_TO, block=block, x=x, stacked_params=stacked)["x"]
+    scanned = planted.followed(fragmentation.HOW_TO, block=block, x=x, stacked_params=stacked)["x"]
     for params in stacked:
         x = block(params, x)
     assert jnp.allclose(scanned, x, atol=1e-5)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from integration.command import Command
+from integration.steps import Compiler, Step
 from jsonschema import Draft202012Validator
-
-from memprof.analysis.pipeline import analyze
-from memprof.capture.parallel import CompileTask, compile_all
-from memprof.studies.subject import find_subject
 
 MLP = ("fit", "mlp", "--preset", "tiny", "--set", "batch_size=254", "--target", "cpu", "--reserve", "0")
 AUTO = ("--techniques", "auto", "--format", "json")
@@ -47,20 +45,15 @@ def _found(memprof: Command, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def _every_footprint(families: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+def _every_footprint(compiler: Compiler, families: tuple[tuple[str, ...], ...]) -> dict[str, int]:
     """The footprint of every combination of the tiny MLP, all of them compiled."""
-    subject = find_subject("mlp", preset="tiny", overrides=["batch_size=254"])
     labels = ["+".join(filter(None, choices)) for choices in product(*families)]
-    tasks = [
-        CompileTask(label=label, builder=subject.builder, arguments=subject.builder_arguments([label]), target="cpu")
-        for label in labels
-    ]
-    captures = {each.task.label: each.capture for each in compile_all(tasks, num_jobs=2, progress=lambda *_: None)}
-    return {label: analyze(capture).footprint_bytes for label, capture in captures.items() if capture}
+    tiny = partial(Step, workload="mlp", preset="tiny", target="cpu", overrides=("batch_size=254",))
+    return {label: compiler.report(tiny(techniques=(label,))).footprint_bytes for label in labels}
 
 
-def test_the_answer_is_no_worse_than_trying_every_combination(memprof: Command) -> None:
-    sizes = _every_footprint((("", "donate"), ("", "bf16"), ("", "accum2", "accum127", "accum254")))
+def test_the_answer_is_no_worse_than_trying_every_combination(memprof: Command, compiler: Compiler) -> None:
+    sizes = _every_footprint(compiler, (("", "donate"), ("", "bf16"), ("", "accum2", "accum127", "accum254")))
     effort = {"donate": 0, "bf16": 1, "accum2": 2, "accum127": 127, "accum254": 254}  # nothing is computed again here
 
     def cost(label: str) -> int:
