@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from memprof.errors import MemprofError
 from memprof.workloads import composition, registry
 from memprof.workloads.composition import apply_techniques, parse_techniques
-from memprof.workloads.technique import Argument, Technique
+from memprof.workloads.technique import ARGUMENT, Argument, Technique
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -58,8 +56,8 @@ ACCUMULATION = Technique(
     summary="for this test",
     reference="none",
     family="test",
-    sets=("seed",),
-    apply=lambda config, argument: dataclasses.replace(config, seed=argument),
+    about="For this test.",
+    sets={"seed": ARGUMENT},
     argument=Argument(spelling="accum<N>-loop", pattern="[1-9][0-9]*", example="2", parse=int),
 )
 
