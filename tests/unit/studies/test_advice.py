@@ -191,10 +191,11 @@ def _huge(family: int = 1, *, is_stacked: bool = False, category: Category = Cat
     return report([array, _passes((16, 16), "bf16", module="layers_0")])
 
 
-def _scratch(evidence: str, dtype: str = "bf16") -> Report:
+def _scratch(evidence: str, dtype: str = "bf16", capability: str | None = "9.0") -> Report:
     """Scratch beside the result of the same call."""
     found = buffer((4096,), "u8", Category.WORKSPACE, op=_FORWARD)
-    return report([replace(found, evidence=evidence), _passes((16, 16), dtype)])
+    made = report([replace(found, evidence=evidence), _passes((16, 16), dtype)])
+    return replace(made, target=replace(made.target, compute_capability=capability))
 
 
 def _fragmented(*shapes: tuple[int, ...], fragmentation: int = 4096) -> Report:
@@ -308,6 +309,8 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "of a convolution": lambda: _scratch("scratch of __cudnn$convForward"),
             "of integers, which XLA leaves to the library": lambda: _scratch("scratch of __cublas$gemm", dtype="s32"),
+            "on a T4, for which XLA generates none": lambda: _scratch("scratch of __cublas$gemm", capability="7.5"),
+            "where no capability is told": lambda: _scratch("scratch of __cublas$gemm", capability="unknown"),
             "pointers of a tuple": lambda: _scratch("table of pointers to the elements of a tuple"),
         },
     ),
