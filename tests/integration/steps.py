@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
@@ -27,6 +28,16 @@ class Step:
     def __str__(self) -> str:
         return "-".join((self.workload, self.preset, *self.overrides, *self.techniques, self.target))
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `memprof.workloads.build.build_step`."""
+        return {
+            "workload": self.workload,
+            "preset": self.preset,
+            "overrides": self.overrides,
+            "techniques": self.techniques,
+        }
+
 
 class Compiler:
     """Compiles steps, each once, in this process: a child of its own would import JAX for each."""
@@ -49,7 +60,4 @@ class Compiler:
 
 
 def _compile(step: Step) -> Capture:
-    spec = build_step(
-        workload=step.workload, preset=step.preset, overrides=step.overrides, techniques=list(step.techniques)
-    )
-    return profile_spec(spec, target=step.target).capture
+    return profile_spec(build_step(**step.arguments), target=step.target).capture
