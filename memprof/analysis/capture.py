@@ -9,6 +9,7 @@ bits, `Text` a string that is not long.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -46,6 +47,12 @@ class TargetInfo:
     memory_bytes: Annotated[int, Meta(gt=0, le=MAX_BYTES)] | None
     compute_capability: Text | None
     reason: Words
+
+    @property
+    def cuda_capability(self) -> tuple[int, int] | None:
+        """The compute capability as numbers; None where there is none, or the text is no CUDA compute capability."""
+        found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.compute_capability or "")
+        return (int(found[1]), int(found[2])) if found and self.platform == "cuda" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

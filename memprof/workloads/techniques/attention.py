@@ -63,8 +63,7 @@ def check_target(target: TargetInfo) -> None:
     """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
     from memprof.workloads.models.transformer.flash_attention import require_cudnn
 
-    capability = target.compute_capability or ""
-    if target.platform != "cuda" or tuple(map(int, capability.split("."))) < _LEAST_COMPUTE_CAPABILITY:
+    if (target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
         raise MemprofError(
             f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is none:"
             " choose another target, or leave it out."

@@ -380,6 +380,8 @@ def test_an_array_in_pieces_takes_only_its_own_family_along() -> None:
         (H100, "f32", "a.astype(jnp.bfloat16) for a in (q, k, v)"),
         (CPU, "f32", "jax.checkpoint(lambda queries: attend(queries, k, v))"),
         (replace(H100, compute_capability="7.0"), "bf16", "jax.checkpoint(lambda queries: attend(queries, k, v))"),
+        (replace(H100, compute_capability="gfx942"), "bf16", "jax.checkpoint(lambda queries: attend(queries, k, v))"),
+        (replace(H100, compute_capability="abc.0"), "bf16", "jax.checkpoint(lambda queries: attend(queries, k, v))"),
     ],
 )
 def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -> None:  # type: ignore[no-untyped-def]

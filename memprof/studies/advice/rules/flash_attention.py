@@ -9,7 +9,7 @@ from memprof.studies.advice.passing import MADE_IN_PASSES, made_at
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak
 
 _HALF = ("bf16", "f16")
-_LEAST_COMPUTE_CAPABILITY = 8  # of cuDNN's kernel
+_LEAST_COMPUTE_CAPABILITY = (8, 0)  # of cuDNN's kernel
 CUDNN = 'attended = jax.nn.dot_product_attention(q, k, v, implementation="cudnn")  # is_causal=True, if it is'
 CUDNN_OF_FLOAT32 = (
     "attended = jax.nn.dot_product_attention(*(a.astype(jnp.bfloat16) for a in (q, k, v)),"
@@ -27,7 +27,7 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
         f"{amount(changed, 'arrays')} at the peak, hold a number for each query and key of an attention, the largest"
         f" made at {made_at(changed[0])}"
     )
-    if not _has_kernel(report):
+    if (report.target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
         return (
             Proposal(
                 what="Attend with a block of queries at a time, and compute its probabilities again",
@@ -48,11 +48,6 @@ def _propose(report: Report) -> tuple[Proposal, ...]:
             technique="flash",
         ),
     )
-
-
-def _has_kernel(report: Report) -> bool:
-    major = (report.target.compute_capability or "0").partition(".")[0]
-    return report.target.platform == "cuda" and int(major) >= _LEAST_COMPUTE_CAPABILITY
 
 
 def _without(buffer: LiveBuffer) -> Instead | None:

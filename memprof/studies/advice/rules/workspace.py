@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.studies.advice.advice import AdviceRule, Proposal
@@ -16,12 +14,11 @@ _OF_CUBLAS = "__cublas"  # how XLA's names of its matrix products begin (jaxlib 
 # What XLA generates matrix products of. Complex products stay with the library, and asked for 33,554,432 bytes instead
 # of 4,194,304 with the option (jax 0.10.2, H100).
 _GENERATED = frozenset({"f16", "bf16", "f32"})
-_LEAST_COMPUTE_CAPABILITY = 8  # below it XLA generates none: on a T4 the option leaves all scratch as it is
+_LEAST_COMPUTE_CAPABILITY = (8, 0)  # below it XLA generates none: on a T4 the option leaves all scratch as it is
 
 
 def _propose(report: Report) -> tuple[Proposal, ...]:
-    capability = re.fullmatch(r"(\d{1,3})\.\d+", report.target.compute_capability or "")
-    if capability is None or int(capability[1]) < _LEAST_COMPUTE_CAPABILITY:
+    if (report.target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
         return ()
     dtypes = {
         buffer.name: buffer.dtype
