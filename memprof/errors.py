@@ -7,6 +7,8 @@ user's own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class MemprofError(Exception):
     """A user's mistake: a wrong name, a bad value, a missing package, a file that is no capture."""
@@ -27,3 +29,20 @@ class WorkloadError(MemprofError):
 
 class InternalError(MemprofError):
     """A fact that memprof relies on does not hold: a defect of memprof, or an XLA that it does not understand yet."""
+
+
+def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> MemprofError:
+    """Returns the error for `given`, which is not among `allowed`: it suggests the closest name and lists them all.
+
+    Args:
+        kind: what the name should have been, for example `technique` or `field of transformer`.
+        given: what the user wrote.
+        allowed: the names that exist, in the order in which to list them.
+    """
+    import difflib  # only a mistake needs it
+
+    choices = tuple(allowed)
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(given.lower(), by_lower_case, n=1)
+    hint = f" (did you mean '{by_lower_case[close[0]]}'?)" if close else ""
+    return MemprofError(f"There is no {kind} '{given}'{hint}: choose from {', '.join(choices)}.")

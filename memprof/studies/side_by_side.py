@@ -13,8 +13,7 @@ from memprof.capture.parallel import CompileTask, compile_all
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject
-from memprof.workloads.composition import parse_techniques
-from memprof.workloads.verdicts import verdicts
+from memprof.workloads.composition import parse_techniques, verdicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,7 @@ def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
     if not report.techniques:
         return ()
     try:
-        techniques = parse_techniques("+".join(report.techniques))
+        techniques = parse_techniques(*report.techniques)
     except MemprofError:
         return ()
     return verdicts(report, techniques, None if report is reference else reference)

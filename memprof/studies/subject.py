@@ -72,7 +72,7 @@ class Subject:
         if self.is_built_in:
             plan(**self.builder_arguments(techniques))
         else:
-            parse_techniques("+".join(techniques))
+            parse_techniques(*techniques)
 
     def teaching_rows(self) -> tuple[str, ...]:
         """The rows for somebody who names none: those of the default ones that apply.

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memprof.capture.step import Feed, StepSpec
 from memprof.workloads import registry
-from memprof.workloads.applicability import check_applicable, check_target
-from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.composition import apply_techniques, check_applicable, check_target, parse_techniques
 from memprof.workloads.optimizer import Optimizer
 from memprof.workloads.overrides import apply_overrides
 from memprof.workloads.technique import AppliedTechnique
@@ -69,7 +68,7 @@ def plan(
     """
     found = registry.workload(workload)
     config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
-    applied = parse_techniques("+".join(techniques))
+    applied = parse_techniques(*techniques)
     train_config = apply_techniques(train_config, applied)
     check_applicable(applied, name=found.name, honours=found.honours, config=config, train_config=train_config)
     return Plan(

@@ -1,25 +1,37 @@
-"""Techniques written together: `bf16+donate` is read, checked and applied from left to right."""
+"""Techniques together: read, checked against what they are asked for, applied, and looked for in the compiled program.
+
+    techniques = parse_techniques("bf16+remat")
+    config = apply_techniques(TrainConfig(), techniques)
+    for verdict in verdicts(report, techniques, reference=baseline_report):
+        print(verdict.took_effect, verdict.evidence)
+
+This is the only place that reads the text of techniques.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from memprof.errors import MemprofError
+from memprof.analysis.capture import TargetInfo
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
-from memprof.workloads.names import unknown_name
 from memprof.workloads.technique import AppliedTechnique
-from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.train_config import TrainConfig, model_fields
 
 
-def parse_techniques(text: str) -> tuple[AppliedTechnique, ...]:
-    """Reads techniques joined by `+`, for example `bf16+donate`.
+def parse_techniques(*texts: str) -> tuple[AppliedTechnique, ...]:
+    """Reads techniques.
 
     Args:
-        text: the techniques; the empty text means none.
+        texts: techniques, one or several joined by `+` in each: `bf16+donate`. Empty texts mean none.
 
     Raises:
         MemprofError: for an unknown technique, an empty part, one given twice, or two that exclude each other.
     """
+    text = "+".join(texts)
     if not text:
         return ()
     applied = tuple(_parse_one(part.strip(), text) for part in text.split("+"))
@@ -32,6 +44,62 @@ def apply_techniques(config: TrainConfig, techniques: Iterable[AppliedTechnique]
     for applied in techniques:
         config = applied.apply(config)
     return config
+
+
+def check_applicable(
+    techniques: Sequence[AppliedTechnique],
+    *,
+    name: str,
+    honours: frozenset[str],
+    config: Any,
+    train_config: TrainConfig,
+) -> None:
+    """Raises `MemprofError`, one sentence, unless each technique can work.
+
+    Args:
+        techniques: those applied.
+        name: of the workload.
+        honours: the technique-owned fields for a model that the workload honours.
+        config: the model's configuration.
+        train_config: the training configuration with all techniques on.
+    """
+    baseline = TrainConfig()
+    for applied in techniques:
+        alone = applied.apply(baseline)
+        changed = {name for name in applied.technique.sets if getattr(alone, name) != getattr(baseline, name)}
+        if changed & model_fields() - honours:
+            raise MemprofError(f"Technique '{applied.label}' does not apply to {name}: leave it out.")
+        if applied.technique.check_config is not None:
+            applied.technique.check_config(config, train_config)
+
+
+def check_target(techniques: Sequence[AppliedTechnique], target: TargetInfo) -> None:
+    """Raises `MemprofError`, one sentence, unless each technique can be compiled for that target."""
+    for applied in techniques:
+        if applied.technique.check_target is not None:
+            applied.technique.check_target(target)
+
+
+def verdicts(report: Report, techniques: Sequence[AppliedTechnique], reference: Report | None) -> tuple[Verdict, ...]:
+    """Returns whether each technique took effect; none for the baseline, which has nothing to look for.
+
+    A configuration says what was asked for; these are looked for in the report, which comes from the compiled program.
+    Some effects only show against a program without the technique: that is what the reference is for.
+
+    Args:
+        report: of the program with the techniques.
+        techniques: what was asked for.
+        reference: of the row to compare with. A technique is only set against it where the two differ in that
+            technique and in others that the reference lacks; against any other row a difference would prove nothing.
+    """
+    found = []
+    for applied in techniques:
+        look = applied.technique.evidence
+        if look is not None:
+            contrast = reference if reference is not None and _is_contrast(reference, applied, techniques) else None
+            verdict = look(report, applied.argument, contrast)
+            found.append(Verdict(took_effect=verdict.took_effect, evidence=f"{applied.label}: {verdict.evidence}"))
+    return tuple(found)
 
 
 def _parse_one(part: str, text: str) -> AppliedTechnique:
@@ -60,3 +128,15 @@ def _check_composition(techniques: Sequence[AppliedTechnique]) -> None:
                 raise MemprofError(
                     f"Techniques '{other.label}' and '{applied.label}' both decide {field_name}: give one of them."
                 )
+
+
+def _is_contrast(reference: Report, applied: AppliedTechnique, techniques: Sequence[AppliedTechnique]) -> bool:
+    """Whether the reference has only what the row has too, and not this technique."""
+    try:
+        theirs = parse_techniques(*reference.techniques)
+    except MemprofError:
+        return False  # a capture of another memprof, which had other techniques
+    says_something = {
+        other.label for other in theirs if other.technique.evidence and not other.technique.restates_baseline
+    }
+    return says_something <= {other.label for other in techniques} - {applied.label}

@@ -16,9 +16,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
-from memprof.workloads.names import unknown_name
 from memprof.workloads.train_config import TrainConfig, technique_fields
 from memprof.workloads.workload import ModelConfig
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, TypeVar
 
+from memprof.errors import unknown_name
 from memprof.workloads import models as models_package
 from memprof.workloads import optimizers as optimizers_package
 from memprof.workloads import techniques as techniques_package
-from memprof.workloads.names import unknown_name
 from memprof.workloads.optax_optimizers import OPTAX_OPTIMIZERS
 from memprof.workloads.optimizer import Optimizer
 from memprof.workloads.technique import Technique

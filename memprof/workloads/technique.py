@@ -11,7 +11,7 @@ cannot be combined. One with an argument says how the user spells it, and sets a
     )
 
 Whether it took effect is not a matter of the configuration: `evidence` looks for it in the report of the compiled
-program. See `verdicts.py`.
+program. See `composition.verdicts`.
 """
 
 from __future__ import annotations

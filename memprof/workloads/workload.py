@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from memprof.workloads.names import unknown_name
+from memprof.errors import unknown_name
 from memprof.workloads.train_config import TrainConfig
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from memprof.capture.compile import compile_step
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import choose_target
 from memprof.workloads.build import build_step
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.models.transformer import block
 from memprof.workloads.models.transformer import network as transformer
 from memprof.workloads.networks.checkpointing import checkpointed
-from memprof.workloads.verdicts import verdicts
 
 SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
 
@@ -44,7 +43,7 @@ def baseline() -> Report:
 
 
 def judge(report: Report, reference: Report | None = None):
-    (verdict,) = verdicts(report, parse_techniques("+".join(report.techniques)), reference)
+    (verdict,) = verdicts(report, parse_techniques(*report.techniques), reference)
     return verdict
 
 

@@ -22,9 +22,8 @@ from memprof.capture.targets.choose import choose_target
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import most_bytes
-from memprof.workloads.verdicts import verdicts
 
 TECHNIQUES = [
     pytest.param(technique, id=technique.name) for technique in registry.techniques() if technique.evidence is not None

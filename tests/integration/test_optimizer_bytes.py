@@ -11,9 +11,8 @@ from integration.steps import Step
 from memprof.analysis.categories import Category, Role
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.optimizer_state import ParamLeaf
-from memprof.workloads.verdicts import verdicts
 
 COUNTER = 4  # an int32
 

@@ -16,8 +16,7 @@ from memprof.files import IfTaken, check_writable
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
 from memprof.studies.fit.budget import DEFAULT_RESERVE
-from memprof.workloads.composition import parse_techniques
-from memprof.workloads.verdicts import verdicts
+from memprof.workloads.composition import parse_techniques, verdicts
 
 _DEFAULT_THRESHOLD = "footprint:+0%"
 _CAPTURE_SUFFIX = ".memprof"
@@ -87,7 +86,7 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
             f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
             " techniques"
         )
-    effects = verdicts(report, parse_techniques("+".join(report.techniques)), None) if limits.require_effect else ()
+    effects = verdicts(report, parse_techniques(*report.techniques), None) if limits.require_effect else ()
     return check(report, maxima=limits.maxima, baseline=limits.baseline, thresholds=limits.thresholds, effects=effects)
 
 

@@ -16,8 +16,7 @@ from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.fit.combinations import Choice, Cost, Family
 from memprof.studies.subject import Subject
-from memprof.workloads.applicability import check_target
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import check_target, parse_techniques
 
 # Floating-point operations that steps with these techniques compute again, or the sentence why they cannot be traced.
 CountRecomputed = Callable[[Sequence[str]], Sequence[int | str]]

@@ -15,7 +15,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_in_child
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.result import FitResult, Trial
 from memprof.studies.fit.search import NothingFitsError, find_largest
@@ -24,7 +24,6 @@ from memprof.studies.run_command import run_command
 from memprof.studies.subject import Subject
 from memprof.workloads.build import plan
 from memprof.workloads.composition import apply_techniques, parse_techniques
-from memprof.workloads.names import unknown_name
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096

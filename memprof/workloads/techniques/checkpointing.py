@@ -10,9 +10,9 @@ from __future__ import annotations
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
+from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
 from memprof.workloads.host_memory import check_has_host_memory
-from memprof.workloads.names import unknown_name
 from memprof.workloads.residuals import RESIDUALS
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 

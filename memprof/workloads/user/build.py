@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memprof.capture.step import Feed, StepSpec
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
-from memprof.workloads.applicability import check_applicable, check_target
-from memprof.workloads.composition import apply_techniques, parse_techniques
-from memprof.workloads.names import unknown_name
+from memprof.workloads.composition import apply_techniques, check_applicable, check_target, parse_techniques
 from memprof.workloads.overrides import parse_value, split_override
 from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.user.reference import load, parse
@@ -106,7 +104,7 @@ def _train_step(spec: Any, techniques: Sequence[str], label: str) -> StepSpec:
     from memprof.workloads.train_step import STATE_ARGNUM, Trainer, mean_loss
     from memprof.workloads.user.train_spec import UserConfig, UserModel
 
-    applied = parse_techniques("+".join(techniques))
+    applied = parse_techniques(*techniques)
     config = apply_techniques(TrainConfig(), applied)
     model = UserModel(spec, config)
     if config.remat_modules not in ("none", "block") or config.remat_policy == "names":

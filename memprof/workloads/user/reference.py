@@ -15,8 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from memprof.errors import MemprofError
-from memprof.workloads.names import unknown_name
+from memprof.errors import MemprofError, unknown_name
 
 _DEFAULT_NAME = "step_spec"
 

@@ -11,9 +11,8 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.report import Loop, ScopedOperations
 from memprof.analysis.timeline import Change
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import in_words, most_bytes
-from memprof.workloads.verdicts import verdicts
 
 assert Category.PARAMS in BASE
 NEXT_NUMBER = iter(range(10_000))

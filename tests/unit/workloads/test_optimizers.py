@@ -15,10 +15,9 @@ from memprof.analysis.categories import Role
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
-from memprof.workloads.composition import parse_techniques
+from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.optimizer_state import PARAMS_DTYPE, ParamLeaf, StateLeaf, same, size_bytes, state_of
 from memprof.workloads.train_config import TrainConfig
-from memprof.workloads.verdicts import verdicts
 
 OPTIMIZERS = [pytest.param(optimizer, id=optimizer.name) for optimizer in registry.optimizers()]
 
