@@ -12,7 +12,7 @@ from memprof.analysis.measurement import (
     PoolReading,
     ResidentMemory,
 )
-from memprof.analysis.op_costs import OpCost
+from memprof.analysis.report import OpCost
 
 GPU_RUN = Measurement(
     device="NVIDIA H100 80GB HBM3",

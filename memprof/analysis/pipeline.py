@@ -22,12 +22,11 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.holdings import Holding, Holdings, hold
-from memprof.analysis.kinship import find_kinship
 from memprof.analysis.module_paths import ModulePaths
-from memprof.analysis.op_costs import op_costs
 from memprof.analysis.op_names import Named, named_phase
+from memprof.analysis.patterns import find_patterns
 from memprof.analysis.program import Program, decode_program
-from memprof.analysis.program_facts import program_facts
+from memprof.analysis.program_facts import op_costs, program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.analysis.sources import SourcePlace, Sources
@@ -85,10 +84,10 @@ def _analyze(capture: Capture) -> Report:
 
     changes, held = _changes(holdings)
     sources = Sources(program, capture.folders)
-    kinship = find_kinship(program, values, order, holdings)
-    lasting = [kinship.told(_live_buffer(each, None, program, sources), each.value) for each in holdings.lasting]
+    patterns = find_patterns(program, values, order, holdings)
+    lasting = [patterns.told(_live_buffer(each, None, program, sources), each.value) for each in holdings.lasting]
     temps = [
-        kinship.told(_live_buffer(each, places, program, sources), each.value)
+        patterns.told(_live_buffer(each, places, program, sources), each.value)
         for each, places in zip(holdings.passing, held, strict=True)
     ]
     at_peak = (buffer for buffer, holding in zip(temps, holdings.passing, strict=True) if holding.at_peak)
@@ -118,7 +117,7 @@ def _analyze(capture: Capture) -> Report:
         timeline=_timeline(holdings, changes, order, values),
         arguments=capture.arguments,
         doubts=capture.doubts,
-        program=program_facts(program, table, values, backward_end=kinship.backward_end),
+        program=program_facts(program, table, values, backward_end=patterns.backward_end),
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(

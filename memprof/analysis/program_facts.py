@@ -1,15 +1,21 @@
-"""What the compiled program does, apart from where its memory lies: evidence that a technique took effect."""
+"""What the operations of the compiled program do, as evidence that a technique took effect, and what time they took.
+
+A trace names operations as the compiled program does, so the two are joined by name. A name that the program lacks (the
+trace of a helper program, or of another version) stays in the list, without module and memory, rather than vanish.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.categories import Phase
+from memprof.analysis.holdings import Holding
+from memprof.analysis.measurement import OpTime
 from memprof.analysis.op_names import Named, named_phase, scope_parts
 from memprof.analysis.program import Program
-from memprof.analysis.report import Loop, ProgramFacts, ScopedOperations
+from memprof.analysis.report import Loop, OpCost, ProgramFacts, ScopedOperations
 from memprof.analysis.values import Values
 
 # XLA's memory space of the host (xla/layout.h, Layout::kHostMemorySpace).
@@ -50,3 +56,37 @@ def _by_scope(num_by_name: Mapping[str, int]) -> tuple[ScopedOperations, ...]:
         ScopedOperations(scope=scope, phase=phase, num_operations=number)
         for (scope, phase), number in sorted(counts.items())
     )
+
+
+def op_costs(
+    op_times: Sequence[OpTime], program: Program, values: Values, holdings: Iterable[Holding]
+) -> tuple[OpCost, ...]:
+    """Join times with the program, in the order of the times."""
+    if not op_times:
+        return ()
+    wanted = {op.name for op in op_times}
+    instructions = {each.name: each for each in program.instructions if each.name in wanted}
+    # An operation in a loop holds its piece once, however often the trace of the heap tells of it.
+    held: dict[str, dict[tuple[tuple[int, ...], int | None], Holding]] = {}
+    for holding in holdings:
+        if holding.value.name in wanted:
+            held.setdefault(holding.value.name, {})[holding.value.element, holding.offset] = holding
+    costs = []
+    for op in op_times:
+        instruction = instructions.get(op.name)
+        pieces = list(held.get(op.name, {}).values())
+        largest = max(pieces, key=lambda piece: piece.size_bytes, default=None)
+        costs.append(
+            OpCost(
+                name=op.name,
+                op=instruction.op_name if instruction else "",
+                seconds=op.seconds,
+                num_calls=op.num_calls,
+                contains_others=instruction is not None and instruction.opcode in ("while", "conditional", "call"),
+                phase=values.phase_of(instruction) if instruction else Phase.NONE,
+                module=values.module_of(instruction) if instruction else "",
+                category=largest.claim.category if largest else None,
+                held_bytes=sum(piece.size_bytes for piece in pieces),
+            )
+        )
+    return tuple(costs)

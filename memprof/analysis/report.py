@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, TargetInfo, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
-from memprof.analysis.op_costs import OpCost
 from memprof.analysis.timeline import Timeline
 
 
@@ -129,6 +128,29 @@ class ProgramFacts:
     operations: tuple[ScopedOperations, ...] = ()
     library_calls: Mapping[str, int] = field(default_factory=dict)
     backward_end: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """One operation of the compiled program, over all traced steps.
+
+    Attributes:
+        name: of the HLO instruction.
+        op: JAX's name of it; empty where there is none.
+        contains_others: it is a loop, a branch or a call: its time is that of operations which are in the list too.
+        category: of the largest piece of memory that its result takes; None where it takes none of its own.
+        held_bytes: all memory that its result takes.
+    """
+
+    name: str
+    op: str
+    seconds: float
+    num_calls: int
+    contains_others: bool
+    phase: Phase
+    module: str
+    category: Category | None
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

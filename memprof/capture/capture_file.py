@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from memprof.analysis.capture import MAX_OPERATIONS, Capture
+from memprof.analysis.checks import replay_totals
 from memprof.analysis.foreign import UnfitError, as_record, clean, open_regular, parse_json, quote
-from memprof.analysis.replay_totals import replay_totals
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
 

@@ -16,10 +16,9 @@ import jax
 
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
-from memprof.analysis.checks import check_allocations
+from memprof.analysis.checks import check_allocations, totals_of
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.program import Program, decode_program
-from memprof.analysis.replay_totals import totals_of
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.deviceless_options import deviceless_options

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memprof.analysis.capture import Capture
-from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.proto_messages import message_classes
+from memprof.analysis.hlo_proto import message_classes, parse_proto
 from memprof.capture.work_folder import work_folder
 from memprof.errors import MemprofError
 

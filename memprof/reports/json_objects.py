@@ -15,8 +15,7 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
 from memprof.analysis.diff import Diff, MatchedBuffers
 from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
-from memprof.analysis.op_costs import OpCost
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.report import LiveBuffer, ModuleNode, OpCost, Report
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from memprof.analysis.buffer_table import BufferTable, Event, EventKind, LogicalBuffer, Trace
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals
 from memprof.analysis.categories import Role
+from memprof.analysis.checks import replay_totals
 from memprof.analysis.foreign import clean
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.liveness import replay
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.replay_totals import replay_totals
 from memprof.analysis.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 

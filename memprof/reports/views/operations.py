@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.analysis.op_costs import OpCost
-from memprof.analysis.report import Report
+from memprof.analysis.report import OpCost, Report
 from memprof.reports.document import Align, Bar, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_count, format_fraction, format_short_seconds
 from memprof.reports.views.cells import aside_cell, more_label, size_cell

@@ -9,8 +9,8 @@ import pytest
 from added_up_step import added_up_step
 
 from memprof.analysis.capture import ReplayTotals
+from memprof.analysis.checks import replay_totals
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.replay_totals import replay_totals
 from memprof.analysis.report import Report
 from memprof.errors import InternalError, MemprofError
 

@@ -20,8 +20,8 @@ from measurements import CPU_RUN, GPU_RUN
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
+from memprof.analysis.checks import replay_totals, totals_of
 from memprof.analysis.foreign import quote
-from memprof.analysis.replay_totals import replay_totals, totals_of
 from memprof.capture import capture_file
 from memprof.capture.capture_file import read_capture, without_source, write_capture
 from memprof.capture.compile import check_dump

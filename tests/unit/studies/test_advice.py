@@ -1,6 +1,6 @@
 """Each rule of advice on reports by hand: one where it must speak, and two that look alike where it must be silent.
 
-Attention, families of arrays and the end of the backward pass are told by data flow: see `test_kinship.py`.
+Attention, families of arrays and the end of the backward pass are told by data flow: see `test_patterns.py`.
 """
 
 from __future__ import annotations
