@@ -26,8 +26,8 @@ from pathlib import Path
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.capture_file import read_capture
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.html import FORMAT
+from memprof.reports.options import RenderOptions
 
 NUM_REPEATS = 5
 MANY = 20_000

@@ -20,8 +20,8 @@ from rich.text import Text
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.capture_file import read_capture
-from memprof.reports.format import RenderOptions
-from memprof.reports.registry import format_named
+from memprof.reports.format import format_named
+from memprof.reports.options import RenderOptions
 
 _IMAGES = Path(__file__).parent / "images"
 _COLUMNS = 100

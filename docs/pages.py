@@ -17,7 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from memprof.profiler_cli.app import app
-from memprof.reports.markdown_text import escape_markdown
+from memprof.reports.formats.markdown import escape_markdown
 from memprof.reports.units import format_bytes, format_flops, format_ratio, format_signed_bytes
 from memprof.workloads.registry import techniques
 from memprof.workloads.technique import Technique

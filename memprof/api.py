@@ -25,9 +25,9 @@ from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
-from memprof.reports.format import RenderOptions
-from memprof.reports.registry import format_named
-from memprof.reports.web.fragment import comparison_fragment, html_fragment
+from memprof.reports.format import format_named
+from memprof.reports.formats.html import comparison_fragment, html_fragment
+from memprof.reports.options import RenderOptions
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 from memprof.studies.fit.budget import DEFAULT_RESERVE

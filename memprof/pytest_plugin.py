@@ -103,8 +103,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _check(step: StepSpec, keywords: Mapping[str, Any], config: pytest.Config, nodeid: str) -> Profile:
     """Compile a step and check it. Fails the test, in the words of `memprof check`."""
-    from memprof.reports.format import RenderOptions
     from memprof.reports.formats.terminal import lower
+    from memprof.reports.options import RenderOptions
     from memprof.reports.units import format_bytes
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, limits_of

@@ -12,8 +12,8 @@ from report_builder import buffer, report
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import Change, PhaseSpan, Timeline
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.html import FORMAT
+from memprof.reports.options import RenderOptions
 
 OpenPage = Callable[..., Any]
 

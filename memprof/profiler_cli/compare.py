@@ -15,7 +15,7 @@ from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import row_stages
 from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_comparison, rendering
-from memprof.reports.choices import By, Order
+from memprof.reports.options import By, Order
 
 if TYPE_CHECKING:
     from memprof.analysis.comparison import Comparison

@@ -26,7 +26,7 @@ def complete_targets(incomplete: str) -> list[str]:
 
 
 def complete_formats(incomplete: str) -> list[str]:
-    from memprof.reports.registry import formats
+    from memprof.reports.format import formats
 
     return _beginning(incomplete, (each.name for each in formats()))
 

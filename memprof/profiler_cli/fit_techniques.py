@@ -24,7 +24,7 @@ def print_cheapest_techniques(
         MemprofError, WorkloadError: see `fit_techniques`.
     """
     from memprof.reports.fit_techniques_json import techniques_object
-    from memprof.reports.views.fit_techniques import techniques_document
+    from memprof.reports.views.fit import techniques_document
     from memprof.studies.fit.techniques import Work, fit_techniques
 
     with stages(f"fit {request.subject.label}") as stage:

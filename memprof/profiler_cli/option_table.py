@@ -66,7 +66,7 @@ def _is_data(values: Values) -> bool:
     name = _format(values)
     if name in (_TERMINAL, JSON):
         return name == JSON
-    from memprof.reports.registry import formats
+    from memprof.reports.format import formats
 
     return any(each.name == name and each.lower is None and each.name != "html" for each in formats())
 
@@ -75,7 +75,7 @@ def _is_picture(values: Values) -> bool:
     name = _format(values)
     if name in (_TERMINAL, JSON):
         return False
-    from memprof.reports.registry import formats
+    from memprof.reports.format import formats
 
     return any(each.name == name and each.is_picture for each in formats())
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from memprof.analysis.diff import Diff
     from memprof.analysis.report import Report
     from memprof.reports.document import Document
-    from memprof.reports.format import Format, RenderOptions
+    from memprof.reports.format import Format
     from memprof.reports.json_objects import Json
+    from memprof.reports.options import RenderOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,8 @@ def rendering(
     Raises:
         MemprofError: there is no such format, or what it gives cannot go where it should.
     """
-    from memprof.reports.format import RenderOptions
-    from memprof.reports.registry import format_named
+    from memprof.reports.format import format_named
+    from memprof.reports.options import RenderOptions
 
     format_ = format_named(name)
     if output is None and format_.is_file and sys.stdout.isatty():

@@ -14,7 +14,7 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say
 from memprof.profiler_cli.option_table import XPROF
 from memprof.profiler_cli.render import print_diff, print_report, rendering
-from memprof.reports.choices import By
+from memprof.reports.options import By
 
 
 def show(

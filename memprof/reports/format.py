@@ -1,63 +1,28 @@
-"""What a format is, and what it is asked for.
+"""What a format is, and which there are.
 
 A format renders a whole report, or a comparison of several. One that shows documents is made with `document_format`:
 the view picked by the options makes the document, and the format lowers it. One that serialises facts (json, csv) takes
-them as they are.
+them as they are. A new one is a new file in `formats/` that exposes `FORMAT`; nothing else changes.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
 
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
-from memprof.reports.choices import By, Order
+from memprof.errors import MemprofError
+from memprof.reports import formats as _package
 from memprof.reports.document import Document
-from memprof.reports.views.by import by_document
-from memprof.reports.views.compare.diff import diff_document
-from memprof.reports.views.compare.document import comparison_document
-from memprof.reports.views.modules import DEFAULT_DEPTH
-from memprof.reports.views.summary import DEFAULT_TOP, summary_document
-from memprof.studies.advice.advice import Advice
-from memprof.studies.advice.advise import advise
-
-ColorSystem = Literal["standard", "256", "truecolor"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderOptions:
-    """What to show, and what it is shown on. A format uses what applies to it: data formats are always whole.
-
-    Attributes:
-        by: one breakdown alone; None for the summary.
-        depth: levels of the module tree.
-        top: rows of the longest lists; the rest is one row, so that totals match.
-        order: how the configurations of a comparison follow one another.
-        width: columns of the terminal.
-        color: the colours that the terminal has; None for none.
-        unicode: False where only ASCII arrives.
-        source: whether a format that has room for it shows the text around a source line.
-        with_advice: whether the summary ends with what could be done about the peak.
-        advice: that advice, where more is known of it than the report tells; None: as the report tells it.
-    """
-
-    by: By | None = None
-    depth: int = DEFAULT_DEPTH
-    top: int = DEFAULT_TOP
-    order: Order = Order.GIVEN
-    width: int = 100
-    color: ColorSystem | None = None
-    unicode: bool = True
-    source: bool = True
-    with_advice: bool = False
-    advice: tuple[Advice, ...] | None = None
-
-    def advice_for(self, report: Report) -> tuple[Advice, ...]:
-        """What could be done about the peak of a report."""
-        return advise(report) if self.advice is None else self.advice
+from memprof.reports.options import RenderOptions
+from memprof.reports.views.comparison import comparison_document
+from memprof.reports.views.diff import diff_document
+from memprof.reports.views.report import by_document, summary_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,3 +94,24 @@ def report_document(report: Report, options: RenderOptions) -> Document:
         advice = options.advice_for(report) if options.with_advice else None
         return summary_document(report, depth=options.depth, top=options.top, advice=advice)
     return by_document(report, by=options.by, depth=options.depth, top=options.top)
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """All formats, by name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(_package.__path__))
+    modules = (importlib.import_module(f"{_package.__name__}.{name}") for name in names)
+    return tuple(module.FORMAT for module in modules)
+
+
+def format_named(name: str) -> Format:
+    """The format called `name`.
+
+    Raises:
+        MemprofError: there is none; the message names those that there are.
+    """
+    for candidate in formats():
+        if candidate.name == name:
+            return candidate
+    allowed = ", ".join(candidate.name for candidate in formats())
+    raise MemprofError(f"There is no format {name!r}. Use one of: {allowed}.")

@@ -12,8 +12,8 @@ from pages import OpenPage, point_at, report_html, shown_positions, staircase, u
 from reports_data import many_buffers
 from transformer_report import transformer
 
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.html import FORMAT
+from memprof.reports.options import RenderOptions
 from memprof.reports.units import format_bytes
 
 

@@ -16,8 +16,8 @@ from reports_data import REPORTS, many_buffers
 from transformer_report import transformer
 
 from memprof.analysis.categories import Category
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.html import FORMAT
+from memprof.reports.options import RenderOptions
 from memprof.reports.units import format_bytes
 
 # Reports with a chart of memory, but of nothing that is placed in a temp block: the address map says so.

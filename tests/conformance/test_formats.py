@@ -23,9 +23,8 @@ from reports_data import REPORTS, many_buffers
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
-from memprof.reports.choices import By
-from memprof.reports.format import Format, RenderOptions
-from memprof.reports.registry import format_named, formats
+from memprof.reports.format import Format, format_named, formats
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.units import format_bytes, format_exact_bytes, format_signed_bytes
 
 every_format = pytest.mark.parametrize("format_", formats(), ids=lambda format_: format_.name)

@@ -7,9 +7,8 @@ from comparisons_data import COMPARISONS
 from recorded import check_recorded
 from reports_data import REPORTS
 
-from memprof.reports.choices import By
-from memprof.reports.format import RenderOptions
-from memprof.reports.registry import format_named
+from memprof.reports.format import format_named
+from memprof.reports.options import By, RenderOptions
 
 _UNICODE = RenderOptions(width=80)
 _ASCII = RenderOptions(width=80, unicode=False)

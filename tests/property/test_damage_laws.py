@@ -26,8 +26,8 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import InternalError, MemprofError
-from memprof.reports.format import RenderOptions
-from memprof.reports.registry import format_named
+from memprof.reports.format import format_named
+from memprof.reports.options import RenderOptions
 
 NUM_MUTANTS = 2700
 V = f32(4)

@@ -16,8 +16,9 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import LiveBuffer, Report
-from memprof.reports.format import Format, RenderOptions
+from memprof.reports.format import Format
 from memprof.reports.json_objects import Json, buffer_object, matched_buffers_object
+from memprof.reports.options import RenderOptions
 from memprof.reports.text import printable
 
 _STARTS_FORMULA = ("=", "+", "-", "@")

@@ -1,7 +1,8 @@
 """HTML: one file that opens offline in any browser: charts to hover, click and zoom, tables to search and sort.
 
 It holds the same document as the terminal, and what its scripts draw from. Without JavaScript, and on paper, the
-document is still there.
+document is still there. A notebook's cell gets a fragment instead: a bar, two tables, no script; it brings its style
+along, for itself alone, and takes the colours of text and background from where it stands.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from dataclasses import replace
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
-from memprof.reports.document import Document
-from memprof.reports.format import Format, RenderOptions, report_document
-from memprof.reports.views.compare.diff import diff_document
-from memprof.reports.views.compare.document import comparison_document
-from memprof.reports.web.blocks import section_htmls
-from memprof.reports.web.page import asset, page
-from memprof.reports.web.report_data import report_data
-from memprof.reports.web.source_text import source_texts
+from memprof.reports.document import Block, Document, Heading
+from memprof.reports.format import Format, report_document
+from memprof.reports.options import Order, RenderOptions
+from memprof.reports.views import header
+from memprof.reports.views.buffers import largest_buffers_table
+from memprof.reports.views.cells import category_table
+from memprof.reports.views.comparison import comparison_document, comparison_title
+from memprof.reports.views.configurations import compared_rows, configuration_table, footprint_bars
+from memprof.reports.views.diff import diff_document
+from memprof.reports.web.blocks import block_html, section_htmls
+from memprof.reports.web.page import asset, page, palette_css
+from memprof.reports.web.report_data import report_data, source_texts
 
 _TABLE_SCRIPTS = ("dom.js", "legend.js", "tables.js", "static.js")
 _CHART_SCRIPTS = (
@@ -33,6 +38,7 @@ _CHART_SCRIPTS = (
     "buffers.js",
     "explore.js",
 )
+_NUM_BUFFERS = 5
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
@@ -76,6 +82,29 @@ def _page_of_tables(title: str, document: Document) -> str:
 
 def _join(sections: Sequence[str]) -> str:
     return "\n".join(sections)
+
+
+def html_fragment(report: Report) -> str:
+    """What one looks at first: whether it fits, what the footprint is made of, and the largest buffers."""
+    blocks: list[Block] = [header.title(report), header.gauge(report), category_table(report.categories)]
+    if report.buffers:
+        blocks.append(Heading(text="Largest buffers at the peak", level=2))
+        blocks.append(largest_buffers_table(report.buffers, top=_NUM_BUFFERS))
+    return _fragment(blocks)
+
+
+def comparison_fragment(comparison: Comparison) -> str:
+    """The footprints of all configurations as bars, and their table."""
+    rows = compared_rows(comparison, Order.GIVEN)
+    blocks: list[Block] = [comparison_title(comparison)]
+    if rows:
+        blocks += [footprint_bars(rows), configuration_table(rows, comparison.failures)]
+    return _fragment(blocks)
+
+
+def _fragment(blocks: Sequence[Block]) -> str:
+    style = f"{palette_css(scope='.memprof')}\n{asset('fragment.css')}"
+    return f'<div class="memprof">\n<style>\n{style}\n</style>\n{"".join(map(block_html, blocks))}\n</div>'
 
 
 FORMAT = Format(

@@ -7,8 +7,9 @@ import json
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
-from memprof.reports.format import Format, RenderOptions
+from memprof.reports.format import Format
 from memprof.reports.json_objects import Json, comparison_object, diff_object, report_object
+from memprof.reports.options import RenderOptions
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
 

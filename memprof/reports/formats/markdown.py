@@ -1,11 +1,14 @@
 """Markdown, for a comment on a pull request: tables as GitHub knows them, pictures as blocks of letters, no HTML.
 
 Bars and charts are laid out as on a terminal: their letters say what their colours would. A bar within a table is left
-out, because the number beside it says the same.
+out, because the number beside it says the same. What the user's program says must not become markup, a link or
+somebody's notification: GitHub links mentions, issue numbers and addresses after it has rendered the Markdown, so a
+backslash does not stop it; code it leaves alone. See the GitHub Flavored Markdown specification, section 6.1.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from memprof.analysis.categories import Category
@@ -26,15 +29,19 @@ from memprof.reports.document import (
     Table,
     Tone,
 )
-from memprof.reports.format import RenderOptions, document_format
+from memprof.reports.format import document_format
 from memprof.reports.layout.lines import Paper
 from memprof.reports.layout.page import page_lines
-from memprof.reports.markdown_text import escape_markdown, fenced
+from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 
 _PICTURE_WIDTH = 80
 _LONGEST_TEXT = 64  # of what may be shortened in a table
 _QUIET = frozenset({Tone.MUTED, Tone.ACCENT})
+_LINKING = r"(?P<linking>@(?=\w)|#(?=\d)|:(?=//)|(?<=www)\.)"
+_MARKUP = r"(?P<markup>[\\`*\[\]<>|~$&#]|(?<![^\W_])_|_(?![^\W_]))"  # an underscore within a word is only itself
+_SPECIAL = re.compile(f"{_LINKING}|{_MARKUP}")
+_BACKTICKS = re.compile(r"`+")
 
 
 def lower(document: Document, options: RenderOptions) -> str:
@@ -124,6 +131,22 @@ def _sign(tone: Tone, paper: Paper) -> str:
 
 def _text(text: str, paper: Paper) -> str:
     return escape_markdown(paper.clean(text))
+
+
+def escape_markdown(text: str) -> str:
+    r"""`text` (one line of it, printable) so that GitHub shows it as it is.
+
+    >>> escape_markdown("a|b <script> __init__ @everyone")
+    'a\\|b \\<script\\> \\_\\_init\\_\\_ `@`everyone'
+    """
+    return _SPECIAL.sub(lambda match: f"`{match[0]}`" if match["linking"] else f"\\{match[0]}", text)
+
+
+def fenced(lines: list[str]) -> str:
+    """Lines as a block of code, whatever they hold."""
+    longest = max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *lines, fence])
 
 
 FORMAT = document_format(

@@ -16,8 +16,9 @@ from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
-from memprof.reports.format import Format, RenderOptions
+from memprof.reports.format import Format
 from memprof.reports.json_objects import Json
+from memprof.reports.options import RenderOptions
 
 _PHASES, _MODULES = 1, 2  # threads of a process
 

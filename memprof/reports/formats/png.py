@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from memprof.reports.charts.figure import draw
 from memprof.reports.document import Document
-from memprof.reports.format import RenderOptions, document_format
+from memprof.reports.format import document_format
+from memprof.reports.formats.svg import draw
+from memprof.reports.options import RenderOptions
 
 
 def lower(document: Document, options: RenderOptions) -> bytes:

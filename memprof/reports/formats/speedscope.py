@@ -14,8 +14,9 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
-from memprof.reports.format import Format, RenderOptions
+from memprof.reports.format import Format
 from memprof.reports.json_objects import Json
+from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 from memprof.reports.text import printable
 from memprof.reports.units import format_array_type, format_bytes, format_signed_bytes

@@ -11,9 +11,10 @@ from rich.style import Style
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Document
-from memprof.reports.format import ColorSystem, RenderOptions, document_format
+from memprof.reports.format import document_format
 from memprof.reports.layout.lines import Line, Paper, Span
 from memprof.reports.layout.page import page_lines
+from memprof.reports.options import ColorSystem, RenderOptions
 from memprof.reports.palette import CATEGORY_COLORS, INK, TONE_COLORS
 
 _NARROWEST = 40

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Align, Shorten, Tone
-from memprof.reports.layout.glyphs import ASCII, UNICODE, Glyphs
+from memprof.reports.palette import ASCII, UNICODE, Glyphs
 from memprof.reports.text import cell_width, printable, shorten_end, shorten_middle, wrap
 
 Key = Category | Tone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,11 +10,12 @@ from memprof.analysis.categories import Category
 from memprof.reports.document import Align, Bar, Cell, Column, Row, Shorten, Table, Tone
 from memprof.reports.layout.columns import Fit, Need, break_lines, continue_columns, fit_columns
 from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim
-from memprof.reports.layout.stack import letter
-from memprof.reports.layout.titles import break_title, narrowest_title
+from memprof.reports.layout.pictures import letter
 from memprof.reports.text import cell_width
 
 _LONGEST_BAR = 28
+_WORD = re.compile(r"[^\s+-]*[+-]|[^\s+-]+\s?|\s")  # a title breaks after a plus, a hyphen or a blank
+_LONGEST_WORD = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,3 +169,25 @@ def _below_lines(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, paper: Pa
             spans += [Span(text=text, key=Tone.MUTED), separator]
         lines.append(merge(spans[:-1]))
     return lines
+
+
+def narrowest_title(title: str, paper: Paper) -> int:
+    """The width that a title needs when it breaks wherever it may."""
+    widths = (cell_width(word.rstrip()) for word in _words(title, paper, _LONGEST_WORD))
+    return max(widths, default=0)
+
+
+def break_title(title: str, width: int, paper: Paper) -> list[str]:
+    """The title as few lines of at most `width` cells; an empty one is one empty line."""
+    lines = [""]
+    for word in _words(title, paper, width):
+        if lines[-1] and cell_width(lines[-1] + word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return [line.rstrip() for line in lines]
+
+
+def _words(title: str, paper: Paper, width: int) -> list[str]:
+    """The words with the blank behind them; what is longer than a line is shortened in the middle."""
+    words = _WORD.findall(paper.clean(title))
+    return [word if cell_width(word.rstrip()) <= width else paper.shorten(word, width) for word in words]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from memprof.analysis.report import LiveBuffer
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
 from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
-from memprof.reports.views.cells import aside_cell, more_label
-from memprof.reports.views.sources import places
+from memprof.reports.views.cells import aside_cell, more_label, short_names
 
 _LAYER_NUMBER = re.compile(r"(?<=[_/])\d+(?=/|$)")
 _LIVE_TOTAL = "live at the peak"
@@ -162,3 +162,19 @@ def _size_cell(size_bytes: int) -> Cell:
 
 def _type_cell(buffer: LiveBuffer) -> Cell:
     return Cell(text=format_array_type(buffer.dtype, buffer.shape))
+
+
+def places(buffers: Sequence[LiveBuffer]) -> dict[tuple[str, str], str]:
+    """What the lines of each buffer are called, by its `source` and `library`.
+
+    The library's line is there where it says more: where one line of the user stands for several of the library.
+    """
+    names = short_names(buffer.source for buffer in buffers)
+    beneath: dict[str, set[str]] = defaultdict(set)
+    for buffer in buffers:
+        beneath[buffer.source].add(buffer.library)
+    return {
+        (source, library): f"{names[source]} > {library}" if library and len(libraries) > 1 else names[source]
+        for source, libraries in beneath.items()
+        for library in libraries
+    }

@@ -1,14 +1,36 @@
-"""The cells and small tables that several views share."""
+"""What several views share: cells, tables of shares, groups of categories, names of source lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 
-from memprof.analysis.categories import Category
-from memprof.reports.document import Align, Bar, Cell, Column, Row, Shorten, Table, Tone
+from memprof.analysis.categories import CATEGORY_MEANINGS, Category
+from memprof.reports.document import Align, Bar, Cell, Column, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_share, format_signed_bytes
 
 _NOTHING = Cell(text="-", key=Tone.MUTED)
+CategoryGroups = Mapping[str, frozenset[Category]]
+_TEMPS = frozenset(
+    {
+        Category.RECOMPUTED,
+        Category.PARAM_COPIES,
+        Category.COTANGENTS,
+        Category.FORWARD_TEMPS,
+        Category.UPDATE_TEMPS,
+        Category.WORKSPACE,
+        Category.COLLECTIVES,
+    }
+)
+_OWN_COLUMN = frozenset({Category.PARAMS, Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS})
+CATEGORY_GROUPS: CategoryGroups = {
+    "params": frozenset({Category.PARAMS}),
+    "optim": frozenset({Category.OPTIMIZER_STATE}),
+    "grads": frozenset({Category.GRADIENTS}),
+    "acts": frozenset({Category.ACTIVATIONS}),
+    "temps": _TEMPS,
+    "other": frozenset(Category) - _TEMPS - _OWN_COLUMN,
+}
 
 
 def size_cell(size_bytes: int) -> Cell:
@@ -89,3 +111,52 @@ def share_total(label: str, total_bytes: int) -> Row:
 
 def _share_row(name: Cell, size_bytes: int, total_bytes: int) -> Row:
     return Row(cells=(name, *share_cells(size_bytes, total_bytes)))
+
+
+def sum_of_group(categories: Mapping[Category, int], group: frozenset[Category]) -> int:
+    """The bytes of a group; categories that are not there hold none."""
+    return sum(size_bytes for category, size_bytes in categories.items() if category in group)
+
+
+def group_legend() -> Note:
+    """Which categories the groups `temps` and `other` hold."""
+    members = (
+        f"{name}: {', '.join(category.value for category in Category if category in CATEGORY_GROUPS[name])}"
+        for name in ("temps", "other")
+    )
+    return Note(tone=Tone.MUTED, text=f"{'; '.join(members)}.")
+
+
+def category_table(categories: Mapping[Category, int]) -> Table:
+    """Categories that hold anything, largest first, with what each means where there is room."""
+    total_bytes = sum(categories.values())
+    rows = [
+        Row(
+            cells=(
+                Cell(text=category.value, key=category),
+                *share_cells(size_bytes, total_bytes, category),
+                aside_cell(CATEGORY_MEANINGS[category]),
+            )
+        )
+        for category, size_bytes in sorted(categories.items(), key=lambda item: -item[1])
+        if size_bytes
+    ]
+    meaning = Column(title="meaning", priority=3, shorten=Shorten.END, min_width=28)
+    total = share_total("footprint", total_bytes)
+    return Table(
+        columns=(Column(title="category"), *share_columns(), meaning),
+        rows=tuple(rows),
+        total=Row(cells=(*total.cells, Cell(text=""))),
+    )
+
+
+def short_names(sources: Iterable[str]) -> dict[str, str]:
+    """What each source line is called: `/home/me/project/net/mlp.py:12` is `net/mlp.py:12` beside `net/loss.py`'s.
+
+    What is in the report stays whole; this is for display alone.
+    """
+    split = {source: source.split("/") for source in sources if source}
+    # The last part is the file itself: it always stays.
+    levels = zip(*(parts[:-1] for parts in split.values()), strict=False)
+    num_common = sum(1 for _ in takewhile(lambda folders: len(set(folders)) == 1, levels))
+    return {"": "", **{source: "/".join(parts[num_common:]) for source, parts in split.items()}}

@@ -5,6 +5,6 @@
     assets/ (style, scripts) ────────────────────────────────┘
 
 The scripts in `assets/` draw the interactive parts out of the JSON. Names from the user's program reach the page in two
-ways only: escaped in the HTML (`text.escaped`), and in the JSON, from which the scripts take them as text, never as
+ways only: escaped in the HTML (`page.escaped`), and in the JSON, from which the scripts take them as text, never as
 markup. The page forbids itself every request (its content security policy).
 """

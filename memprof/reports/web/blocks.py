@@ -18,6 +18,7 @@ from memprof.reports.document import (
     Facts,
     Gauge,
     Heading,
+    Moment,
     Note,
     Part,
     Row,
@@ -26,15 +27,14 @@ from memprof.reports.document import (
     StackedChart,
     Table,
 )
-from memprof.reports.layout.glyphs import UNICODE
-from memprof.reports.palette import CATEGORY_LETTERS
+from memprof.reports.palette import CATEGORY_LETTERS, UNICODE
 from memprof.reports.units import format_bytes, format_share
-from memprof.reports.web.chart import chart_svg
-from memprof.reports.web.text import escaped
+from memprof.reports.web.page import escaped
 
 _NARROWEST_LETTER = 0.02  # of a bar's width: a smaller part has no room for its letter
 _BREAKS = re.compile(r"(?<!<)[/+]")  # not those that end an element
 _MOST_VALUES = 12  # of a fact; more are folded away
+_WIDTH, _HEIGHT = 960, 240
 
 
 def section_htmls(document: Document) -> list[str]:
@@ -217,3 +217,57 @@ def _class(column: Column) -> str:
 
 def _bullet(note: Note) -> str:
     return escaped(UNICODE.bullets[note.tone])
+
+
+def chart_svg(chart: StackedChart) -> str:
+    """The areas, stacked in the order of each moment's parts; whoever looks closer reads the numbers beside it."""
+    top_bytes = max(moment.total_bytes for moment in chart.moments)
+    edges = _edges(chart.moments)
+    paths = (
+        f'<path data-category="{category.value}" d="{_area(lower, upper, top_bytes)}"/>'
+        for category, (lower, upper) in edges.items()
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="live bytes over '
+        f'program order, stacked by category">{"".join(paths)}</svg>'
+    )
+
+
+def _edges(moments: Sequence[Moment]) -> dict[Category, tuple[list[int], list[int]]]:
+    """Where each category's area begins and ends, in bytes above the ground, at each moment."""
+    order = dict.fromkeys(part.category for moment in moments for part in moment.parts)
+    edges: dict[Category, tuple[list[int], list[int]]] = {category: ([], []) for category in order}
+    for moment in moments:
+        sizes = {part.category: part.size_bytes for part in moment.parts}
+        ground = 0
+        for category, (lower, upper) in edges.items():
+            lower.append(ground)
+            ground += sizes.get(category, 0)
+            upper.append(ground)
+    return edges
+
+
+def _area(lower: Sequence[int], upper: Sequence[int], top_bytes: int) -> str:
+    """There along the upper edge and back along the lower one, in steps."""
+    width = _WIDTH / len(upper)
+    there = _steps(
+        [_HEIGHT * (1 - size / top_bytes) for size in upper], [index * width for index in range(len(upper))], width
+    )
+    back = _steps(
+        [_HEIGHT * (1 - size / top_bytes) for size in reversed(lower)],
+        [index * width for index in reversed(range(1, len(lower) + 1))],
+        -width,
+    )
+    return f"M{there}L{back}Z"
+
+
+def _steps(heights: Sequence[float], starts: Sequence[float], width: float) -> str:
+    """A level for each height, one after the other; equal neighbours are one level."""
+    points: list[str] = []
+    for index, (height, start) in enumerate(zip(heights, starts, strict=True)):
+        if index and height == heights[index - 1]:
+            points.pop()
+        else:
+            points.append(f"{start:.1f},{height:.1f}")
+        points.append(f"{start + width:.1f},{height:.1f}")
+    return "L".join(points)

@@ -1,7 +1,12 @@
-"""The page: body, style, scripts and data in one file that opens anywhere and asks nobody for anything."""
+"""The page: body, style, scripts and data in one file that opens anywhere and asks nobody for anything.
+
+What the user's program says must not become markup, nor hide what stands beside it: see `escaped`, `script_json`.
+"""
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,7 +16,7 @@ from memprof.analysis.categories import Category
 from memprof.reports.document import Tone
 from memprof.reports.json_objects import Json
 from memprof.reports.palette import CATEGORY_COLORS, INK, TONE_COLORS
-from memprof.reports.web.text import escaped, script_json
+from memprof.reports.text import printable
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
@@ -53,3 +58,18 @@ def asset(name: str) -> str:
 def _fill(template: str, parts: Mapping[str, str]) -> str:
     """Fill all slots at once: what stands in one part is never taken for a slot."""
     return _SLOT.sub(lambda slot: parts[slot[1]], template) + "\n"
+
+
+def escaped(text: str) -> str:
+    """`text` for an element or a quoted attribute; whatever is not ASCII becomes a character reference."""
+    return html.escape(clean(text)).encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def clean(text: str) -> str:
+    """`text` with control characters and bidirectional overrides shown as escapes."""
+    return printable(text, ascii_only=False)
+
+
+def script_json(value: Json) -> str:
+    r"""A value as JSON that may stand in a `<script>` element: no `<` can end the element or open a comment in it."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,24 +1,27 @@
 """What the scripts of a report's page draw from: all buffers and the timeline, as a JSON object.
 
 Lists stand by field, not by buffer, and equal texts stand once (`strings`): twenty thousand buffers take a megabyte.
-The buffers that are live at the peak come first, largest first; `num_at_peak` says how many they are.
+The buffers that are live at the peak come first, largest first; `num_at_peak` says how many they are. The text around a
+source line is there as far as the capture holds it; no file is opened for it, since a capture may name any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from memprof.analysis.capture import SourceLines
 from memprof.analysis.categories import CATEGORY_MEANINGS, Category
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.analysis.timeline import Timeline
 from memprof.reports.json_objects import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.units import format_array_type
-from memprof.reports.views.sources import short_names
-from memprof.reports.web.source_text import SourceText
-from memprof.reports.web.text import clean
+from memprof.reports.views.cells import short_names
+from memprof.reports.web.page import clean
 
 _NUMBERS: Mapping[Category, int] = {category: number for number, category in enumerate(Category)}
+_LINES_AROUND = 2
 
 
 class _Strings:
@@ -103,3 +106,30 @@ def _timeline(timeline: Timeline) -> Json:
         "delta_bytes": [change.delta_bytes for change in timeline.changes],
         "phases": [[span.phase.value, span.start, span.end] for span in timeline.phases],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceText:
+    """Some lines of a file, the first of them being number `first_line`."""
+
+    first_line: int
+    lines: tuple[str, ...]
+
+
+def source_texts(sources: Iterable[str], lines: SourceLines) -> dict[str, SourceText]:
+    """The text around each `file.py:12` whose line the capture holds."""
+    found = {source: _source_text(source, lines) for source in sorted(set(sources))}
+    return {source: text for source, text in found.items() if text is not None}
+
+
+def _source_text(source: str, lines: SourceLines) -> SourceText | None:
+    file, _, number = source.rpartition(":")
+    of_file = lines.get(file)
+    if of_file is None or not number.isdecimal() or int(number) not in of_file:
+        return None
+    first = last = int(number)
+    while first - 1 in of_file and first > int(number) - _LINES_AROUND:
+        first -= 1
+    while last + 1 in of_file and last < int(number) + _LINES_AROUND:
+        last += 1
+    return SourceText(first_line=first, lines=tuple(of_file[line] for line in range(first, last + 1)))

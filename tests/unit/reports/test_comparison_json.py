@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from memprof.analysis.categories import Category
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.json import FORMAT
 from memprof.reports.json_objects import report_object
+from memprof.reports.options import RenderOptions
 
 _SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
 _SCHEMA = json.loads((_SCHEMAS / "comparison.schema.json").read_text())

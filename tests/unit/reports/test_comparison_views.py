@@ -14,11 +14,11 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, FailedRow, compare
 from memprof.analysis.report import ModuleNode
 from memprof.errors import MemprofError
-from memprof.reports.choices import By, Order
 from memprof.reports.document import Cell, Document, Fact, Facts, Heading, Note, Row, StackedBars, Table, Tone
-from memprof.reports.views.compare.document import comparison_document
-from memprof.reports.views.compare.modules import module_shares
-from memprof.reports.views.compare.rows import compared_rows
+from memprof.reports.options import By, Order
+from memprof.reports.views.comparison import comparison_document
+from memprof.reports.views.configurations import compared_rows
+from memprof.reports.views.differences import module_shares
 
 
 def _document(

@@ -9,9 +9,9 @@ from comparisons_data import COMPARISONS
 from reports_data import REPORTS, hostile_names, one_buffer
 
 from memprof.analysis.categories import Category
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.csv import FORMAT
 from memprof.reports.json_objects import report_object
+from memprof.reports.options import RenderOptions
 
 
 def _buffers(name: str) -> list[dict[str, str]]:

@@ -11,8 +11,8 @@ from diffs_data import DIFFS
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.json import FORMAT
+from memprof.reports.options import RenderOptions
 
 _SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
 _SCHEMA = json.loads((_SCHEMAS / "diff.schema.json").read_text())

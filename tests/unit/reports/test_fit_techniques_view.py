@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from memprof.reports.document import Cell, Heading, Note, Table
 from memprof.reports.fit_techniques_json import techniques_object
-from memprof.reports.views.fit_techniques import techniques_document
+from memprof.reports.views.fit import techniques_document
 from memprof.studies.fit.combinations import Cost
 from memprof.studies.fit.techniques_result import CodeChange, TechniquesResult, TriedTechniques
 

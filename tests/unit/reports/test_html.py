@@ -15,11 +15,10 @@ from reports_data import REPORTS, hostile_names, many_buffers
 from transformer_report import transformer
 
 from memprof.analysis.categories import Category
-from memprof.reports.format import RenderOptions
-from memprof.reports.formats.html import FORMAT
-from memprof.reports.web.fragment import comparison_fragment, html_fragment
-from memprof.reports.web.source_text import SourceText, source_texts
-from memprof.reports.web.text import escaped, script_json
+from memprof.reports.formats.html import FORMAT, comparison_fragment, html_fragment
+from memprof.reports.options import RenderOptions
+from memprof.reports.web.page import escaped, script_json
+from memprof.reports.web.report_data import SourceText, source_texts
 
 
 class _Page(HTMLParser):

@@ -13,8 +13,8 @@ from reports_data import REPORTS, on_cpu, one_buffer
 from transformer_report import TRANSFORMER_CATEGORIES, transformer
 
 from memprof.analysis.categories import Category
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.json import FORMAT
+from memprof.reports.options import RenderOptions
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "report.schema.json").read_text())
 

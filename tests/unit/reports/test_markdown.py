@@ -13,10 +13,8 @@ from markdown_it.token import Token
 from reports_data import REPORTS
 from transformer_report import transformer
 
-from memprof.reports.choices import By
-from memprof.reports.format import RenderOptions
-from memprof.reports.formats.markdown import FORMAT
-from memprof.reports.markdown_text import escape_markdown, fenced
+from memprof.reports.formats.markdown import FORMAT, escape_markdown, fenced
+from memprof.reports.options import By, RenderOptions
 from memprof.reports.text import printable
 
 _PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

@@ -11,8 +11,8 @@ from reports_data import REPORTS
 from memprof.analysis.comparison import compare
 from memprof.analysis.measurement import PoolReading
 from memprof.reports.document import Facts, Heading, Note, Tone
-from memprof.reports.format import RenderOptions
-from memprof.reports.registry import format_named
+from memprof.reports.format import format_named
+from memprof.reports.options import RenderOptions
 from memprof.reports.views.measured import measured_blocks
 
 

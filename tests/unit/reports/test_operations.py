@@ -7,7 +7,7 @@ from dataclasses import replace
 from reports_data import REPORTS
 
 from memprof.reports.document import Bar, Cell, Heading, Row, Table
-from memprof.reports.views.operations import operation_blocks
+from memprof.reports.views.measured import operation_blocks
 
 
 def _texts(row: Row) -> list[str]:

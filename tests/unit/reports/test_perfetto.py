@@ -12,8 +12,8 @@ from reports_data import REPORTS
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.timeline import Change, ModuleSpan, PhaseSpan, Timeline
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.perfetto import FORMAT
+from memprof.reports.options import RenderOptions
 
 # Eight bytes of params throughout. At position 2 activations of 16 take the memory of 4 forward temps: 24 after a death
 # and a birth. At position 3 gradients of 2 come while the activations are still there: 26, the peak.

@@ -11,8 +11,8 @@ from reports_data import hostile_names
 from transformer_report import transformer
 
 from memprof.errors import MemprofError
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats import png, svg
+from memprof.reports.options import RenderOptions
 
 
 def _texts(rendered: str | bytes) -> list[str]:

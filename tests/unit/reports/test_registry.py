@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from memprof.errors import MemprofError
-from memprof.reports.registry import format_named, formats
+from memprof.reports.format import format_named, formats
 
 
 def test_formats_are_found_by_their_files() -> None:
@@ -34,7 +34,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
 
 def test_reports_need_neither_jax_nor_typer() -> None:
     program = (
-        "import sys, memprof.reports.registry as registry; registry.formats(); "
+        "import sys, memprof.reports.format as format; format.formats(); "
         "print([name for name in ('jax', 'typer', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,8 +9,8 @@ import pytest
 from comparisons_data import techniques
 from reports_data import REPORTS
 
-from memprof.reports.format import RenderOptions
 from memprof.reports.formats.speedscope import FORMAT
+from memprof.reports.options import RenderOptions
 
 
 def _file(name: str) -> dict[str, Any]:

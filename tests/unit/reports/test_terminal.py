@@ -10,10 +10,9 @@ from reports_data import REPORTS, hostile_names
 from transformer_report import transformer
 
 from memprof.analysis.categories import Category
-from memprof.reports.choices import By
-from memprof.reports.format import ColorSystem, RenderOptions
+from memprof.reports.format import format_named
+from memprof.reports.options import By, ColorSystem, RenderOptions
 from memprof.reports.palette import CATEGORY_COLORS
-from memprof.reports.registry import format_named
 from memprof.reports.text import cell_width
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")

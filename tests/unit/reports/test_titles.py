@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.reports.layout.lines import Paper
-from memprof.reports.layout.titles import break_title, narrowest_title
+from memprof.reports.layout.table import break_title, narrowest_title
 
 _PAPER = Paper(width=80, unicode=True)
 

@@ -12,17 +12,12 @@ from transformer_report import TRANSFORMER_CATEGORIES, transformer
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import Change, Timeline
-from memprof.reports.choices import By
 from memprof.reports.document import Bar, Cell, Document, Facts, Gauge, Heading, Note, Row, StackedChart, Table, Tone
+from memprof.reports.options import By
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
-from memprof.reports.views.by import by_document
-from memprof.reports.views.categories import category_table
-from memprof.reports.views.cells import share_table
+from memprof.reports.views.cells import category_table, share_table, short_names
 from memprof.reports.views.modules import module_table
-from memprof.reports.views.notes import notes, provenance
-from memprof.reports.views.sources import short_names
-from memprof.reports.views.summary import summary_document
-from memprof.reports.views.timeline import timeline_chart
+from memprof.reports.views.report import by_document, notes, provenance, summary_document, timeline_chart
 
 
 def _texts(row: Row) -> list[str]:

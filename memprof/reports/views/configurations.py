@@ -1,4 +1,4 @@
-"""The table of a comparison: one row per configuration, what it takes and whether that is what was asked for."""
+"""The rows of a comparison as a reader sees them: their names and order, their table, and their footprints as bars."""
 
 from __future__ import annotations
 
@@ -7,17 +7,67 @@ from dataclasses import dataclass
 from functools import partial
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import FailedRow
+from memprof.analysis.comparison import Comparison, Effect, FailedRow
 from memprof.analysis.report import Report
-from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table, Tone
+from memprof.reports.document import Align, Cell, Column, Row, Shorten, StackedBar, StackedBars, Table, Tone
+from memprof.reports.options import Order
 from memprof.reports.units import format_bytes, format_flops, format_rate, format_ratio, format_short_seconds
-from memprof.reports.views.cells import aside_cell, change_cell, size_cell
-from memprof.reports.views.compare.rows import ComparedRow
-from memprof.reports.views.groups import CATEGORY_GROUPS, sum_of_group
+from memprof.reports.views.cells import CATEGORY_GROUPS, aside_cell, change_cell, size_cell, sum_of_group
+from memprof.reports.views.header import footprint_parts
 
 _NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
 # The highest goes first where room is short.
 _PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "other": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One configuration. `name` is its label without the workload, where all rows have the same."""
+
+    name: str
+    report: Report
+    effect: Effect
+    is_reference: bool
+
+
+def compared_rows(comparison: Comparison, order: Order) -> tuple[ComparedRow, ...]:
+    """The rows with their effects, as given or the smallest footprint first."""
+    rows = tuple(
+        ComparedRow(
+            name=row_name(comparison, report.label),
+            report=report,
+            effect=effect,
+            is_reference=report.label == comparison.baseline,
+        )
+        for report, effect in zip(comparison.rows, comparison.effects, strict=True)
+    )
+    for row in rows:
+        assert sum(row.effect.categories_delta.values()) == row.effect.footprint_delta_bytes, row.name
+    return rows if order is Order.GIVEN else tuple(sorted(rows, key=lambda row: row.report.footprint_bytes))
+
+
+def row_name(comparison: Comparison, label: str) -> str:
+    """`bf16+scan` for `transformer bf16+scan`, unless another row is no transformer."""
+    prefixes = {f"{row.workload} " for row in comparison.rows}
+    if len(prefixes) != 1 or not all(_is_long(row.label, *prefixes) for row in comparison.rows):
+        return label
+    (prefix,) = prefixes
+    return label.removeprefix(prefix) if _is_long(label, prefix) else label
+
+
+def reference_row(rows: Sequence[ComparedRow]) -> ComparedRow:
+    """The row that the others are compared with."""
+    return next(row for row in rows if row.is_reference)
+
+
+def common_capacity(rows: Sequence[ComparedRow]) -> int | None:
+    """The memory of the target, if all rows have the same and it is a fixed amount."""
+    capacities = {row.report.target.memory_bytes for row in rows}
+    return capacities.pop() if len(capacities) == 1 else None
+
+
+def _is_long(label: str, prefix: str) -> bool:
+    return label.startswith(prefix) and label != prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +211,13 @@ def _effect(row: ComparedRow) -> Cell:
 def _failed_row(name: str, *, num_empty: int) -> Row:
     verdict = Cell(text="failed", key=Tone.BAD, is_verdict=True)
     return Row(cells=(Cell(text=name), verdict, *(Cell(text=""),) * num_empty))
+
+
+def footprint_bars(rows: Sequence[ComparedRow]) -> StackedBars:
+    """A bar for each row, against the target's memory where all have the same."""
+    return StackedBars(bars=tuple(_footprint_bar(row) for row in rows), capacity_bytes=common_capacity(rows))
+
+
+def _footprint_bar(row: ComparedRow) -> StackedBar:
+    size = f"{format_bytes(row.report.footprint_bytes)}  {format_ratio(row.effect.footprint_ratio)}"
+    return StackedBar(label=row.name, parts=footprint_parts(row.report), size=size)

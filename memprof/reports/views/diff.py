@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from memprof.analysis.diff import Diff, MatchedBuffers
-from memprof.reports.choices import By, Order
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
+from memprof.reports.options import By, Order
 from memprof.reports.units import format_array_type, format_bytes, format_ratio, format_signed_bytes
 from memprof.reports.views.buffers import any_layer
-from memprof.reports.views.cells import aside_cell, change_cell, more_label, size_cell
-from memprof.reports.views.compare import header
-from memprof.reports.views.compare.bars import footprint_bars
-from memprof.reports.views.compare.document import difference_blocks
-from memprof.reports.views.compare.rows import compared_rows
-from memprof.reports.views.compare.verdicts import notes
-from memprof.reports.views.sources import short_names
+from memprof.reports.views.cells import aside_cell, change_cell, more_label, short_names, size_cell
+from memprof.reports.views.comparison import comparison_facts, comparison_notes
+from memprof.reports.views.configurations import compared_rows, footprint_bars
+from memprof.reports.views.differences import difference_blocks
 
 
 def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Document:
@@ -42,12 +39,12 @@ def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Documen
     return Document(
         blocks=(
             Heading(text=f"{diff.before.label} -> {diff.after.label}", level=1, aside="memprof diff"),
-            *((header.setup_facts(rows),) if by is None else ()),
+            *((comparison_facts(rows),) if by is None else ()),
             _verdict(diff),
             *((Heading(text="Footprint", level=2), footprint_bars(rows)) if by is None else ()),
             *body,
             Heading(text="Notes", level=2),
-            *notes(diff.comparison, rows),
+            *comparison_notes(diff.comparison, rows),
         )
     )
 

@@ -1,0 +1,69 @@
+"""What a reader may choose of a report: light, since the command line offers it before it needs reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from memprof.analysis.report import Report
+    from memprof.studies.advice.advice import Advice
+
+ColorSystem = Literal["standard", "256", "truecolor"]
+
+DEFAULT_DEPTH = 2
+DEFAULT_TOP = 10
+
+
+class By(StrEnum):
+    """What the bytes are added up by."""
+
+    CATEGORY = "category"
+    MODULE = "module"
+    SOURCE = "source"
+    DTYPE = "dtype"
+    PHASE = "phase"
+    BUFFER = "buffer"
+
+
+class Order(StrEnum):
+    """How the rows of a comparison follow one another."""
+
+    GIVEN = "given"
+    FOOTPRINT = "footprint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderOptions:
+    """What to show, and what it is shown on. A format uses what applies to it: data formats are always whole.
+
+    Attributes:
+        by: one breakdown alone; None for the summary.
+        depth: levels of the module tree.
+        top: rows of the longest lists; the rest is one row, so that totals match.
+        order: how the configurations of a comparison follow one another.
+        width: columns of the terminal.
+        color: the colours that the terminal has; None for none.
+        unicode: False where only ASCII arrives.
+        source: whether a format that has room for it shows the text around a source line.
+        with_advice: whether the summary ends with what could be done about the peak.
+        advice: that advice, where more is known of it than the report tells; None: as the report tells it.
+    """
+
+    by: By | None = None
+    depth: int = DEFAULT_DEPTH
+    top: int = DEFAULT_TOP
+    order: Order = Order.GIVEN
+    width: int = 100
+    color: ColorSystem | None = None
+    unicode: bool = True
+    source: bool = True
+    with_advice: bool = False
+    advice: tuple[Advice, ...] | None = None
+
+    def advice_for(self, report: Report) -> tuple[Advice, ...]:
+        """What could be done about the peak of a report."""
+        from memprof.studies.advice.advise import advise
+
+        return advise(report) if self.advice is None else self.advice

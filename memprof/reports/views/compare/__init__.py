@@ -1,1 +1,0 @@
-"""Views of a comparison: several configurations side by side. `document` puts them together."""

@@ -1,0 +1,197 @@
+"""The document of a comparison: its head, the configurations side by side, and what is to be said in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from memprof.analysis.categories import Category
+from memprof.analysis.comparison import Comparison, FailedRow
+from memprof.analysis.report import Report
+from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
+from memprof.reports.options import By, Order
+from memprof.reports.units import format_bytes, format_count, format_share
+from memprof.reports.views.cells import group_legend
+from memprof.reports.views.configurations import (
+    ComparedRow,
+    compared_rows,
+    configuration_table,
+    footprint_bars,
+    reference_row,
+    row_name,
+)
+from memprof.reports.views.differences import difference_blocks
+from memprof.reports.views.header import target_values, toolchain_values
+
+_NAMED_ROWS = 3
+_NOT_MEASURED = "Nothing here was measured on a device."
+_MEASURED = "Step time and throughput were measured, each row in a process of its own."
+
+
+def comparison_document(
+    comparison: Comparison, *, by: By | None, depth: int, top: int, order: Order, with_differences: bool = False
+) -> Document:
+    """The whole comparison, or the differences by one key alone.
+
+    Args:
+        comparison: the facts.
+        by: what the differences are added up by; None for the whole.
+        depth: levels, where `by` is the module.
+        top: rows of the table of differences; the rest is summed up in one.
+        order: how the configurations follow one another.
+        with_differences: whether the whole has the differences by category and by module too, where there is room.
+
+    Raises:
+        MemprofError: there is no view of a comparison by `by`.
+    """
+    rows = compared_rows(comparison, order)
+    failures = tuple(replace(failure, label=row_name(comparison, failure.label)) for failure in comparison.failures)
+    if not rows:
+        return Document(blocks=(comparison_title(comparison), *failure_blocks(failures)))
+    body = _whole(rows, failures) if by is None else difference_blocks(rows, by=by, depth=depth, top=top)
+    if with_differences and by is None and len(rows) > 1:
+        for key in (By.CATEGORY, By.MODULE):
+            body += difference_blocks(rows, by=key, depth=depth, top=top)
+    return Document(
+        blocks=(
+            comparison_title(comparison),
+            *body,
+            *failure_blocks(failures),
+            *(shared_config(rows) if by is None else ()),
+            Heading(text="Notes", level=2),
+            *comparison_notes(comparison, rows),
+        )
+    )
+
+
+def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[Block, ...]:
+    return (
+        comparison_facts(rows),
+        Heading(text="Footprint", level=2, aside="what the allocator must hold to run the step"),
+        footprint_bars(rows),
+        Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
+        configuration_table(rows, failures),
+        group_legend(),
+        *effect_blocks(rows),
+    )
+
+
+def comparison_title(comparison: Comparison) -> Heading:
+    """The workload, if there is one for all, and how many rows there are."""
+    workloads = {row.workload for row in comparison.rows}
+    count = len(comparison.rows)
+    text = f"{count} configuration{'' if count == 1 else 's'}"
+    if comparison.failures:
+        text += f", {len(comparison.failures)} failed"
+    if len(workloads) == 1:
+        text = f"{workloads.pop()}: {text}"
+    return Heading(text=text, level=1, aside="memprof compare")
+
+
+def comparison_facts(rows: Sequence[ComparedRow]) -> Facts:
+    """What the rows share, said once; where they do not, each value with the rows that it belongs to."""
+    facts = [
+        Fact(label="reference", values=tuple(row.name for row in rows if row.is_reference)),
+        *_shared_facts("workload", rows, lambda report: (report.workload,)),
+        *_shared_facts("model", rows, lambda report: (f"{format_count(report.num_params)} parameters",)),
+        *_shared_facts("target", rows, lambda report: target_values(report.target)),
+        *_shared_facts("toolchain", rows, lambda report: toolchain_values(report.toolchain)),
+        *_shared_facts("xla flags", rows, lambda report: tuple(report.toolchain.xla_flags.split())),
+        *_shared_facts("jax settings", rows, lambda report: report.toolchain.settings),
+        Fact(label="differs", values=_config_values(rows)[1]),
+    ]
+    return Facts(facts=tuple(fact for fact in facts if fact.values))
+
+
+def shared_config(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
+    """The fields that are the same in all rows: too many for the head of the page."""
+    shared, _ = _config_values(rows)
+    if not shared:
+        return ()
+    return (Heading(text="Shared configuration", level=2), Facts(facts=(Fact(label="config", values=shared),)))
+
+
+def _shared_facts(
+    label: str, rows: Sequence[ComparedRow], values_of: Callable[[Report], tuple[str, ...]]
+) -> list[Fact]:
+    names: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        names.setdefault(values_of(row.report), []).append(row.name)
+    if len(names) == 1:
+        return [Fact(label=label, values=values) for values in names]
+    return [Fact(label=label, values=(*(values or ("none",)), f"in {_who(who)}")) for values, who in names.items()]
+
+
+def _who(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMED_ROWS else f"{len(names)} rows"
+
+
+def _config_values(rows: Sequence[ComparedRow]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields that are the same in all rows, and those that are not, each with all its values."""
+    configs = [row.report.config for row in rows]
+    shared: list[str] = []
+    differing: list[str] = []
+    for field in dict.fromkeys(field for config in configs for field in config):
+        values = dict.fromkeys(str(config.get(field, "not set")) for config in configs)
+        found = shared if len(values) == 1 else differing
+        found.append(f"{field}={' or '.join(values)}")
+    return tuple(shared), tuple(differing)
+
+
+def effect_blocks(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
+    """What was looked for in each program and what was found, the rows without effect first."""
+    flagged = [_evidence(row, Tone.BAD) for row in rows if row.effect.took_effect is False]
+    took = [_evidence(row, Tone.GOOD) for row in rows if row.effect.took_effect]
+    unknown = [row.name for row in rows if row.effect.took_effect is None]
+    if not flagged and not took:
+        return ()
+    nothing = [Note(tone=Tone.MUTED, text=f"{', '.join(unknown)}: nothing to look for")] if unknown else []
+    title = f"Without effect: {len(flagged)} of {len(rows)}" if flagged else "Every technique took effect"
+    return (Heading(text=title, level=2, aside="found in the compiled programs"), *flagged, *took, *nothing)
+
+
+def failure_blocks(failures: Sequence[FailedRow]) -> tuple[Block, ...]:
+    """The rows that gave no report, and why."""
+    if not failures:
+        return ()
+    reasons = (Note(tone=Tone.BAD, text=f"{failure.label}: {failure.reason}") for failure in failures)
+    return (Heading(text="Failed", level=2), *reasons)
+
+
+def comparison_notes(comparison: Comparison, rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """What makes the rows harder to compare, and where the numbers come from."""
+    found = [_differences(comparison), _unattributed_note(rows)]
+    return (*(note for note in found if note is not None), _provenance_note(rows))
+
+
+def _evidence(row: ComparedRow, tone: Tone) -> Note:
+    evidence = row.effect.evidence
+    # A row of one technique is called like it, and evidence names the technique that it is about.
+    return Note(tone=tone, text=evidence if evidence.startswith(f"{row.name}: ") else f"{row.name}: {evidence}")
+
+
+def _differences(comparison: Comparison) -> Note | None:
+    if not comparison.differences:
+        return None
+    text = f"The rows differ in more than their techniques. {'; '.join(comparison.differences)}."
+    return Note(tone=Tone.WARNING, text=text)
+
+
+def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
+    was_measured = any(row.report.measured is not None for row in rows)
+    text = (
+        "Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are inferred "
+        "by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced program. "
+        f"{_MEASURED if was_measured else _NOT_MEASURED}"
+    )
+    return Note(tone=Tone.MUTED, text=text)
+
+
+def _unattributed_note(rows: Sequence[ComparedRow]) -> Note | None:
+    most = max(rows, key=lambda row: row.report.categories[Category.UNATTRIBUTED])
+    size_bytes = most.report.categories[Category.UNATTRIBUTED]
+    if not size_bytes:
+        return None
+    share = format_share(size_bytes, most.report.footprint_bytes)
+    text = f"Up to {format_bytes(size_bytes)} of a row ({share} of {most.name}) is unattributed: no rule explains it."
+    return Note(tone=Tone.WARNING, text=text)

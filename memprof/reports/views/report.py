@@ -1,0 +1,187 @@
+"""The documents of one report: the summary, and one breakdown by itself (`memprof show CAPTURE --by KEY`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.report import Report
+from memprof.analysis.timeline import Column, Timeline
+from memprof.reports.document import Block, Document, Heading, Moment, Note, Part, StackedChart, Table, Tone
+from memprof.reports.options import By
+from memprof.reports.units import format_bytes, format_share
+from memprof.reports.views import header
+from memprof.reports.views.advice import advice_blocks
+from memprof.reports.views.buffers import buffer_table, largest_buffers_table
+from memprof.reports.views.cells import category_table, group_legend, share_table, short_names
+from memprof.reports.views.measured import measured_blocks, operation_blocks
+from memprof.reports.views.modules import module_table
+from memprof.studies.advice.advice import Advice
+
+# More than a terminal has columns. A format that has fewer keeps the highest moment of each, so no peak gets lost.
+_RESOLUTION = 480
+_PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE})
+_NAMED_ARGUMENTS = 3
+_NOT_MEASURED = "Nothing here was measured on a device."
+_MEASURED = "Only what stands under Measured was measured."
+
+
+def summary_document(report: Report, *, depth: int, top: int, advice: Sequence[Advice] | None = None) -> Document:
+    """Header, measurements, categories, timeline, modules, buffers, advice, configuration, notes.
+
+    Args:
+        report: the facts.
+        depth: levels of the module tree.
+        top: rows of the longest lists.
+        advice: what could be done about the peak; None: nothing is said of it.
+    """
+    return Document(
+        blocks=(
+            header.title(report),
+            header.setup_facts(report),
+            Heading(text="Memory", level=2),
+            header.gauge(report),
+            header.memory_facts(report),
+            *measured_blocks(report),
+            *operation_blocks(report, top=top),
+            Heading(text="What the footprint is made of", level=2),
+            category_table(report.categories),
+            *_timeline(report),
+            *_modules(report, depth=depth, top=top),
+            *_buffers(report, top=top),
+            *(advice_blocks(report, advice) if advice is not None else ()),
+            *header.configuration(report),
+            Heading(text="Notes", level=2),
+            *notes(report),
+        )
+    )
+
+
+def _timeline(report: Report) -> tuple[Block, ...]:
+    if not report.live_peak_bytes or not report.timeline.num_positions:
+        return ()
+    chart = timeline_chart(report.timeline, live_peak_bytes=report.live_peak_bytes)
+    return (Heading(text="Live bytes over program order", level=2), chart)
+
+
+def _modules(report: Report, *, depth: int, top: int) -> tuple[Block, ...]:
+    if not report.modules.children:
+        return ()
+    return (
+        Heading(text="By module", level=2, aside=f"{depth} levels, equal layers together"),
+        module_table(report.modules, depth=depth, top=top),
+        group_legend(),
+    )
+
+
+def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
+    if not report.buffers:
+        return ()
+    return (
+        Heading(text="Largest buffers at the peak", level=2, aside="alike ones of all layers together"),
+        largest_buffers_table(report.buffers, top=top),
+    )
+
+
+def by_document(report: Report, *, by: By, depth: int, top: int) -> Document:
+    """One table of the footprint (for buffers: of the live peak), with the head that it needs.
+
+    Args:
+        report: the facts.
+        by: what the bytes are added up by.
+        depth: levels, where `by` is the module.
+        top: rows; the rest is summed up in one.
+    """
+    return Document(
+        blocks=(
+            header.title(report),
+            header.gauge(report),
+            Heading(text=f"By {by.value}", level=2),
+            _breakdown(report, by=by, depth=depth, top=top),
+            *((group_legend(),) if by is By.MODULE else ()),
+            *notes(report),
+        )
+    )
+
+
+def _breakdown(report: Report, *, by: By, depth: int, top: int) -> Table:
+    match by:
+        case By.CATEGORY:
+            return category_table(report.categories)
+        case By.MODULE:
+            return module_table(report.modules, depth=depth, top=top)
+        case By.SOURCE:
+            names = short_names(report.by_source)
+            sizes = {names[source]: size_bytes for source, size_bytes in report.by_source.items()}
+            return share_table("source", sizes, nameless="(no source line)", top=top)
+        case By.DTYPE:
+            return share_table("dtype", report.by_dtype, nameless="(no dtype)", top=top)
+        case By.PHASE:
+            phases = {phase_name(phase): size_bytes for phase, size_bytes in report.by_phase.items()}
+            return share_table("phase", phases, nameless="(no phase)", top=top)
+        case By.BUFFER:
+            return buffer_table(report.buffers, top=top)
+
+
+def phase_name(phase: Phase) -> str:
+    """The phase, empty for what belongs to none."""
+    return "" if phase is Phase.NONE else phase.value
+
+
+def timeline_chart(timeline: Timeline, *, live_peak_bytes: int) -> StackedChart:
+    """The whole program, cut into slices of equal length, each at its highest moment."""
+    # What is live from beginning to end lies at the bottom, so that what comes and goes is seen on level ground.
+    order = sorted(Category, key=lambda category: category not in timeline.base)
+    position = f"position {timeline.peak_position:,} of {timeline.num_positions:,}"
+    return StackedChart(
+        moments=tuple(_moment(column, order) for column in timeline.columns(_RESOLUTION)),
+        mark=f"peak {format_bytes(live_peak_bytes)}, {position}",
+    )
+
+
+def _moment(column: Column, order: list[Category]) -> Moment:
+    parts = tuple(
+        Part(category=category, size_bytes=column.categories[category])
+        for category in order
+        if column.categories.get(category)
+    )
+    return Moment(parts=parts, band=column.phase.value if column.phase in _PASSES else "")
+
+
+def notes(report: Report) -> tuple[Note, ...]:
+    """The notes that apply, the most urgent first."""
+    found = [_unattributed(report), _unused_arguments(report)]
+    doubts = (Note(tone=Tone.WARNING, text=doubt) for doubt in report.doubts)
+    return (*(note for note in found if note is not None), *doubts, provenance(report))
+
+
+def provenance(report: Report) -> Note:
+    """Which numbers are the compiler's, which are inferred, and which are measured."""
+    text = (
+        "Sizes, lifetimes and totals are the compiler's (XLA's buffer assignment). Category, module and phase are "
+        f"inferred by memprof's rules. {_NOT_MEASURED if report.measured is None else _MEASURED}"
+    )
+    return Note(tone=Tone.MUTED, text=text)
+
+
+def _unattributed(report: Report) -> Note | None:
+    size_bytes = report.categories[Category.UNATTRIBUTED]
+    if not size_bytes:
+        return None
+    share = format_share(size_bytes, report.footprint_bytes)
+    text = f"{format_bytes(size_bytes)} ({share} of the footprint) is unattributed: no rule explains these bytes."
+    return Note(tone=Tone.WARNING, text=text)
+
+
+def _unused_arguments(report: Report) -> Note | None:
+    unused = report.unused_arguments
+    if not unused:
+        return None
+    names = ", ".join(leaf.path for leaf in unused[:_NAMED_ARGUMENTS])
+    more = f" and {len(unused) - _NAMED_ARGUMENTS} more" if len(unused) > _NAMED_ARGUMENTS else ""
+    size = format_bytes(sum(leaf.size_bytes for leaf in unused))
+    text = (
+        f"No result depends on {len(unused)} of the step's arguments ({size}): {names}{more}. jit drops them, so they "
+        "are not in the footprint, but whoever calls the step still holds them."
+    )
+    return Note(tone=Tone.WARNING, text=text)
