@@ -20,8 +20,8 @@ from memprof.analysis.report import Report
 from memprof.api import profile_spec
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
-from memprof.studies.advice.rules import flash_attention, fragmentation, workspace
 from memprof.studies.advice.what_if import footprint_without
+from memprof.workloads.intents import Aim, Intent, recipe
 
 # optax calls it itself, in `adafactor`.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
@@ -59,8 +59,12 @@ def reports() -> dict[str, Report]:
 
 def _recipe(report: Report, rule: str) -> str:
     if rule == "flash_attention":
-        return flash_attention.BLOCKS  # the kernel's own line takes cuDNN, which is not there
+        return _code(Aim.CHUNK_ATTENTION)  # the kernel's own line takes cuDNN, which is not there
     return _advice(report, rule).proposal.how_to
+
+
+def _code(aim: Aim, dtype: str = "") -> str:
+    return recipe(Intent(aim=aim, dtype=dtype)).code
 
 
 def _advice(report: Report, rule: str) -> Advice:
@@ -108,10 +112,10 @@ def test_evidence_supports_the_saving_and_is_within_the_footprint(reports: dict[
     assert num_given > len(EXPECTED)
 
 
-@pytest.mark.parametrize("line", [flash_attention.CUDNN, flash_attention.CUDNN_OF_FLOAT32])
-def test_the_kernel_takes_what_the_line_gives_it(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", jnp.bfloat16), ("f32", jnp.float32)])
+def test_the_kernel_takes_what_the_line_gives_it(monkeypatch: pytest.MonkeyPatch, name: str, dtype: Any) -> None:
     """JAX checks shapes and types while tracing; the library that it asks for its version then need not be there."""
-    dtype = jnp.float32 if line == flash_attention.CUDNN_OF_FLOAT32 else jnp.bfloat16
+    line = _code(Aim.FUSE_ATTENTION, name)
     q = jax.ShapeDtypeStruct((2, 128, 4, 64), dtype)
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91000)
     attended = jax.eval_shape(lambda q, k, v: planted.followed(line, q=q, k=k, v=v)["attended"], q, q, q)
@@ -126,14 +130,14 @@ def test_layers_are_scanned_by_the_line_against_fragmentation() -> None:
 
     stacked = jax.random.normal(jax.random.key(0), (3, 8, 8))
     x = jax.random.normal(jax.random.key(1), (4, 8))
-    scanned = planted.followed(fragmentation.HOW_TO, block=block, x=x, stacked_params=stacked)["x"]
+    scanned = planted.followed(_code(Aim.SCAN_LAYERS), block=block, x=x, stacked_params=stacked)["x"]
     for params in stacked:
         x = block(params, x)
     assert jnp.allclose(scanned, x, atol=1e-5)
 
 
 def test_the_compiler_knows_the_option_against_scratch_memory() -> None:
-    option, value = workspace.HOW_TO.partition("=")[2].strip('"').removeprefix("--").split("=")
+    option, value = _code(Aim.GENERATE_PRODUCTS).partition("=")[2].strip('"').removeprefix("--").split("=")
     lowered = jax.jit(jnp.tanh).lower(jax.ShapeDtypeStruct((8,), jnp.float32))
     lowered.compile(compiler_options={option: value != "false"})  # raises for options that there are not
     with pytest.raises(jax.errors.JaxRuntimeError):

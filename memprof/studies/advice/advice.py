@@ -1,12 +1,11 @@
-"""A piece of advice, and what a rule is that gives it."""
+"""A piece of advice: what would be done about a peak, and what it would save."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from memprof.analysis.report import Report
 from memprof.studies.advice.what_if import Without
+from memprof.workloads.intents import Intent, recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,22 +13,30 @@ class Proposal:
     """What a rule would do about the peak.
 
     Attributes:
-        what: what to do, in one sentence without its full stop.
+        intent: what to do; `workloads` knows how.
+        what: the same in one sentence without its full stop.
         evidence: what in this program says so.
         cost: what it takes in exchange.
-        how_to: one line of code.
         without: which buffers it makes smaller, or holds for a shorter time.
         is_packed: whether it is to do away with fragmentation.
-        technique: label of the technique of memprof's that does it; None where there is none.
     """
 
+    intent: Intent
     what: str
     evidence: str
     cost: str
-    how_to: str
     without: Without
     is_packed: bool = False
-    technique: str | None = None
+
+    @property
+    def how_to(self) -> str:
+        """One line of code."""
+        return recipe(self.intent).code
+
+    @property
+    def technique(self) -> str | None:
+        """Label of the technique of memprof's that does it; None where there is none."""
+        return recipe(self.intent).technique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +56,3 @@ class Advice:
     saving_bytes: int
     true_saving_bytes: int | None = None
     refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRule:
-    """One thing that wastes memory.
-
-    Attributes:
-        name: as reports and JSON show it.
-        propose: what it would do about the peak of a report; nothing where the program does not have it.
-    """
-
-    name: str
-    propose: Callable[[Report], tuple[Proposal, ...]]

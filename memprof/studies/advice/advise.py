@@ -1,40 +1,68 @@
-"""From a report to advice: every rule is asked, and what it proposes is held against the timeline."""
+"""From a report to advice: every rule is asked, and what it proposes is held against the timeline.
+
+A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
+what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
+holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from functools import cache
+from collections.abc import Callable, Iterable
 
 from memprof.analysis.report import Report
-from memprof.studies.advice import rules as rules_package
-from memprof.studies.advice.advice import Advice, AdviceRule
+from memprof.studies.advice.advice import Advice, Proposal
+from memprof.studies.advice.passes import (
+    chunked_loss,
+    flash_attention,
+    fragmentation,
+    half_precision,
+    huge_buffer,
+    workspace,
+)
+from memprof.studies.advice.recomputation import remat_elementwise, remat_modules, remat_scan
+from memprof.studies.advice.state import (
+    donate_state,
+    factored_optimizer,
+    narrow_accumulators,
+    offload_optimizer,
+    param_copies,
+    update_peak,
+)
 from memprof.studies.advice.what_if import footprint_without
 
 SMALLEST_SHARE = 0.02  # of the footprint: what saves less is not worth a change to the code
 
-
-@cache
-def advice_rules() -> tuple[AdviceRule, ...]:
-    """All rules, by name."""
-    modules = [
-        importlib.import_module(f"{rules_package.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(rules_package.__path__)
-    ]
-    return tuple(module.RULE for module in modules)
+# Of two that save the same, the first here comes first.
+RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
+    chunked_loss,
+    donate_state,
+    factored_optimizer,
+    flash_attention,
+    fragmentation,
+    half_precision,
+    huge_buffer,
+    narrow_accumulators,
+    offload_optimizer,
+    param_copies,
+    remat_elementwise,
+    remat_modules,
+    remat_scan,
+    update_peak,
+    workspace,
+)
 
 
 def advise(report: Report) -> tuple[Advice, ...]:
     """What could be done about a peak, what saves most first; nothing where nothing would save a share worth having."""
     found = [
         Advice(
-            rule=rule.name,
+            rule=rule.__name__,
             proposal=proposal,
             saving_bytes=report.footprint_bytes
             - footprint_without(report, proposal.without, is_packed=proposal.is_packed),
         )
-        for rule in advice_rules()
-        for proposal in rule.propose(report)
+        for rule in RULES
+        for proposal in rule(report)
     ]
     worthwhile = [advice for advice in found if advice.saving_bytes > SMALLEST_SHARE * report.footprint_bytes]
     return tuple(sorted(worthwhile, key=lambda advice: -advice.saving_bytes))

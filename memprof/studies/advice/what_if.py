@@ -6,6 +6,7 @@ is played again with other buffers. Fragmentation stays as it is, since nobody k
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ def amount(buffers: Sequence[LiveBuffer], what: str) -> str:
     """How many buffers there are, and how many bytes they hold: `3 results, 1,024 bytes`."""
     plural = what if len(buffers) != 1 else what.removesuffix("s")
     return f"{len(buffers)} {plural}, {sum(buffer.size_bytes for buffer in buffers):,} bytes"
+
+
+def made_at(buffer: LiveBuffer) -> str:
+    """Where a buffer is made, short enough for a sentence: `model.py:12`, or the operation where no line is known."""
+    return re.split(r"[/\\\\]", buffer.source)[-1] or buffer.op
 
 
 def footprint_without(report: Report, without: Without, *, is_packed: bool = False) -> int:

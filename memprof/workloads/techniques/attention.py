@@ -11,6 +11,7 @@ from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.checks import require
 from memprof.workloads.evidence import no, used_arguments, yes
+from memprof.workloads.intents import Aim, Intent, Recipe
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig
 
@@ -98,3 +99,18 @@ FLASH = Technique(
 )
 
 TECHNIQUES = (FLASH,)
+
+
+def fused(intent: Intent) -> Recipe:
+    """The kernel takes arrays of 16 bits alone."""
+    inputs = "*(a.astype(jnp.bfloat16) for a in (q, k, v))" if intent.dtype == "f32" else "q, k, v"
+    code = f'attended = jax.nn.dot_product_attention({inputs}, implementation="cudnn")  # is_causal=True, if it is'
+    return Recipe(code=code, technique=FLASH.name)
+
+
+RECIPES = {
+    Aim.FUSE_ATTENTION: fused,
+    Aim.CHUNK_ATTENTION: Recipe(
+        code="attended = jax.lax.map(jax.checkpoint(lambda queries: attend(queries, k, v)), blocks_of_q)"
+    ),
+}

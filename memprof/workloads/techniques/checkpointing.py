@@ -13,6 +13,7 @@ from memprof.analysis.report import Report
 from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
 from memprof.workloads.host_memory import check_has_host_memory
+from memprof.workloads.intents import Aim, Intent, Recipe
 from memprof.workloads.residuals import RESIDUALS
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
@@ -277,3 +278,28 @@ TECHNIQUES = (
     REMAT_NAMES,
     REMAT_OFFLOAD,
 )
+
+
+def of_modules(intent: Intent) -> Recipe:
+    """Modules that repeat are the blocks, or what memprof's own models call so inside them."""
+    inside = {"mlp": REMAT_MLP.name, "attention": REMAT_ATTN.name}
+    blocks = None if "/" in intent.modules else REMAT.name
+    return Recipe(
+        code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
+        technique=inside.get(intent.modules.rpartition("/")[2], blocks),
+    )
+
+
+RECIPES = {
+    Aim.RECOMPUTE_MODULES: of_modules,
+    Aim.RECOMPUTE_SCAN: Recipe(
+        code="x, _ = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), x, layers)", technique=REMAT.name
+    ),
+    Aim.RECOMPUTE_ALL_BUT_PRODUCTS: Recipe(
+        code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
+        technique=REMAT_DOTS.name,
+    ),
+    Aim.CAST_WEIGHTS_IN_LAYERS: Recipe(
+        code="block = jax.checkpoint(lambda params, x: apply(jax.tree.map(to_bfloat16, params), x))"
+    ),
+}

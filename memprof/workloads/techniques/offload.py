@@ -7,6 +7,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
 from memprof.workloads.host_memory import check_has_host_memory
+from memprof.workloads.intents import Aim, Recipe
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
 
@@ -45,3 +46,11 @@ OFFLOAD_OPT = Technique(
 )
 
 TECHNIQUES = (OFFLOAD_OPT,)
+RECIPES = {
+    Aim.OFFLOAD_OPTIMIZER_STATE: Recipe(
+        code="gradients, state = jax.lax.optimization_barrier((gradients, state)); "
+        "state = jax.device_put(state, jax.memory.Space.Device)"
+        "  # it lies in jax.memory.Space.Host before and after",
+        technique=OFFLOAD_OPT.name,
+    ),
+}

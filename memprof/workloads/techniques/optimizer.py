@@ -10,6 +10,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads import registry
 from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, untold, yes
+from memprof.workloads.intents import Aim, Recipe
 from memprof.workloads.optimizer_state import ParamLeaf, StateLeaf
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
@@ -77,3 +78,11 @@ OPT = Technique(
 )
 
 TECHNIQUES = (OPT,)
+RECIPES = {
+    Aim.FACTOR_OPTIMIZER_STATE: Recipe(
+        code="optimizer = optax.adafactor(learning_rate)", technique=f"{OPT.name}=adafactor"
+    ),
+    Aim.CHUNK_UPDATE: Recipe(
+        code="updates = jax.tree.map(update_one, gradients, params)  # not one stacked or flattened array"
+    ),
+}

@@ -15,7 +15,9 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.report import LiveBuffer, Loop, Report
 from memprof.analysis.timeline import Change, PhaseSpan, Timeline
-from memprof.studies.advice.advise import advice_rules, advise
+from memprof.studies.advice.advise import RULES, advise
+from memprof.workloads.composition import parse_techniques
+from memprof.workloads.intents import Aim, Intent, recipe
 
 _KB = (16, 16)  # 1,024 bytes of float32
 _FORWARD, _BACKWARD = "jit(step)/jvp(Net)/dot_general", "jit(step)/transpose(jvp(Net))/dot_general"
@@ -326,7 +328,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
 
 
 def test_there_is_a_case_for_each_rule() -> None:
-    assert set(CASES) == {rule.name for rule in advice_rules()}
+    assert set(CASES) == {rule.__name__ for rule in RULES}
     assert all(len(silent) >= 2 for _, silent in CASES.values())
 
 
@@ -388,3 +390,24 @@ def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -
     weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
     made = report([weights, _passes((64, 16), "bf16")], target=target)
     assert code in _proposal(made, "flash_attention").proposal.how_to
+
+
+@pytest.mark.parametrize("aim", Aim)
+def test_there_is_one_line_of_code_for_each_aim_and_a_technique_that_there_is(aim: Aim) -> None:
+    found = recipe(Intent(aim=aim, positions=(0,), modules="layers_*"))
+    compile(found.code, "recipe", "exec")
+    assert "\n" not in found.code
+    assert found.technique is None or len(parse_techniques(found.technique)) == 1
+
+
+@pytest.mark.parametrize(
+    ("modules", "technique"),
+    [
+        ("layers_*", "remat"),
+        ("layers_*/mlp", "remat-mlp"),
+        ("layers_*/attention", "remat-attn"),
+        ("layers_*/norm", None),
+    ],
+)
+def test_modules_are_recomputed_by_the_technique_for_them(modules: str, technique: str | None) -> None:
+    assert recipe(Intent(aim=Aim.RECOMPUTE_MODULES, modules=modules)).technique == technique

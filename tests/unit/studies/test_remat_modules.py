@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.studies.advice.rules.remat_modules import _ladder, _Rung
+from memprof.studies.advice.recomputation import _ladder, _Rung
 
 
 def _rung(family: str, saving_bytes: int, flops: int) -> _Rung:

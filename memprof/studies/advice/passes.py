@@ -1,0 +1,242 @@
+"""Rules on what a step makes on its way: arrays of the forward and backward pass, scratch, and gaps between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from memprof.analysis.categories import Category, Phase
+from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.recomputation import repeated_modules
+from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
+from memprof.workloads.intents import Aim, Intent
+
+# Made in the forward and backward passes, and no gradient of a parameter.
+_MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
+_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+_HALF = ("bf16", "f16")
+_LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
+_NUM_CHUNKS = 8  # of the loss
+_WIDER = 2  # logits than whatever else the model computes
+_HUGE = 0.2  # of the footprint
+_MOST_PIECES = 32  # of a huge array
+_OF_CUBLAS = "__cublas"  # how XLA's names of its matrix products begin (jaxlib 0.10.2 to 0.12)
+# What XLA generates matrix products of. Complex products stay with the library, and asked for 33,554,432 bytes instead
+# of 4,194,304 with the option (jax 0.10.2, H100).
+_GENERATED = frozenset({"f16", "bf16", "f32"})
+_LEAST_CAPABILITY_OF_GENERATED = (8, 0)  # below it XLA generates none: on a T4 the option leaves all scratch as it is
+
+
+def half_precision(report: Report) -> Iterator[Proposal]:
+    """Activations in float32 that bfloat16 would hold in half the bytes."""
+    wide = changed_at_peak(report, _in_half)
+    if any(buffer.category is Category.ACTIVATIONS for buffer in wide):
+        yield Proposal(
+            intent=Intent(aim=Aim.CAST_PASSES),
+            what="Compute in bfloat16, with parameters and optimizer in float32",
+            evidence=f"{amount(wide, 'arrays')} of the passes at the peak, are float32",
+            cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
+            without=_in_half,
+        )
+
+
+def _in_half(buffer: LiveBuffer) -> Instead | None:
+    """The loss is computed in float32, and with it what its gradient begins with."""
+    is_of_loss = buffer.category is Category.COTANGENTS and not buffer.module
+    is_wide = buffer.dtype == "f32" and buffer.category in _MADE_IN_PASSES and not is_of_loss
+    return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
+
+
+def flash_attention(report: Report) -> Iterator[Proposal]:
+    """Attention that keeps what each query gives to each key.
+
+    Its arrays are known by data flow, see `attentions.py`: an array is not one of these for being square.
+    """
+    changed = changed_at_peak(report, _without_probabilities)
+    if not any(buffer.category is Category.ACTIVATIONS for buffer in changed):
+        return
+    evidence = (
+        f"{amount(changed, 'arrays')} at the peak, hold a number for each query and key of an attention, the largest"
+        f" made at {made_at(changed[0])}"
+    )
+    if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_ATTENTION:
+        yield Proposal(
+            intent=Intent(aim=Aim.CHUNK_ATTENTION),
+            what="Attend with a block of queries at a time, and compute its probabilities again",
+            evidence=evidence,
+            cost="the products of queries and keys again, in a loop",
+            without=_without_probabilities,
+        )
+        return
+    dtype = next((buffer.dtype for buffer in changed if buffer.dtype in _HALF), "f32")
+    yield Proposal(
+        intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype),
+        what="Use an attention kernel that never holds the probabilities",
+        evidence=evidence,
+        cost="none in time, usually less; 16-bit inputs, and on NVIDIA's GPUs the cuDNN library",
+        without=_without_probabilities,
+    )
+
+
+def _without_probabilities(buffer: LiveBuffer) -> Instead | None:
+    is_held = buffer.is_of_attention and buffer.category in _MADE_IN_PASSES
+    return Instead(size_bytes=0) if is_held else None
+
+
+def chunked_loss(report: Report) -> Iterator[Proposal]:
+    """Logits, and the gradient of the loss by them, that exist whole."""
+    classes = _num_classes(report)
+    if classes is None:
+        return
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        return Instead(size_bytes=buffer.size_bytes // _NUM_CHUNKS) if _is_logits(buffer, classes) else None
+
+    logits = changed_at_peak(report, without)
+    if not logits:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CHUNK_LOSS, num_parts=_NUM_CHUNKS),
+        what=f"Compute the logits and their loss in {_NUM_CHUNKS} chunks",
+        evidence=f"{amount(logits, 'arrays')} at the peak, have {classes:,} columns; the largest holds "
+        f"{logits[0].size_bytes:,} bytes and is made at {made_at(logits[0])}",
+        cost="the last matrix product of the forward pass again",
+        without=without,
+    )
+
+
+def _num_classes(report: Report) -> int | None:
+    """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
+
+    A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
+    """
+    repeated = {path for paths in repeated_modules(report).values() for path in paths}
+    lengths = {loop.trip_count for loop in report.program.loops}
+    by_width: dict[int, list[LiveBuffer]] = defaultdict(list)
+    for buffer in report.temp_buffers:
+        is_array = buffer.category in _MADE_IN_PASSES and buffer.dtype in _FLOATS and len(buffer.shape) > 1
+        if is_array and not buffer.is_of_attention:
+            by_width[buffer.shape[-1]].append(buffer)
+    widths = sorted(by_width, reverse=True)
+    if len(widths) < 2 or widths[0] < _WIDER * widths[1]:
+        return None
+    widest = by_width[widths[0]]
+    if not any(buffer.is_of_softmax for buffer in widest):
+        return None
+    if not {Phase.FORWARD, Phase.BACKWARD} <= {buffer.phase for buffer in widest} or any(
+        buffer.module in repeated or buffer.shape[0] in lengths or "/while/" in buffer.op for buffer in widest
+    ):
+        return None
+    enough = max(buffer.size_bytes for buffer in widest) / 10
+    others = [buffer for width in widths[1:] for buffer in by_width[width] if buffer.size_bytes > enough]
+    return widths[0] if _last_forward(widest) >= _last_forward(others) else None
+
+
+def _last_forward(buffers: Iterable[LiveBuffer]) -> int:
+    return max((buffer.start for buffer in buffers if buffer.phase is Phase.FORWARD), default=-1)
+
+
+def _is_logits(buffer: LiveBuffer, classes: int) -> bool:
+    """Whether it is an array with a column for each class, made on the way from the parameters to their gradients."""
+    return buffer.category in _MADE_IN_PASSES and len(buffer.shape) > 1 and buffer.shape[-1] == classes
+
+
+def huge_buffer(report: Report) -> Iterator[Proposal]:
+    """One array that makes the peak, with the line that makes it."""
+    largest = _largest(report)
+    if largest is None:
+        return
+    num_pieces = min(_MOST_PIECES, largest.shape[0])
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        """What is made of it element by element goes with it, and so do their cotangents, but nothing else."""
+        is_cut = buffer.family == largest.family and buffer.category in _MADE_IN_PASSES
+        return Instead(size_bytes=buffer.size_bytes // num_pieces) if is_cut else None
+
+    yield Proposal(
+        intent=Intent(aim=Aim.CHUNK_ARRAY, num_parts=num_pieces),
+        what=f"Make {largest.dtype}[{','.join(map(str, largest.shape))}] in pieces, or not at all",
+        evidence=f"one array holds {largest.size_bytes:,} bytes, "
+        f"{largest.size_bytes / report.footprint_bytes:.0%} of the footprint; it is made at "
+        f"{made_at(largest)}; with what is made of it element by element, and their cotangents: "
+        f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
+        cost="a loop instead of one operation, and its values again in the backward pass",
+        without=without,
+    )
+
+
+def _largest(report: Report) -> LiveBuffer | None:
+    """The largest array that can be cut, if it is huge, and there is no better advice for it."""
+    classes = _num_classes(report)
+    return next(
+        (
+            buffer
+            for buffer in report.buffers  # sorted by size
+            if buffer.category in _MADE_IN_PASSES
+            and buffer.size_bytes > _HUGE * report.footprint_bytes
+            and buffer.family
+            and buffer.shape[0] > 1
+            and not (buffer.is_of_attention or buffer.is_stacked or (classes and _is_logits(buffer, classes)))
+        ),
+        None,
+    )
+
+
+def workspace(report: Report) -> Iterator[Proposal]:
+    """Scratch memory of library calls that is alive at the peak."""
+    if (report.target.cuda_capability or (0, 0)) < _LEAST_CAPABILITY_OF_GENERATED:
+        return
+    dtypes = {
+        buffer.name: buffer.dtype
+        for buffer in (*report.buffers, *report.temp_buffers)
+        if buffer.category is not Category.WORKSPACE
+    }
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        """Scratch of other libraries (convolutions, sorting) is not for this option to change."""
+        is_scratch = buffer.category is Category.WORKSPACE and _OF_CUBLAS in buffer.evidence
+        return Instead(size_bytes=0) if is_scratch and dtypes.get(buffer.name) in _GENERATED else None
+
+    at_peak = changed_at_peak(report, without)
+    if not at_peak:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.GENERATE_PRODUCTS),
+        what="Have XLA generate the matrix products that ask for scratch memory now",
+        evidence=f"{amount(at_peak, 'arrays')} at the peak, are scratch of matrix products by cuBLAS, the largest "
+        f"for {at_peak[0].name}",
+        cost="perhaps slower matrix products: measure",
+        without=without,
+    )
+
+
+def fragmentation(report: Report) -> Iterator[Proposal]:
+    """Bytes of the temp block that hold nothing at the peak."""
+    size_bytes = report.categories[Category.FRAGMENTATION]
+    layers = [
+        family for family, paths in repeated_modules(report).items() if "/" not in family and _are_equal(report, paths)
+    ]
+    if not (size_bytes and layers):
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.SCAN_LAYERS),
+        what="Scan over equal layers: fewer arrays, of equal sizes, pack better",
+        evidence=f"{size_bytes:,} bytes of the temp block hold nothing at the peak, which is the most that packing"
+        f" can save; {layers[0]} have equal parameters and are not scanned",
+        cost="stacked parameters; activations of all layers in one array each, which hold more where the compiler"
+        " fuses layers now",
+        without=lambda buffer: None,
+        is_packed=True,
+    )
+
+
+def _are_equal(report: Report, paths: tuple[str, ...]) -> bool:
+    """Whether modules have parameters of the same shapes, so that these can be stacked."""
+    return len({tuple(_shapes(node)) for node in report.modules.children if node.path in paths}) == 1
+
+
+def _shapes(node: ModuleNode) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    yield from node.params
+    for child in node.children:
+        yield from _shapes(child)

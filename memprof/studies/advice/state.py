@@ -1,0 +1,230 @@
+"""Rules on what a step holds for each parameter: the parameter, its gradient, its optimizer state, its next value."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.module_paths import path_keys
+from memprof.analysis.report import LiveBuffer, Report
+from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
+from memprof.workloads.intents import Aim, Intent
+
+_STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
+_SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
+_FLOAT32 = 4
+
+
+def donate_state(report: Report) -> Iterator[Proposal]:
+    """Results of the update, each beside an argument of its shape whose memory it could take, parameters first."""
+    free: dict[tuple[str, tuple[int, ...]], list[ArgumentLeaf]] = defaultdict(list)
+    given = {buffer.op: buffer for buffer in report.buffers if buffer.category in set(map(Category, _STATE))}
+    for role in _STATE:
+        for leaf in report.arguments:
+            if leaf.role is role and not leaf.donated and leaf.path in given:
+                free[given[leaf.path].dtype, given[leaf.path].shape].append(leaf)
+    aliased: dict[int, ArgumentLeaf] = {}
+    for buffer in report.buffers:
+        leaves = free[buffer.dtype, buffer.shape]
+        is_next = buffer.category is Category.OUTPUTS and leaves
+        # Gradients that are results, and predictions, only look like parameters.
+        if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role is Role.OTHER_STATE):
+            aliased[id(buffer)] = leaves.pop(0)
+    if not aliased:
+        return
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        return Instead(size_bytes=0) if id(buffer) in aliased else None
+
+    yield Proposal(
+        intent=_donation(list(aliased.values())),
+        what="Donate the state: the new state takes its memory",
+        evidence=f"{amount(changed_at_peak(report, without), 'results')}, have the shape of an argument that is not"
+        " donated",
+        cost="none, but the old state cannot be used any more",
+        without=without,
+    )
+
+
+def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
+    """Arguments as a whole: a leaf of a pytree cannot be donated without the others."""
+    numbers = sorted({leaf.position for leaf in leaves if leaf.position is not None})
+    names = dict.fromkeys(path_keys(leaf.path)[0] for leaf in leaves if leaf.position is None)
+    return Intent(aim=Aim.DONATE, positions=tuple(numbers), names=tuple(names))
+
+
+def param_copies(report: Report) -> Iterator[Proposal]:
+    """Copies of parameters, mostly casts to bfloat16, that are kept from the forward to the backward pass."""
+    at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
+    if len(at_peak) < 2:
+        return
+    # Layers take turns: one at a time still has its copy.
+    largest = max(at_peak, key=lambda buffer: buffer.size_bytes)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        if buffer.category is not Category.PARAM_COPIES or (buffer.name, buffer.start) == (largest.name, largest.start):
+            return None
+        return Instead(size_bytes=0)
+
+    yield Proposal(
+        intent=Intent(aim=Aim.CAST_WEIGHTS_IN_LAYERS),
+        what="Cast weights inside each checkpointed layer, not before",
+        evidence=f"{amount(at_peak, 'copies of parameters')}, are alive together at the peak",
+        cost="the casts again, and what else the checkpointed layer computes",
+        without=without,
+    )
+
+
+def factored_optimizer(report: Report) -> Iterator[Proposal]:
+    """Optimizer state as large as the parameters, or twice."""
+    params = [leaf for leaf in report.arguments if leaf.role is Role.PARAMS]
+    state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
+    factored_bytes = sum(_factored_bytes(leaf.shape) for leaf in params)
+    if state_bytes <= 2 * factored_bytes:
+        return
+    without = _with_optimizer_state_of(report, factored_bytes)
+    per_param = state_bytes / max(1, report.num_params)
+    yield Proposal(
+        intent=Intent(aim=Aim.FACTOR_OPTIMIZER_STATE),
+        what="Use an optimizer with factored second moments (Adafactor)",
+        evidence=f"{amount(changed_at_peak(report, without), 'arrays')}, are optimizer state and results that may be"
+        f" its next one: {per_param:.1f} bytes of state for each parameter, where factored moments hold "
+        f"{factored_bytes / max(1, report.num_params):.2f}",
+        cost="another optimizer: training takes another course, and the learning rate has to be found again",
+        without=without,
+    )
+
+
+def _factored_bytes(shape: tuple[int, ...]) -> int:
+    """State of one parameter under Adafactor without momentum (Shazeer and Stern 2018, algorithm 4), in float32.
+
+    The mean squares of a matrix are kept by row and by column, for the two largest dimensions of an array; those of
+    small arrays and vectors are kept whole.
+    """
+    large = sorted(shape)[-2:]
+    if len(large) < 2 or large[0] < _SMALLEST_FACTORED:
+        return _FLOAT32 * prod(shape)
+    return _FLOAT32 * (prod(shape) // large[0] + prod(shape) // large[1])
+
+
+def offload_optimizer(report: Report) -> Iterator[Proposal]:
+    """Optimizer state that waits through the forward and backward passes in device memory."""
+    state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
+    updates = [span for span in report.timeline.phases if span.phase is Phase.UPDATE]
+    if not (state_bytes and updates) or report.target.platform != "cuda":
+        return
+    span = (min(span.start for span in updates), max(span.end for span in updates))
+    nowhere = _with_optimizer_state_of(report, 0)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        if buffer.category is Category.OPTIMIZER_STATE and buffer.held is None:
+            return Instead(size_bytes=buffer.size_bytes, spans=[span])
+        return nowhere(buffer)
+
+    yield Proposal(
+        intent=Intent(aim=Aim.OFFLOAD_OPTIMIZER_STATE),
+        what="Keep the optimizer state in host memory between updates",
+        evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of optimizer state and results that may be "
+        "its next one, lie on the device throughout, and only the update uses them",
+        cost=f"{2 * state_bytes:,} bytes over the bus in each step, as much host memory",
+        without=without,
+    )
+
+
+def _optimizer_state(report: Report) -> list[LiveBuffer]:
+    """The buffers of the optimizer state that the step is given."""
+    return [buffer for buffer in report.buffers if buffer.category is Category.OPTIMIZER_STATE and buffer.held is None]
+
+
+def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
+    """What buffers become if the optimizer state held `size_bytes` in all.
+
+    Without donation the next state lies among the results. Those have no names: of results that have the shape of
+    parameters and of optimizer state, as many are taken for state as there are leaves of it.
+    """
+    state = _optimizer_state(report)
+    share = size_bytes / max(1, sum(buffer.size_bytes for buffer in state))
+    num_state = Counter((buffer.dtype, buffer.shape) for buffer in state)
+    donated = {leaf.path for leaf in report.arguments if leaf.donated}
+    num_given = Counter(
+        (buffer.dtype, buffer.shape)
+        for buffer in report.buffers
+        if buffer.held is None and buffer.op not in donated and buffer.category is not Category.OUTPUTS
+    )
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        if buffer.held is not None:
+            return None
+        if buffer.category is Category.OPTIMIZER_STATE:
+            return Instead(size_bytes=round(share * buffer.size_bytes))
+        kind = (buffer.dtype, buffer.shape)
+        if buffer.category is Category.OUTPUTS and num_given[kind] and num_state[kind]:
+            of_state = min(1.0, num_state[kind] / num_given[kind])
+            return Instead(size_bytes=round(buffer.size_bytes * (1 - of_state * (1 - share))))
+        return None
+
+    return without
+
+
+def narrow_accumulators(report: Report) -> Iterator[Proposal]:
+    """Accumulators of gradients in float32, alive while minibatches are worked on."""
+    gradients = [buffer for buffer in report.temp_buffers if _is_wide_gradient(buffer)]
+    of_passes = (buffer for buffer in report.temp_buffers if buffer.category is not Category.GRADIENTS)
+    last_forward = max((buffer.start for buffer in of_passes if buffer.phase is Phase.FORWARD), default=-1)
+    # Gradients of one batch are born after its forward pass: what is there before adds up several.
+    accumulators = [buffer for buffer in gradients if buffer.start < last_forward <= buffer.end]
+    if not accumulators:
+        return
+    additions = {buffer.op for buffer in accumulators}
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_accumulator = _is_wide_gradient(buffer) and buffer.op in additions
+        return Instead(size_bytes=buffer.size_bytes // 2) if is_accumulator else None
+
+    yield Proposal(
+        intent=Intent(aim=Aim.CAST_ACCUMULATORS),
+        what="Accumulate gradients in bfloat16",
+        evidence=f"{amount(changed_at_peak(report, without), 'accumulators')} at the peak, are float32 and alive during"
+        " the passes",
+        cost="sums of minibatches are rounded to 8 bits of mantissa",
+        without=without,
+    )
+
+
+def _is_wide_gradient(buffer: LiveBuffer) -> bool:
+    return buffer.category is Category.GRADIENTS and buffer.dtype == "f32" and buffer.held is not None
+
+
+def update_peak(report: Report) -> Iterator[Proposal]:
+    """A peak in the optimizer update, when forward and backward pass are over.
+
+    Only arrays that are larger than any parameter could be made one parameter after another.
+    """
+    backward_end = report.program.backward_end
+    if not -1 < backward_end < report.timeline.peak_position:
+        return
+    largest_param = max((leaf.size_bytes for leaf in report.arguments if leaf.role is Role.PARAMS), default=0)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_of_update = (
+            buffer.held is not None
+            and buffer.start > backward_end
+            and buffer.category in (Category.GRADIENTS, Category.UPDATE_TEMPS)
+        )
+        return Instead(size_bytes=largest_param) if is_of_update and buffer.size_bytes > largest_param else None
+
+    stacked = changed_at_peak(report, without)
+    if not (stacked and largest_param):
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CHUNK_UPDATE),
+        what="Update one parameter after another",
+        evidence=f"the peak lies after the last operation of the backward pass, where {amount(stacked, 'arrays')},"
+        f" are larger than any parameter; the largest is made at {made_at(stacked[0])}",
+        cost="none, if what needs all gradients at once gives back a scalar, as their norm does",
+        without=without,
+    )

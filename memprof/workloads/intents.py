@@ -1,0 +1,92 @@
+"""Intents and recipes: what should become of a step's memory, and how that is done in code.
+
+Advice (`studies/advice`) finds in a compiled program what could be smaller, and says so as an intent. It knows no
+technique. Each family of techniques says in `RECIPES` how it follows intents: by a line of code in the user's own step,
+and by a technique where it has one that does the same to memprof's models.
+
+    recipe(Intent(aim=Aim.DONATE, positions=(0, 2)))
+    # Recipe(code="step = jax.jit(step, donate_argnums=(0, 2))", technique="donate")
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+
+from memprof.workloads import techniques as techniques_package
+
+
+class Aim(Enum):
+    """What is to be done."""
+
+    CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
+    CAST_PASSES = auto()  # compute in 16 bits
+    CAST_WEIGHTS_IN_LAYERS = auto()  # cast weights where they are used, not before
+    CHUNK_ARRAY = auto()  # make one array in pieces
+    CHUNK_ATTENTION = auto()  # attend with a part of the queries at a time
+    CHUNK_LOSS = auto()  # compute logits and loss in parts
+    CHUNK_UPDATE = auto()  # update one parameter after another
+    DONATE = auto()
+    FACTOR_OPTIMIZER_STATE = auto()  # keep second moments by row and column
+    FUSE_ATTENTION = auto()  # attend by a kernel that holds no probabilities
+    GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library
+    OFFLOAD_OPTIMIZER_STATE = auto()
+    RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
+    RECOMPUTE_MODULES = auto()
+    RECOMPUTE_SCAN = auto()  # recompute the body of a scan
+    SCAN_LAYERS = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What is to be done, and to what. Of the other fields an aim has those that it needs.
+
+    Attributes:
+        positions, names: the arguments to donate, by position, or by name where they have none.
+        modules: the path of repeated modules, with `*` for their numbers: `layers_*/mlp`.
+        dtype: of the arrays, as XLA writes it.
+        num_parts: in how many parts to make them.
+    """
+
+    aim: Aim
+    positions: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    modules: str = ""
+    dtype: str = ""
+    num_parts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How an intent is followed.
+
+    Attributes:
+        code: one line for the user's own step.
+        technique: label of the technique that does it to memprof's models; None where there is none.
+    """
+
+    code: str
+    technique: str | None = None
+
+
+Recipes = Mapping[Aim, Recipe | Callable[[Intent], Recipe]]
+
+
+def recipe(intent: Intent) -> Recipe:
+    """How an intent is followed."""
+    found = _recipes()[intent.aim]
+    return found if isinstance(found, Recipe) else found(intent)
+
+
+@cache
+def _recipes() -> Recipes:
+    """Those of all families; scanned as in `registry.py`, whose other plugins are not needed here."""
+    found: dict[Aim, Recipe | Callable[[Intent], Recipe]] = {}
+    for module in pkgutil.iter_modules(techniques_package.__path__):
+        family = importlib.import_module(f"{techniques_package.__name__}.{module.name}")
+        found |= getattr(family, "RECIPES", {})
+    return found
