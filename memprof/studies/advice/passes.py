@@ -51,7 +51,7 @@ def _in_half(buffer: LiveBuffer) -> Instead | None:
 def flash_attention(report: Report) -> Iterator[Proposal]:
     """Attention that keeps what each query gives to each key.
 
-    Its arrays are known by data flow, see `attentions.py`: an array is not one of these for being square.
+    Its arrays are known by data flow, see `patterns.py`: an array is not one of these for being square.
     """
     changed = changed_at_peak(report, _without_probabilities)
     if not any(buffer.category is Category.ACTIVATIONS for buffer in changed):
