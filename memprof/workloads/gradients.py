@@ -1,16 +1,25 @@
-"""Loss, gradients and metrics of a batch, with or without loss scaling."""
+"""Loss, gradients and metrics of a batch, with or without loss scaling, in one go or in parts.
+
+Of parts, the gradients are those of the whole. They may count differently many tokens (padding), so a part's mean
+gradient weighs as much as its tokens:
+
+    gradient of the whole batch = sum over parts of (count x gradient of the part's mean loss) / sum of counts
+
+The weight comes after differentiation: a loss that is a sum instead of a mean would overflow in float16.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax.training.dynamic_scale import DynamicScale
 
 from memprof.workloads.losses import Metrics, mean
-from memprof.workloads.model import Params
+from memprof.workloads.model import Batch, Params
+from memprof.workloads.scopes import MINIBATCHES
 
 
 class Scaling(NamedTuple):
@@ -26,6 +35,9 @@ class Evaluation(NamedTuple):
     gradients: Params
     metrics: Metrics
     scaling: Scaling | None
+
+
+EvaluatePart = Callable[[Batch, jax.Array], Evaluation]
 
 
 def evaluate(metrics_of: Callable[[Params], Metrics], params: Params, scale: DynamicScale | None) -> Evaluation:
@@ -51,3 +63,82 @@ def new_scale() -> DynamicScale:
     """Returns the scale to start with, as arrays: Flax starts at Python numbers, which would compile step two anew."""
     start = DynamicScale()
     return start.replace(fin_steps=jnp.int32(start.fin_steps), scale=jnp.float32(start.scale))
+
+
+def accumulate(
+    evaluate: EvaluatePart, batch: Batch, num_parts: int, accumulation: Literal["scan", "unrolled"]
+) -> Evaluation:
+    """Returns the evaluation of the whole batch, worked through in parts.
+
+    Args:
+        evaluate: evaluates one part, given its number too (int32 `()`).
+        batch: a pytree whose arrays have the example as their first axis.
+        num_parts: divides the number of examples.
+        accumulation: by a loop of the program, or by a copy of the program for each part.
+    """
+    parts = jax.tree.map(lambda entry: entry.reshape(num_parts, -1, *entry.shape[1:]), batch)
+
+    def evaluate_number(number: jax.Array, part: Mapping[str, jax.Array]) -> Evaluation:
+        return _weighted(evaluate(part, number))
+
+    if accumulation == "scan":
+        total = _by_scan(evaluate_number, parts, num_parts)
+    else:
+        total = _unrolled(evaluate_number, parts, num_parts)
+    return _mean(total)
+
+
+def _by_scan(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) -> Evaluation:
+    shapes = jax.eval_shape(evaluate, jnp.int32(0), _part(parts, 0))
+    nothing: Evaluation = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    if nothing.scaling is not None:  # of nothing, all is finite
+        nothing = nothing._replace(scaling=nothing.scaling._replace(is_finite=jnp.array(True)))
+
+    def step(total: Evaluation, numbered: tuple[jax.Array, Batch]) -> tuple[Evaluation, None]:
+        return _sum(total, evaluate(*numbered)), None
+
+    with jax.named_scope(MINIBATCHES):
+        total, _ = jax.lax.scan(step, nothing, (jnp.arange(num_parts), parts))
+    return total
+
+
+def _unrolled(evaluate: Callable[..., Evaluation], parts: Batch, num_parts: int) -> Evaluation:
+    total = None
+    for number in range(num_parts):
+        with jax.named_scope(f"{MINIBATCHES}_{number}"):
+            part = evaluate(jnp.int32(number), _part(parts, number))
+            total = part if total is None else _sum(total, part)
+    assert total is not None
+    return total
+
+
+def _part(parts: Batch, number: int) -> Batch:
+    part: Batch = jax.tree.map(lambda entry: entry[number], parts)
+    return part
+
+
+def _weighted(part: Evaluation) -> Evaluation:
+    """With the gradients multiplied by what the part counts, in float32, whatever the parameters' dtype."""
+    count = part.metrics["loss"][1]
+    return part._replace(gradients=jax.tree.map(lambda leaf: leaf.astype(jnp.float32) * count, part.gradients))
+
+
+def _mean(total: Evaluation) -> Evaluation:
+    count = jnp.maximum(total.metrics["loss"][1], 1.0)
+    return total._replace(gradients=jax.tree.map(lambda leaf: leaf / count, total.gradients))
+
+
+def _sum(first: Evaluation, second: Evaluation) -> Evaluation:
+    return Evaluation(
+        gradients=jax.tree.map(jnp.add, first.gradients, second.gradients),
+        metrics=jax.tree.map(jnp.add, first.metrics, second.metrics),
+        scaling=_joined(first.scaling, second.scaling),
+    )
+
+
+def _joined(first: Scaling | None, second: Scaling | None) -> Scaling | None:
+    """The first part that is not finite decides what becomes of the scale; where all are, all say the same."""
+    if first is None or second is None:
+        return None
+    joined: Scaling = jax.tree.map(lambda ours, theirs: jnp.where(first.is_finite, theirs, ours), first, second)
+    return joined

@@ -1,15 +1,24 @@
-"""Losses, as metrics that can be added up over batches and devices: each metric is a pair (sum, count), float32."""
+"""Losses, as metrics that can be added up over batches and devices: each metric is a pair (sum, count), float32.
+
+The logits of a language model are often its largest activation: tokens by vocabulary, in float32, and their gradient
+beside them. In chunks (`sum_over_chunks`) a loop goes through the tokens; each chunk's logits are made, reduced to a
+loss, dropped, and made again in the backward pass. The sums over tokens are the same as without chunks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from memprof.workloads.scopes import LOSS_CHUNKS
+
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
+Tokens = Mapping[str, jax.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +59,32 @@ def mean(metric: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Returns the mean of a (sum, count) pair; zero where nothing counts, as in a batch of padding."""
     total, count = metric
     return total / jnp.maximum(count, 1.0)
+
+
+def split_tokens(entries: Tokens, num_chunks: int) -> dict[str, jax.Array]:
+    """Returns entries `(batch, length, ...)` as `(chunks, tokens in a chunk, ...)`."""
+
+    def split(entry: jax.Array) -> jax.Array:
+        batch, length, *rest = entry.shape
+        return entry.reshape(num_chunks, batch * length // num_chunks, *rest)
+
+    return {name: split(entry) for name, entry in entries.items()}
+
+
+def sum_over_chunks(of_chunk: Callable[[Any, Tokens], Metrics], params: Any, chunks: Tokens) -> Metrics:
+    """Returns the sum of the chunks' metrics.
+
+    Args:
+        of_chunk: metrics of one chunk, differentiable by its parameters and by what the chunk holds.
+        params: its first argument.
+        chunks: entries with the chunk as their first axis.
+    """
+    # In a loop, forward and backward pass are apart, and nothing need keep XLA from joining them.
+    checkpointed = jax.checkpoint(of_chunk, prevent_cse=False)
+
+    def step(carry: None, chunk: Tokens) -> tuple[None, Metrics]:
+        return carry, checkpointed(params, chunk)
+
+    with jax.named_scope(LOSS_CHUNKS):
+        _, metrics = jax.lax.scan(step, None, chunks)
+        return jax.tree.map(jnp.sum, metrics)

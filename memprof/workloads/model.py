@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.chunked_loss import split_tokens, sum_over_chunks
-from memprof.workloads.losses import CrossEntropy, Metrics
+from memprof.workloads.losses import CrossEntropy, Metrics, split_tokens, sum_over_chunks
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]

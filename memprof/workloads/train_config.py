@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from memprof.workloads.checks import require, require_positive, require_rates
+from memprof.errors import MemprofError
 
 ComputeDtype = Literal["float32", "bfloat16", "float16"]
 ParamDtype = Literal["float32", "bfloat16"]
@@ -43,7 +43,7 @@ class TrainConfig:
         remat_modules: the modules that are checkpointed.
         remat_policy: what their checkpoint keeps: nothing, matrix products, or what `remat_names` lists, in device or
             in host memory.
-        remat_names: names of residuals (see `residuals`), joined by commas.
+        remat_names: names of residuals (see `scopes.RESIDUALS`), joined by commas.
         remat_activation: whether the activation function of the MLP blocks is checkpointed.
         attention_kernel: `plain` holds all attention probabilities, `flash` never does.
         num_loss_chunks: how many parts logits and loss are computed in.
@@ -97,3 +97,23 @@ def technique_fields() -> dict[str, Any]:
 def model_fields() -> frozenset[str]:
     """Returns the technique-owned fields that only take effect where the model honours them."""
     return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _MODEL)
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raises `MemprofError(sentence)` unless the condition holds."""
+    if not condition:
+        raise MemprofError(sentence)
+
+
+def require_positive(config: Any, *names: str) -> None:
+    """Raises unless each of the named sizes is above zero."""
+    for name in names:
+        value = getattr(config, name)
+        require(value > 0, f"{name} is {value}, but it must be a number above zero.")
+
+
+def require_rates(config: Any, *names: str) -> None:
+    """Raises unless each of the named dropout rates is at least 0 and below 1 (at 1 nothing would be left)."""
+    for name in names:
+        value = getattr(config, name)
+        require(0 <= value < 1, f"{name} is {value}, but a rate must be at least 0 and below 1.")

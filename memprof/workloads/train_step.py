@@ -24,11 +24,10 @@ from flax.training import train_state
 from flax.training.dynamic_scale import DynamicScale
 
 from memprof.analysis.categories import Role
-from memprof.workloads.accumulation import accumulate
-from memprof.workloads.gradients import Evaluation, evaluate, new_scale
+from memprof.workloads.gradients import Evaluation, accumulate, evaluate, new_scale
 from memprof.workloads.losses import Metrics
 from memprof.workloads.model import Batch, Model, Params
-from memprof.workloads.pruning_masks import apply_masks, magnitude_masks
+from memprof.workloads.pruning import apply_masks, magnitude_masks
 from memprof.workloads.train_config import TrainConfig
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import choose_target
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
-from memprof.workloads.models.transformer import block
+from memprof.workloads.layers import checkpointed
+from memprof.workloads.models.transformer import blocks
 from memprof.workloads.models.transformer import network as transformer
-from memprof.workloads.networks.checkpointing import checkpointed
 
 SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
 
@@ -49,7 +49,7 @@ def judge(report: Report, reference: Report | None = None):
 
 def test_a_checkpoint_around_the_wrong_module(monkeypatch):
     others = {"mlp": "attention", "attention": "mlp"}
-    monkeypatch.setattr(block, "checkpointed", lambda module, part, config: checkpointed(module, others[part], config))
+    monkeypatch.setattr(blocks, "checkpointed", lambda module, part, config: checkpointed(module, others[part], config))
     verdict = judge(transformer_with("remat-mlp"), baseline())
     assert not verdict.took_effect
     assert "of attention, where they were expected of mlp alone" in verdict.evidence

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
 from memprof.workloads.intents import Aim, Recipe
-from memprof.workloads.minibatches import MINIBATCHES, check_divides
+from memprof.workloads.scopes import MINIBATCHES
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.train_config import TrainConfig, require
+
+_NUM_MINIBATCHES = "[1-9][0-9]*"
 
 
 def accumulation_loop_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for a loop over that many minibatches."""
     del reference
-    loops = [loop for loop in report.program.loops if "minibatches" in loop_scopes(loop)]
+    loops = [loop for loop in report.program.loops if MINIBATCHES in loop_scopes(loop)]
     outermost = [loop for loop in loops if loop_direction(loop) is None]
     counts = sorted({loop.trip_count or 0 for loop in outermost})
     if argument in counts and argument != 1:
@@ -34,11 +38,20 @@ def unrolled_accumulation_evidence(report: Report, argument: ArgumentValue | Non
         for operations in report.program.operations
         if operations.phase is Phase.BACKWARD
         for part in operations.scope.split("/")
-        if re.fullmatch(r"minibatches_[0-9]+", part)
+        if re.fullmatch(f"{MINIBATCHES}_[0-9]+", part)
     }
     if len(copies) == argument and argument != 1:
         return yes(f"the program holds {argument} copies of the backward pass, one for each minibatch")
     return no(f"the program holds {len(copies)} copies of the backward pass for minibatches; {argument} were expected")
+
+
+def check_divides(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` unless the batch can be split into minibatches of equal size."""
+    batch_size, num_minibatches = config.batch_size, train_config.num_minibatches
+    require(
+        batch_size % num_minibatches == 0,
+        f"batch_size is {batch_size}, but it must be a multiple of the {num_minibatches} minibatches: change either.",
+    )
 
 
 ACCUM = Technique(
@@ -47,7 +60,7 @@ ACCUM = Technique(
 
     Only one minibatch's activations exist at a time. The accumulator is one float32 number a parameter, held beside
     the gradients of the minibatch at hand. The gradients are those of the whole batch, however the padding is spread
-    (see `accumulation.py`).""",
+    (see `gradients.py`).""",
     summary="gradients of N minibatches added up by a loop (lax.scan); the batch must be a multiple of N",
     how_to=HowTo(
         sentence="Add up the gradients of the batch's <N> parts in a loop, from `zeros` like the parameters, and "
@@ -58,7 +71,7 @@ ACCUM = Technique(
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="accumulation",
     sets={"num_minibatches": ARGUMENT, "accumulation": "scan"},
-    argument=Argument(spelling="accum<N>", pattern=MINIBATCHES, example="2", parse=int),
+    argument=Argument(spelling="accum<N>", pattern=_NUM_MINIBATCHES, example="2", parse=int),
     evidence=accumulation_loop_evidence,
     check_config=check_divides,
     shrinks=(Category.ACTIVATIONS,),
@@ -82,7 +95,7 @@ ACCUM_LOOP = Technique(
     reference="UvA Deep Learning Tutorials, Training Models at Scale: https://uvadlc-notebooks.readthedocs.io",
     family="accumulation",
     sets={"num_minibatches": ARGUMENT, "accumulation": "unrolled"},
-    argument=Argument(spelling="accum<N>-loop", pattern=MINIBATCHES, example="2", parse=int),
+    argument=Argument(spelling="accum<N>-loop", pattern=_NUM_MINIBATCHES, example="2", parse=int),
     evidence=unrolled_accumulation_evidence,
     check_config=check_divides,
     shrinks=(Category.ACTIVATIONS,),

@@ -9,11 +9,10 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.workloads.checks import require
 from memprof.workloads.evidence import no, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Recipe
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
-from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.train_config import TrainConfig, require
 
 # XLA's names of cuDNN's kernels for both passes begin like this (jaxlib 0.10.2 to 0.12).
 _KERNELS = "__cudnn$fmha"
@@ -62,7 +61,7 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
 
 def check_target(target: TargetInfo) -> None:
     """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
-    from memprof.workloads.models.transformer.flash_attention import require_cudnn
+    from memprof.workloads.models.transformer.attention import require_cudnn
 
     if (target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
         raise MemprofError(

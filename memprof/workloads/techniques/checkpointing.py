@@ -12,37 +12,35 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
-from memprof.workloads.host_memory import check_has_host_memory
 from memprof.workloads.intents import Aim, Intent, Recipe
-from memprof.workloads.residuals import RESIDUALS
+from memprof.workloads.scopes import ATTENTION, MLP, RESIDUALS
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
-
-_MLP, _ATTENTION = "mlp", "attention"
+from memprof.workloads.techniques.offload import check_has_host_memory
 
 
 def attention_and_mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for both parts of the blocks among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(_ATTENTION, _MLP))
+    return _computed_again(report, reference, modules=(ATTENTION, MLP))
 
 
 def mlp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for the MLPs, and not attention, among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(_MLP,), others=(_ATTENTION,))
+    return _computed_again(report, reference, modules=(MLP,), others=(ATTENTION,))
 
 
 def attention_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for attention, and not the MLPs, among what is computed again."""
     del argument
-    return _computed_again(report, reference, modules=(_ATTENTION,), others=(_MLP,))
+    return _computed_again(report, reference, modules=(ATTENTION,), others=(MLP,))
 
 
 def partly_kept_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for any part of the blocks among what is computed again: which one is up to what is kept."""
     del argument
-    modules = tuple(name for name in (_ATTENTION, _MLP) if num_operations(report, Phase.RECOMPUTE, name))
-    return _computed_again(report, reference, modules=modules or (_ATTENTION, _MLP))
+    modules = tuple(name for name in (ATTENTION, MLP) if num_operations(report, Phase.RECOMPUTE, name))
+    return _computed_again(report, reference, modules=modules or (ATTENTION, MLP))
 
 
 def offloaded_residuals_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -226,7 +224,7 @@ REMAT_NAMES = Technique(
     about="""Each block is checkpointed, but keeps the values of these names.
 
     The values worth keeping are those that are small for what it costs to compute them again: `attention_out`, say,
-    saves all of attention from being computed again before the MLP is. The names are in `residuals.py`; JAX marks the
+    saves all of attention from being computed again before the MLP is. The names are in `scopes.py`; JAX marks the
     values with `checkpoint_name`.""",
     summary="each Transformer block checkpointed, with the named values kept",
     how_to=HowTo(
@@ -248,7 +246,7 @@ REMAT_OFFLOAD = Technique(
     name="remat-offload",
     about="""Each block is checkpointed, and what is worth keeping goes to host memory.
 
-    The results of the projections and the residual stream (see `residuals.py`) are copied to pinned host memory in the
+    The results of the projections and the residual stream (see `scopes.py`) are copied to pinned host memory in the
     forward pass and back in the backward pass; the rest is computed again. What it saves in device memory it takes
     from the host, and it pays in traffic between the two instead of operations.""",
     summary="each Transformer block checkpointed, with what is worth keeping in host memory (pinned_host)",

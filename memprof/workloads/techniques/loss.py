@@ -7,11 +7,11 @@ from typing import Any
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
-from memprof.workloads.checks import require
 from memprof.workloads.evidence import BACKWARD, FORWARD, loop_direction, loop_scopes, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Recipe
+from memprof.workloads.scopes import HEAD, LOSS_CHUNKS, TOKEN_EMBEDDING
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
-from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.train_config import TrainConfig, require
 
 
 def chunked_loss_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -21,7 +21,7 @@ def chunked_loss_evidence(report: Report, argument: ArgumentValue | None, refere
         direction: [
             loop.trip_count
             for loop in report.program.loops
-            if "loss_chunks" in loop_scopes(loop) and loop_direction(loop) == direction
+            if LOSS_CHUNKS in loop_scopes(loop) and loop_direction(loop) == direction
         ]
         for direction in (FORWARD, BACKWARD)
     }
@@ -38,7 +38,7 @@ def _num_full_logits(report: Report) -> int:
     num_labels = max(
         (leaf.num_elements for leaf in used_arguments(report, Role.BATCH) if "labels" in leaf.path), default=0
     )
-    tables = [leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if "['token_embedding']" in leaf.path]
+    tables = [leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if f"['{TOKEN_EMBEDDING}']" in leaf.path]
     return num_labels * max(tables, default=0)
 
 
@@ -50,7 +50,7 @@ def _largest_logits(report: Report) -> int:
         num_elements = 1
         for size in buffer.shape:
             num_elements *= size
-        if num_elements == full and "head" in buffer.op + buffer.module:
+        if num_elements == full and HEAD in buffer.op + buffer.module:
             sizes.append(num_elements)
     return max(sizes, default=0)
 

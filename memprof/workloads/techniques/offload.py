@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from memprof.analysis.capture import TargetInfo
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
+from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
-from memprof.workloads.host_memory import check_has_host_memory
 from memprof.workloads.intents import Aim, Recipe
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
@@ -21,6 +22,15 @@ def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None,
         " optimizer state on the device"
     )
     return yes(sentence) if on_host >= state > 0 and on_device == 0 else no(sentence)
+
+
+def check_has_host_memory(target: TargetInfo) -> None:
+    """Raises `MemprofError` for the CPU, whose memory is the host's: XLA takes pinned_host there for the same."""
+    if target.platform == "cpu":
+        raise MemprofError(
+            "Offloading moves arrays from the device's memory to the host's, and on the CPU they are one: choose a GPU"
+            " with --target, for example h100-80gb."
+        )
 
 
 OFFLOAD_OPT = Technique(

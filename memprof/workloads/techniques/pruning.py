@@ -6,8 +6,10 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, untold, used_arguments, yes
-from memprof.workloads.fractions import FRACTION, parse_fraction
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.train_config import require
+
+_FRACTION = r"[0-9]*\.?[0-9]+"
 
 
 def masks_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -32,6 +34,13 @@ def fewer_params_evidence(report: Report, argument: ArgumentValue | None, refere
     return yes(sentence) if report.num_params < reference.num_params else no(sentence)
 
 
+def parse_fraction(text: str) -> float:
+    """Returns the number; raises `MemprofError` unless it is above 0 and below 1."""
+    fraction = float(text)
+    require(0 < fraction < 1, f"The ratio is {text}, but it must be above 0 and below 1, for example 0.5.")
+    return fraction
+
+
 PRUNE = Technique(
     name="prune",
     about="""That part of each weight matrix, the smallest weights, is masked to zero.
@@ -48,7 +57,7 @@ PRUNE = Technique(
     reference="Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks, arXiv:1506.02626",
     family="pruning",
     sets={"pruned_fraction": ARGUMENT},
-    argument=Argument(spelling="prune=<RATIO>", pattern=FRACTION, example="0.5", parse=parse_fraction),
+    argument=Argument(spelling="prune=<RATIO>", pattern=_FRACTION, example="0.5", parse=parse_fraction),
     evidence=masks_evidence,
     grows=(Category.OTHER_STATE,),
     tolerance=None,
@@ -68,7 +77,7 @@ PRUNE_STRUCTURED = Technique(
     reference="Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650",
     family="pruning",
     sets={"structurally_pruned_fraction": ARGUMENT},
-    argument=Argument(spelling="prune-structured=<RATIO>", pattern=FRACTION, example="0.5", parse=parse_fraction),
+    argument=Argument(spelling="prune-structured=<RATIO>", pattern=_FRACTION, example="0.5", parse=parse_fraction),
     evidence=fewer_params_evidence,
     shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS),
     tolerance=None,

@@ -17,13 +17,15 @@ from memprof.workloads.evidence import (
     yes,
 )
 from memprof.workloads.intents import Aim, Intent, Recipe
+from memprof.workloads.scopes import LAYERS, LOSS_CHUNKS
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
 
 def layer_loop_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for a loop over stacked parameters in the forward pass, and for one of the same length backwards."""
     del argument, reference
-    depths = {leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if "['layers']" in leaf.path and leaf.shape}
+    params = used_arguments(report, Role.PARAMS)
+    depths = {leaf.shape[0] for leaf in params if f"['{LAYERS}']" in leaf.path and leaf.shape}
     if len(depths) != 1:
         return no("the program takes no parameters that are stacked over layers")
     (depth,) = depths
@@ -37,7 +39,7 @@ def _loops_through_layers(report: Report, direction: str) -> list[int | None]:
     return [
         loop.trip_count
         for loop in report.program.loops
-        if loop_direction(loop) == direction and "loss_chunks" not in loop_scopes(loop)
+        if loop_direction(loop) == direction and LOSS_CHUNKS not in loop_scopes(loop)
     ]
 
 

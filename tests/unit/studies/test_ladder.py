@@ -16,7 +16,7 @@ from memprof.studies.fit.combinations import Cost
 from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.subject import find_subject
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.host_memory import check_has_host_memory
+from memprof.workloads.techniques.offload import check_has_host_memory
 
 
 def _plain(*batch_axes: int, optimizer_numbers: int = 2) -> Report:

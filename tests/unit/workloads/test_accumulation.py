@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.workloads.accumulation import accumulate
-from memprof.workloads.gradients import Evaluation, Scaling, evaluate, new_scale
+from memprof.workloads.gradients import Evaluation, Scaling, accumulate, evaluate, new_scale
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 

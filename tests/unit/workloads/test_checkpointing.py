@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from memprof.workloads.build import build_step, plan
-from memprof.workloads.models.transformer.config import TINY
-from memprof.workloads.models.transformer.model import build_transformer
-from memprof.workloads.residuals import RESIDUALS
+from memprof.workloads.models.transformer import TINY
+from memprof.workloads.models.transformer.network import build_transformer
+from memprof.workloads.scopes import RESIDUALS
 from memprof.workloads.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

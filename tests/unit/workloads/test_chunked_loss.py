@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.workloads.chunked_loss import split_tokens
-from memprof.workloads.models.transformer.config import TINY
-from memprof.workloads.models.transformer.model import build_transformer
+from memprof.workloads.losses import split_tokens
+from memprof.workloads.models.transformer import TINY
+from memprof.workloads.models.transformer.network import build_transformer
 from memprof.workloads.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -11,9 +11,13 @@ from memprof.analysis.capture import TargetInfo
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import plan
-from memprof.workloads.models.transformer import flash_attention as flash
-from memprof.workloads.models.transformer.attention import attention_probabilities
-from memprof.workloads.models.transformer.masks import causal_mask, combine_masks, padding_mask
+from memprof.workloads.models.transformer import attention as flash
+from memprof.workloads.models.transformer.attention import (
+    attention_probabilities,
+    causal_mask,
+    combine_masks,
+    padding_mask,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 

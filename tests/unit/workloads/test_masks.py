@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.models.transformer.masks import causal_mask, combine_masks, custom_mask, padding_mask
+from memprof.workloads.models.transformer.attention import causal_mask, combine_masks, custom_mask, padding_mask
 
 T, F = True, False
 

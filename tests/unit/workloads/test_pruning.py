@@ -12,11 +12,10 @@ import pytest
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.models.mlp.config import MLPConfig
 from memprof.workloads.models.mlp.network import build_mlp
-from memprof.workloads.models.transformer.config import TINY
-from memprof.workloads.models.transformer.model import build_transformer
+from memprof.workloads.models.transformer import TINY
+from memprof.workloads.models.transformer.network import build_transformer
 from memprof.workloads.models.transformer.pruning import prune_heads, pruned_config
-from memprof.workloads.networks.structured_pruning import kept, prune_hidden_units
-from memprof.workloads.pruning_masks import apply_masks, magnitude_masks
+from memprof.workloads.pruning import apply_masks, kept, magnitude_masks, prune_hidden_units
 from memprof.workloads.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

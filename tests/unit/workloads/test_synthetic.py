@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from memprof.workloads import synthetic
+from memprof.workloads.models.mlp.network import labelled_points
+from memprof.workloads.models.transformer import batch as synthetic
 
 
 def rng() -> np.random.Generator:
@@ -40,6 +41,6 @@ def test_packing_is_two_blocks_on_the_diagonal():
 
 
 def test_points_are_labelled_with_their_largest_feature():
-    batch = synthetic.labelled_points(rng(), 4, 6, 3)
+    batch = labelled_points(rng(), 4, 6, 3)
     assert batch["labels"].tolist() == np.argmax(batch["inputs"][:, :3], axis=1).tolist()
     assert (batch["inputs"].dtype, batch["labels"].dtype) == (np.float32, np.int32)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.workloads.models.transformer.config import BERT_LARGE, GPT2, TINY, UVA
-from memprof.workloads.models.transformer.model import build_transformer
+from memprof.workloads.models.transformer import BERT_LARGE, GPT2, TINY, UVA
+from memprof.workloads.models.transformer.network import build_transformer
 from memprof.workloads.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from memprof.errors import MemprofError
-from memprof.workloads.models.mlp.config import WORKLOAD as MLP
-from memprof.workloads.models.transformer.config import TINY
+from memprof.workloads.models.mlp import WORKLOAD as MLP
+from memprof.workloads.models.transformer import TINY
 
 BAD_VALUES = [
     ({"batch_size": 0}, "batch_size is 0, but it must be a number above zero."),

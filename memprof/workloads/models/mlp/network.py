@@ -7,14 +7,13 @@ import dataclasses
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from memprof.workloads import synthetic
+from memprof.workloads.layers import checkpointed_activation, dense, layer_norm
 from memprof.workloads.losses import CrossEntropy
 from memprof.workloads.model import Model, Params, Unpruned
 from memprof.workloads.models.mlp.config import MLPConfig
-from memprof.workloads.networks.checkpointing import checkpointed_activation
-from memprof.workloads.networks.parts import dense, layer_norm
-from memprof.workloads.networks.structured_pruning import kept, prune_hidden_units
+from memprof.workloads.pruning import kept, prune_hidden_units
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -50,8 +49,16 @@ def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
             "inputs": jax.ShapeDtypeStruct((config.batch_size, config.input_size), jnp.float32),
             "labels": jax.ShapeDtypeStruct((config.batch_size,), jnp.int32),
         },
-        sample=lambda rng: synthetic.labelled_points(rng, config.batch_size, config.input_size, config.num_classes),
+        sample=lambda rng: labelled_points(rng, config.batch_size, config.input_size, config.num_classes),
     )
+
+
+def labelled_points(
+    rng: np.random.Generator, num_points: int, num_features: int, num_classes: int
+) -> dict[str, np.ndarray]:
+    """Returns points in float32 `(points, features)`, each labelled with the largest of its first features."""
+    inputs = rng.standard_normal((num_points, num_features), dtype=np.float32)
+    return {"inputs": inputs, "labels": np.argmax(inputs[:, :num_classes], axis=1).astype(np.int32)}
 
 
 def _prune(params: Params, num_kept: int) -> Params:

@@ -1,5 +1,89 @@
-"""A Transformer: `config.py` is what a user chooses, `model.py` makes it of the network of the other files."""
+"""transformer: a pre-LayerNorm Transformer, as a decoder (gpt2, uva) or as an encoder that classifies (bert-large).
 
-from memprof.workloads.models.transformer.config import WORKLOAD
+What a user chooses is in `config.py`; `network.py` makes the model of it, of the parts in the other files.
+"""
 
-__all__ = ["WORKLOAD"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.train_config import TrainConfig, model_fields
+from memprof.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from memprof.workloads.model import Model
+
+
+# One dropout a sublayer: each costs the compiler a random generator, and this one should compile in a second.
+TINY = TransformerConfig(
+    batch_size=4,
+    seq_len=16,
+    max_seq_len=24,
+    vocab_size=64,
+    num_layers=2,
+    num_heads=2,
+    hidden_size=32,
+    attention_dropout_rate=0.0,
+    embedding_dropout_rate=0.0,
+)
+
+# GPT-2 small (Radford et al. 2019): 124,439,808 parameters.
+GPT2 = TransformerConfig(
+    batch_size=8,
+    seq_len=1024,
+    max_seq_len=1024,
+    vocab_size=50257,
+    num_layers=12,
+    num_heads=12,
+    hidden_size=768,
+    tied_embeddings=True,
+)
+
+# BERT large, uncased (Devlin et al. 2018), with two labels: 335,141,890 parameters. The published model has 2,048 more,
+# its two segment embeddings; it normalises after each sublayer where this one normalises before.
+BERT_LARGE = TransformerConfig(
+    batch_size=4,
+    seq_len=512,
+    max_seq_len=512,
+    vocab_size=30522,
+    num_layers=24,
+    num_heads=16,
+    hidden_size=1024,
+    causal=False,
+    padding_mask=True,
+    task="classification",
+    num_classes=2,
+)
+
+# The Transformer of the UvA Deep Learning Tutorials, "Training Models at Scale": 155,877,376 parameters. It drops out
+# the results of attention and MLP blocks alone.
+UVA = TransformerConfig(
+    batch_size=64,
+    seq_len=512,
+    max_seq_len=512,
+    vocab_size=2048,
+    num_layers=12,
+    num_heads=8,
+    hidden_size=1024,
+    attention_dropout_rate=0.0,
+    embedding_dropout_rate=0.0,
+)
+
+
+def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
+    """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
+    from memprof.workloads.models.transformer.network import build_transformer
+
+    return build_transformer(config, train_config)
+
+
+WORKLOAD = Workload(
+    name="transformer",
+    summary="pre-LayerNorm Transformer: next token (causal, tied or untied) or classification (padding mask)",
+    config_type=TransformerConfig,
+    presets={"tiny": TINY, "gpt2": GPT2, "bert-large": BERT_LARGE, "uva": UVA},
+    default_preset="gpt2",
+    honours=model_fields(),
+    build=build,
+)

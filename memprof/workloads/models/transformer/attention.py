@@ -1,54 +1,68 @@
-"""Multi-head self-attention with one fused projection to queries, keys and values."""
+"""What attention may look at, and both of its kernels: plain attention and cuDNN's.
+
+Masks are boolean arrays that broadcast to `(batch, heads, queries, keys)`, True where attention is allowed. They
+combine by logical and. A query that may attend to nothing gets uniform probabilities, not NaN.
+
+cuDNN's fused kernel never holds the probabilities (Dao et al. 2022, arXiv:2205.14135).
+"""
 
 from __future__ import annotations
+
+import functools
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.models.transformer.config import TransformerConfig
-from memprof.workloads.models.transformer.flash_attention import flash_attention
-from memprof.workloads.models.transformer.masks import Masking
-from memprof.workloads.networks.parts import dense, layer_norm
-from memprof.workloads.train_config import TrainConfig
+from memprof.capture.xla_adapter import cudnn_version
+from memprof.errors import MemprofError
+
+_IMPLEMENTATION = "cudnn"
 
 
-class Attention(nn.Module):
-    """LayerNorm, QKV projection, attention, output projection, dropout. The residual is added by the block.
+class Masking(NamedTuple):
+    """What attention may look at, in the form that its kernel takes; None where there is no such limit.
 
-    The norm is inside, so that what is saved or recomputed for this module is all that the residual stream does not
-    hold already.
+    Attributes:
+        allowed: for the plain kernel: the combined mask.
+        lengths: for a kernel that takes no mask: the number of real tokens of each sequence, int32 `(batch,)`. The
+            real tokens come first.
     """
 
-    config: TransformerConfig
-    train_config: TrainConfig
+    allowed: jax.Array | None = None
+    lengths: jax.Array | None = None
 
-    @nn.compact
-    def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype.
 
-        Args:
-            hidden: `(batch, length, hidden_size)`.
-            masking: what may be attended to.
-        """
-        config, train_config = self.config, self.train_config
-        batch, length, _ = hidden.shape
-        heads_size = config.num_heads * config.head_width
-        hidden = layer_norm(train_config, name="norm")(hidden)
-        qkv = checkpoint_name(dense(3 * heads_size, train_config, name="qkv")(hidden), "qkv")
-        qkv = qkv.reshape(batch, length, 3, config.num_heads, config.head_width)
-        query, key, value = (qkv[:, :, part] for part in range(3))
-        if train_config.attention_kernel == "flash":
-            attended = flash_attention(query, key, value, causal=config.causal, lengths=masking.lengths)
-        else:
-            probabilities = attention_probabilities(query, key, masking.allowed)
-            probabilities = nn.Dropout(config.attention_dropout_rate, deterministic=False)(probabilities)
-            attended = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
-        attended = checkpoint_name(attended.reshape(batch, length, heads_size), "attention")
-        result = checkpoint_name(dense(config.hidden_size, train_config, name="out")(attended), "attention_out")
-        return nn.Dropout(config.dropout_rate, deterministic=False)(result)
+def causal_mask(length: int) -> jax.Array:
+    """Returns `(1, 1, length, length)`: each token attends to itself and to earlier ones."""
+    positions = jnp.arange(length)
+    return (positions[:, None] >= positions[None, :])[None, None]
+
+
+def padding_mask(is_real: jax.Array) -> jax.Array:
+    """Returns `(batch, 1, 1, length)`: nothing attends to padding.
+
+    Args:
+        is_real: bool `(batch, length)`, False for padding.
+    """
+    return is_real[:, None, None, :]
+
+
+def custom_mask(allowed: jax.Array) -> jax.Array:
+    """Returns `(batch, 1, length, length)`: the same mask for each head.
+
+    Args:
+        allowed: bool `(batch, length, length)`, queries before keys.
+    """
+    return allowed[:, None]
+
+
+def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
+    """Returns the mask that allows what every given mask allows; None where no mask is given."""
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(jnp.logical_and, given) if given else None
 
 
 def attention_probabilities(query: jax.Array, key: jax.Array, mask: jax.Array | None) -> jax.Array:
@@ -67,3 +81,46 @@ def attention_probabilities(query: jax.Array, key: jax.Array, mask: jax.Array | 
         # The lowest finite number, not -inf: a row in which nothing is allowed must not become NaN.
         scores = jnp.where(mask, scores, np.finfo(np.float32).min)
     return nn.softmax(scores, axis=-1).astype(query.dtype)
+
+
+def flash_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, lengths: jax.Array | None
+) -> jax.Array:
+    """Returns the attended values, of the shape and dtype of `query`.
+
+    Args:
+        query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16.
+        causal: whether a token attends to itself and earlier tokens only.
+        lengths: int32 `(batch,)`, the number of tokens of each sequence that may be attended to; None for all.
+
+    Raises:
+        MemprofError: JAX finds no cuDNN, which it asks for its version before it traces this.
+    """
+    require_cudnn()
+    attended: jax.Array = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        is_causal=causal,
+        key_value_seq_lengths=lengths,
+        implementation=_IMPLEMENTATION,
+    )
+    return attended
+
+
+def require_cudnn() -> None:
+    """Raises `MemprofError` where JAX finds no cuDNN."""
+    if cudnn_version() is None:
+        raise MemprofError(
+            "Technique 'flash' needs the cuDNN library, which JAX does not find: install nvidia-cudnn-cu13, or leave"
+            " it out."
+        )
+
+
+def real_lengths(is_real: jax.Array) -> jax.Array:
+    """Returns how many tokens of each sequence are real, int32 `(batch,)`.
+
+    Args:
+        is_real: bool `(batch, length)`, False for padding, which comes last.
+    """
+    return jnp.sum(is_real, axis=-1, dtype=jnp.int32)

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from memprof.workloads.networks.parts import compute_dtype, param_dtype
+from memprof.workloads.layers import compute_dtype, param_dtype
 from memprof.workloads.train_config import TrainConfig
 
 _table_init = nn.initializers.normal(stddev=0.02)

@@ -1,4 +1,4 @@
-"""The Transformer: embeddings, a stack of blocks, a final norm, and an output layer.
+"""The Transformer with its batch and its loss: embeddings, a stack of blocks, a final norm, and an output layer.
 
 Parameter paths read `token_embedding/embedding`, `layers_0/attention/qkv/kernel`, `layers_0/mlp/up/kernel`,
 `final_norm/scale`, `head/kernel`. Where a loop goes through the layers, their parameters are stacked, the layer first,
@@ -10,13 +10,22 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 
-from memprof.workloads.models.transformer.block import Block
+from memprof.workloads.layers import checkpointed, dense, layer_norm
+from memprof.workloads.losses import CrossEntropy
+from memprof.workloads.model import Model, Unpruned
+from memprof.workloads.models.transformer.attention import (
+    Masking,
+    causal_mask,
+    combine_masks,
+    custom_mask,
+    padding_mask,
+    real_lengths,
+)
+from memprof.workloads.models.transformer.batch import batch_shapes, sample
+from memprof.workloads.models.transformer.blocks import Block
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
-from memprof.workloads.models.transformer.flash_attention import real_lengths
-from memprof.workloads.models.transformer.masks import Masking, causal_mask, combine_masks, custom_mask, padding_mask
-from memprof.workloads.networks.checkpointing import checkpointed
-from memprof.workloads.networks.parts import dense, layer_norm
+from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -106,3 +115,20 @@ class Transformer(nn.Module):
         )
         hidden, _ = scan(self.layers, hidden, masking)
         return hidden
+
+
+def build_transformer(config: TransformerConfig, train_config: TrainConfig) -> Model:
+    """Returns the Transformer as a model that can be trained."""
+    masks = (("input_mask", config.padding_mask), ("attention_mask", config.custom_mask))
+    counts_by_token = config.padding_mask and config.task == "next_token"
+    smaller = pruned_config(config, train_config.structurally_pruned_fraction)
+    whole = Transformer(config=config, train_config=train_config)
+    return Model(
+        module=Transformer(config=smaller, train_config=train_config),
+        unpruned=None if smaller == config else Unpruned(whole, lambda params: prune_layers(params, config, smaller)),
+        inputs=("inputs", *(name for name, is_on in masks if is_on)),
+        loss=CrossEntropy(counted="input_mask" if counts_by_token else None),
+        num_loss_chunks=train_config.num_loss_chunks,
+        batch_shapes=batch_shapes(config),
+        sample=lambda rng: sample(config, rng),
+    )

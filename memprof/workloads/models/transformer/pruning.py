@@ -9,14 +9,8 @@ from typing import Any
 import jax
 
 from memprof.workloads.models.transformer.config import TransformerConfig
-from memprof.workloads.networks.structured_pruning import (
-    LayerParams,
-    Pruned,
-    energy,
-    kept,
-    most_important,
-    prune_hidden_units,
-)
+from memprof.workloads.pruning import LayerParams, Pruned, energy, kept, most_important, prune_hidden_units
+from memprof.workloads.scopes import ATTENTION, LAYERS, MLP
 
 
 def pruned_config(config: TransformerConfig, fraction: float) -> TransformerConfig:
@@ -39,16 +33,16 @@ def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: 
     """
 
     def prune(layer: Mapping[str, Any]) -> dict[str, Any]:
-        attention, mlp = layer["attention"], layer["mlp"]
+        attention, mlp = layer[ATTENTION], layer[MLP]
         qkv, out = prune_heads(attention["qkv"], attention["out"], config, smaller.num_heads)
         up, down, _ = prune_hidden_units(mlp["up"], mlp["down"], smaller.mlp_width)
-        return {"attention": {**attention, "qkv": qkv, "out": out}, "mlp": {**mlp, "up": up, "down": down}}
+        return {ATTENTION: {**attention, "qkv": qkv, "out": out}, MLP: {**mlp, "up": up, "down": down}}
 
     pruned = dict(params)
     for name, layer in params.items():
-        if name == "layers":
+        if name == LAYERS:
             pruned[name] = jax.vmap(prune)(layer)
-        elif name.startswith("layers_"):
+        elif name.startswith(f"{LAYERS}_"):
             pruned[name] = prune(layer)
     return pruned
 

@@ -1,4 +1,4 @@
-"""Which parts of a network are checkpointed, and what their checkpoints keep.
+"""What the networks of all models are made of: layers in the configuration's dtypes, and the checkpoints around them.
 
 A checkpointed part keeps its arguments (and what its policy says) from the forward pass; the backward pass evaluates it
 again. Unless something prevents it, XLA recognises that as a repetition and keeps the first result after all, so JAX
@@ -13,11 +13,32 @@ from typing import TypeVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from memprof.workloads.train_config import TrainConfig
 
 _Module = TypeVar("_Module", bound=type[nn.Module])
 _Function = Callable[[jax.Array], jax.Array]
+
+
+def compute_dtype(config: TrainConfig) -> jnp.dtype:
+    """Returns the dtype of matrix products and activations."""
+    return jnp.dtype(config.compute_dtype)
+
+
+def param_dtype(config: TrainConfig) -> jnp.dtype:
+    """Returns the dtype in which parameters are held."""
+    return jnp.dtype(config.param_dtype)
+
+
+def dense(num_features: int, config: TrainConfig, name: str | None = None) -> nn.Dense:
+    """Returns a projection with bias."""
+    return nn.Dense(num_features, dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
+
+
+def layer_norm(config: TrainConfig, name: str | None = None) -> nn.LayerNorm:
+    """Returns a LayerNorm; Flax computes its mean and variance in float32 whatever the dtypes."""
+    return nn.LayerNorm(dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
 
 
 def checkpointed(module: _Module, part: str, config: TrainConfig) -> _Module:

@@ -1,1 +1,0 @@
-"""What the networks of several models are made of."""

@@ -1,0 +1,83 @@
+"""Pruning: masks that keep the larger weights of each matrix, or whole units that are cut out.
+
+Masks are part of the training state and are applied in the forward pass, so that the pruned weights are zero and get no
+gradient. They stay in memory, though, and so do their optimizer state and the masks (`techniques/pruning.py`).
+
+Of attention heads and hidden units those with the smallest weights go first. What is left is a smaller dense network,
+which is why it saves memory everywhere, unlike masks. A unit's importance is the norm of all weights that lead to it
+and from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+LayerParams = Mapping[str, jax.Array]
+Pruned = dict[str, jax.Array]
+_PRUNED = ("kernel", "weight")
+
+
+def magnitude_masks(params: Any, fraction: float) -> Any:
+    """Returns the masks, bool, in the tree of `params`, with None for what is not pruned.
+
+    Args:
+        params: parameters; of these the matrices that are called `kernel` or `weight`, or all where none is called so.
+            Of stacked layers each matrix is pruned on its own.
+        fraction: the part of each matrix's weights, the smallest ones, that becomes False.
+    """
+    matrices = [(keys, value) for keys, value in jax.tree_util.tree_leaves_with_path(params) if value.ndim >= 2]
+    is_named = any(_name(keys) in _PRUNED for keys, _ in matrices)
+
+    def mask(keys: Any, value: jax.Array) -> jax.Array | None:
+        if value.ndim < 2 or (is_named and _name(keys) not in _PRUNED):
+            return None
+        sizes = jnp.abs(value.astype(jnp.float32))
+        return sizes > jnp.quantile(sizes, fraction, axis=(-2, -1), keepdims=True)
+
+    return jax.tree_util.tree_map_with_path(mask, params)
+
+
+def apply_masks(params: Any, masks: Any) -> Any:
+    """Returns the parameters with zeros where a mask is False."""
+    return jax.tree.map(
+        lambda mask, value: value if mask is None else jnp.where(mask, value, jnp.zeros((), value.dtype)),
+        masks,
+        params,
+        is_leaf=lambda mask: mask is None,
+    )
+
+
+def kept(num_units: int, fraction: float) -> int:
+    """Returns how many of the units are left when that fraction is pruned: at least one."""
+    return max(1, num_units - math.floor(num_units * fraction))
+
+
+def prune_hidden_units(up: LayerParams, down: LayerParams, num_kept: int) -> tuple[Pruned, Pruned, jax.Array]:
+    """Returns two projections with the most important units between them alone, and which units these are."""
+    keep = most_important(energy(up["kernel"], axes=(0,)) + energy(down["kernel"], axes=(1,)), num_kept)
+    return (
+        {"kernel": up["kernel"][:, keep], "bias": up["bias"][keep]},
+        {**down, "kernel": down["kernel"][keep]},
+        keep,
+    )
+
+
+def energy(weights: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Returns the squared norm over some axes, in float32."""
+    return jnp.sum(jnp.square(weights.astype(jnp.float32)), axis=axes)
+
+
+def most_important(importance: jax.Array, num_kept: int) -> jax.Array:
+    """Returns the indices of the largest, in their old order."""
+    return jnp.sort(jnp.argsort(importance, descending=True)[:num_kept])
+
+
+def _name(keys: Any) -> str:
+    """The last key of a path: of a mapping, or the name of a field."""
+    last = keys[-1] if keys else None
+    return str(getattr(last, "key", getattr(last, "name", "")))
