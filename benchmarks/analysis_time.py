@@ -20,6 +20,7 @@ from pathlib import Path
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.capture.launch import compile_in_child
+from memprof.capture.targets.resolve import resolve
 
 TARGET = "h100-80gb"
 NUM_LAYERS = (12, 24, 48, 96)
@@ -56,7 +57,7 @@ def measure(label: str, num_layers: int, overrides: tuple[str, ...]) -> tuple[Me
     """Compile once, analyse several times."""
     arguments = {"workload": "transformer", "preset": "gpt2", "overrides": [f"num_layers={num_layers}", *overrides]}
     capture = compile_in_child(
-        "memprof.workloads.build:build_step", arguments, target=TARGET, progress=lambda stage: None
+        "memprof.workloads.build:build_step", arguments, target=resolve(TARGET), progress=lambda stage: None
     )
     reports = [analyze(capture) for _ in range(NUM_REPEATS)]
     measurement = Measurement(

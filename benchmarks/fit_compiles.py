@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memprof.capture.targets.resolve import resolve
 from memprof.reports.fit_json import fit_object
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.value import FitRequest, fit
@@ -71,7 +72,7 @@ def main() -> None:
 def measure(case: Case) -> dict[str, Any]:
     """The fit of a case, as `memprof fit --format json` would print it."""
     subject = find_subject(case.workload, preset="tiny")
-    memory = MemoryRequest(target=case.target, memory=case.memory, reserve="0")
+    memory = MemoryRequest(target=resolve(case.target), memory=case.memory, reserve="0")
     request = FitRequest(subject=subject, techniques=case.techniques, field="batch_size", memory=memory)
     return fit_object(fit(request, progress=lambda stage: None, keep=lambda capture, value: None))
 

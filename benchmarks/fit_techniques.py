@@ -20,6 +20,7 @@ from pathlib import Path
 from memprof.analysis.pipeline import analyze
 from memprof.capture.launch import compile_in_child, recomputed_in_child
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
+from memprof.capture.targets.resolve import resolve
 from memprof.studies.fit.cheapest import CheapestSearch
 from memprof.studies.fit.combinations import Combination, combine
 from memprof.studies.fit.ladder import find_ladder
@@ -78,7 +79,7 @@ def footprints(case: Case) -> dict[Combination, int]:
     subject = find_subject(case.workload, preset="tiny", overrides=case.overrides)
     plain = analyze(
         compile_in_child(
-            subject.builder, subject.builder_arguments([""]), target=case.target, progress=lambda stage: None
+            subject.builder, subject.builder_arguments([""]), target=resolve(case.target), progress=lambda stage: None
         )
     )
     ladder = find_ladder(
@@ -87,7 +88,7 @@ def footprints(case: Case) -> dict[Combination, int]:
         lambda labels: recomputed_in_child(
             subject.builder,
             [subject.builder_arguments([label]) for label in labels],
-            target=case.target,
+            target=resolve(case.target),
             progress=lambda stage: None,
         ),
     )
@@ -99,7 +100,9 @@ def footprints(case: Case) -> dict[Combination, int]:
 
 def _compile(subject: Subject, target: str, labels: list[str]) -> dict[str, int]:
     tasks = [
-        CompileTask(label=label, builder=subject.builder, arguments=subject.builder_arguments([label]), target=target)
+        CompileTask(
+            label=label, builder=subject.builder, arguments=subject.builder_arguments([label]), target=resolve(target)
+        )
         for label in labels
     ]
     sizes = {}

@@ -32,7 +32,7 @@ import jax
 from memprof.capture.compile import CompiledStep, compile_step
 from memprof.capture.run import Arguments, timed_steps
 from memprof.capture.step import Feed, StepSpec
-from memprof.capture.targets.choose import ChosenTarget, choose_running_target
+from memprof.capture.targets.resolve import resolve
 from memprof.capture.toolchain import toolchain
 from memprof.workloads.build import build_step
 from memprof.workloads.train_step import STATE_ARGNUM
@@ -92,9 +92,9 @@ def bare_loop(feed: Feed, executable: Callable[..., Any]) -> Loop:
     return run
 
 
-def measured_loop(spec: StepSpec, compiled: CompiledStep, target: ChosenTarget) -> Loop:
+def measured_loop(spec: StepSpec, compiled: CompiledStep) -> Loop:
     """Memprof's own."""
-    arguments = Arguments(spec, compiled, target.device)
+    arguments = Arguments(spec, compiled)
     assert spec.feed is not None
     loss = spec.feed.loss
 
@@ -109,7 +109,7 @@ def measured_loop(spec: StepSpec, compiled: CompiledStep, target: ChosenTarget) 
 
 def compare(preset: str, overrides: tuple[str, ...], num_blocks: int, rounds_per_block: int) -> dict[str, Result]:
     """All loops on one configuration, taking turns."""
-    target = choose_running_target("cpu")
+    target = resolve("cpu")
     spec = build_step(workload="transformer", preset=preset, overrides=overrides)
     with tempfile.TemporaryDirectory() as folder:
         compiled = compile_step(spec, target, dump_folder=Path(folder), progress=lambda stage: None)
@@ -118,7 +118,7 @@ def compare(preset: str, overrides: tuple[str, ...], num_blocks: int, rounds_per
     begin: dict[str, Callable[[], Loop]] = {
         BARE: lambda: bare_loop(feed, compiled.executable),
         BARE_AGAIN: lambda: bare_loop(feed, compiled.executable),
-        MEASURED: lambda: measured_loop(spec, compiled, target),
+        MEASURED: lambda: measured_loop(spec, compiled),
     }
     draw = random.Random(0)
     rounds: dict[str, list[Round]] = {name: [] for name in begin}

@@ -29,7 +29,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 from memprof.analysis.capture import Capture
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
@@ -123,7 +123,7 @@ def compile_both(program: Program) -> Row:
     spec = build_step(
         workload=program.workload, preset=program.preset, overrides=program.overrides, techniques=[program.technique]
     )
-    target = choose_target(program.target)
+    target = resolve(program.target)
     captures, seconds = [], []
     for options in (WITHOUT_AUTOTUNING, AS_XLA_DOES):
         changed = replace(spec, compiler_options={**spec.compiler_options, **options})

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from memprof.analysis.report import Report
 from memprof.capture.parallel import default_num_jobs
+from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
 from memprof.studies.subject import find_subject
 from memprof.workloads.registry import techniques
@@ -65,7 +66,7 @@ def main() -> None:
     rows = Rows(subject=subject, techniques=tuple(wanted))
     found, failures = compile_rows(
         rows,
-        target=TARGET,
+        target=resolve(TARGET),
         num_jobs=default_num_jobs(),
         progress=lambda row, stage: print(f"{row}: {stage}", flush=True),
         keep=lambda capture: None,

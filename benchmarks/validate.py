@@ -35,10 +35,10 @@ from typing import Any
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
-from memprof.capture.devices import has_accelerator_device
 from memprof.capture.launch import compile_in_child
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
 from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.capture.targets.resolve import has_accelerator_device, resolve
 from memprof.errors import MemprofError
 from memprof.reports.units import format_bytes, format_short_seconds
 
@@ -133,7 +133,7 @@ def run_on_device(configuration: Configuration, target: str) -> Capture | str:
         return compile_in_child(
             BUILDER,
             configuration.arguments,
-            target=target,
+            target=resolve(target),
             num_steps=NUM_STEPS,
             timeout_seconds=SECONDS_PER_ROW,
             progress=lambda stage: None,
@@ -151,7 +151,7 @@ def predict(
             label=each.label,
             builder=BUILDER,
             arguments=each.arguments,
-            target=target,
+            target=resolve(target),
             timeout_seconds=SECONDS_PER_ROW,
         )
         for each in configurations

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from report_builder import buffer, node, report
 from transformer_report import TRANSFORMER_NUM_PARAMS
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 
-A5000 = TargetInfo(
+A5000 = Target(
     name="rtx-a5000",
     description="NVIDIA RTX A5000",
     platform="cuda",
@@ -27,7 +27,7 @@ A5000 = TargetInfo(
     compute_capability="8.6",
     reason="asked for",
 )
-V100 = TargetInfo(
+V100 = Target(
     name="v100-16gb",
     description="Tesla V100-SXM2-16GB",
     platform="cuda",
@@ -61,7 +61,7 @@ class _Choices:
         return 4 if self.optimizer == "lion" else 8
 
 
-def gpt2(techniques: str, *, target: TargetInfo = A5000) -> Report:
+def gpt2(techniques: str, *, target: Target = A5000) -> Report:
     """The report of GPT-2 small under techniques joined with `+`."""
     chosen = _choices(techniques.split("+"))
     modules = _modules(chosen)

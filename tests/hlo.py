@@ -25,7 +25,7 @@ from typing import Any
 from hlo_nodes import Computation, Node, Shape, write_shape
 
 from memprof.analysis.buffer_table import EventKind, decode_buffer_table
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.module_paths import ModulePaths
@@ -268,7 +268,7 @@ def capture_of(proto: Any, arguments: Iterable[ArgumentLeaf], totals: CompilerTo
         workload="net",
         techniques=("baseline",),
         config={"width": 4, "rate": 0.5, "name": "tiny", "causal": True, "limit": None},
-        target=TargetInfo(
+        target=Target(
             name="h100-80gb",
             description="NVIDIA H100 80GB HBM3",
             platform="cuda",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, TargetInfo, Timings, Toolchain
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, ModuleNode, ProgramFacts, Report
 from memprof.analysis.timeline import Change, PhaseSpan, Timeline
@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 _ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1}
 BASE = (Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.OTHER_STATE, Category.CONSTANTS)
 
-H100 = TargetInfo(
+H100 = Target(
     name="h100-80gb",
     description="NVIDIA H100 80GB HBM3",
     platform="cuda",
@@ -26,7 +26,7 @@ H100 = TargetInfo(
     compute_capability="9.0",
     reason="asked for",
 )
-CPU = TargetInfo(
+CPU = Target(
     name="cpu",
     description="the host",
     platform="cpu",
@@ -75,7 +75,7 @@ def report(
     fragmentation: int = 0,
     modules: ModuleNode | None = None,
     timeline: Timeline | None = None,
-    target: TargetInfo = H100,
+    target: Target = H100,
     label: str = "tiny baseline",
     num_params: int = 0,
     arguments: tuple[ArgumentLeaf, ...] = (),

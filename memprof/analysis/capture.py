@@ -24,21 +24,35 @@ from memprof.analysis.measurement import Measurement
 # One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
 MAX_OPERATIONS = 10**30
 Operations = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 # The text of lines, by file and number.
 SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Words]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetInfo:
-    """The device that a step was compiled for.
+class Topology:
+    """How many devices a step is compiled for, and on how many hosts and slices: one device is a topology of one."""
+
+    num_devices: _Positive = 1
+    num_hosts: _Positive = 1
+    num_slices: _Positive = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a step is compiled for: resolved from what the user wrote, carried to the compiler, kept in the capture.
 
     Attributes:
-        name: `h100-80gb`, `cpu`, `local:NVIDIA H200`, or the name of an exported target file.
-        description: the vendor's name of the device.
-        platform: XLA's platform: `cuda` or `cpu`.
-        memory_bytes: device memory, or None where there is no fixed amount (the host).
+        name: `h100-80gb`, `cpu`, `local`, or the name of an exported target file.
+        description: the vendor's name of the kind of device.
+        platform: XLA's platform: `cuda` or `cpu`; empty of the local device until JAX has looked.
+        memory_bytes: of one device, or None where there is no fixed amount (the host).
         compute_capability: for example `9.0`; None where there is none.
         reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
+        topology: how many of the device.
+        compiler_config: of devices that need not be there the text of XLA's `GpuTargetConfigProto`, else empty. A
+            capture, which holds the program that came of it, is written without it.
+        file: the exported file that the configuration was read from, if any; not in captures either.
     """
 
     name: Text
@@ -47,6 +61,14 @@ class TargetInfo:
     memory_bytes: Annotated[int, Meta(gt=0, le=MAX_BYTES)] | None
     compute_capability: Text | None
     reason: Words
+    topology: Topology = Topology()
+    compiler_config: str = field(default="", compare=False, repr=False)
+    file: str = field(default="", compare=False)
+
+    @property
+    def is_deviceless(self) -> bool:
+        """Whether the devices need not be there, so that a step is compiled for them and never run."""
+        return bool(self.compiler_config)
 
     @property
     def cuda_capability(self) -> tuple[int, int] | None:
@@ -186,7 +208,7 @@ class Capture:
     workload: Text
     techniques: tuple[Text, ...]
     config: Mapping[Text, Words | int | float | bool | None]
-    target: TargetInfo
+    target: Target
     toolchain: Toolchain
     compiler: CompilerTotals
     arguments: tuple[ArgumentLeaf, ...]

@@ -31,7 +31,7 @@ _MAX_QUOTED = 200
 _ZERO_WIDTH_JOINER = "\u200d"  # part of many emoji, and harmless
 # msgspec looks at a dataclass when it is first converted to, and two threads that do so at once crash the process
 # (msgspec 0.22).
-_CONVERSION = threading.Lock()
+CONVERSION = threading.Lock()
 
 # The types of the fields of records that are read from files. `Text` is a name or a sentence, `Words` may be longer.
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
@@ -114,7 +114,7 @@ def as_record(value: Any, kind: type[_Record]) -> _Record:
         UnfitError: a field is missing, of another type, or out of its range.
     """
     try:
-        with _CONVERSION:
+        with CONVERSION:
             return msgspec.convert(value, kind, str_keys=True, builtin_types=(bytes,))
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnfitError(_first_line(error)) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, TargetInfo, Timings, Toolchain
+from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
 from memprof.analysis.timeline import Timeline
@@ -180,7 +180,7 @@ class Report:
     workload: str
     techniques: tuple[str, ...]
     config: Mapping[str, str | int | float | bool | None]
-    target: TargetInfo
+    target: Target
     toolchain: Toolchain
     compiler: CompilerTotals
     timings: Timings

@@ -16,12 +16,12 @@ from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.claim import Claim
 from memprof.capture.roles.infer import UNTOLD, Leaf, disagreements, infer_roles
 from memprof.capture.roles.paths import all_prefixes, longest_prefix
-from memprof.capture.targets.choose import ChosenTarget
+from memprof.capture.targets.choose import Devices
 from memprof.errors import MemprofError
 
 
-def place_on(target: ChosenTarget, memory_kinds: Mapping[str, str]) -> Place:
-    """What turns an array into its shape and dtype on a target.
+def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
+    """What turns an array into its shape and dtype on the devices of a target.
 
     Args:
         memory_kinds: the memory that arguments live in, by path prefix, where it is not the device's own.
@@ -32,10 +32,10 @@ def place_on(target: ChosenTarget, memory_kinds: Mapping[str, str]) -> Place:
         if num_devices > 1:
             raise several_devices(f"{path} is sharded", num_devices)
         prefix = longest_prefix(path, memory_kinds)
-        sharding = None if on_no_device else target.sharding
+        sharding = None if on_no_device else devices.sharding
         if prefix is not None:
             # A device that is not there lists no memories and forgets the kind: it is said again after lowering.
-            sharding = sharding or jax.sharding.SingleDeviceSharding(target.device)
+            sharding = sharding or jax.sharding.SingleDeviceSharding(devices.device)
             sharding = sharding.with_memory_kind(memory_kinds[prefix])
         dtype = jax.dtypes.canonicalize_dtype(value.dtype, allow_extended_dtype=True)
         weak_type = bool(getattr(value, "weak_type", False))

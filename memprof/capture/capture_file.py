@@ -37,6 +37,8 @@ _MAX_FILE_BYTES = sum(_MAX_MEMBER_BYTES.values())
 # Programs are packed to a fifth or a tenth; what expands much more is made to fill memory.
 _MAX_EXPANSION, _SMALL_BYTES = 100, 1 << 20
 _KEYS, _MAX_KEYS = re.compile(r"[\[./]"), 100  # what keys of an argument's path begin with
+# The proto is not JSON and goes into the zip by itself; the others are of this process alone.
+_NOT_IN_MANIFEST = frozenset({"hlo_proto", "file", "compiler_config"})
 _MAKE_AGAIN = "make it again with `memprof run`"
 
 
@@ -241,8 +243,8 @@ def _check_written(content: bytes, capture: Capture, path: Path) -> None:
 
 
 def _to_json(record: Any) -> Any:
-    """Records as plain JSON values; the proto, which is not JSON, goes into the zip by itself."""
-    fields = (field for field in dataclasses.fields(record) if field.name not in ("hlo_proto", "file"))
+    """Records as plain JSON values."""
+    fields = (field for field in dataclasses.fields(record) if field.name not in _NOT_IN_MANIFEST)
     return {field.name: _value_to_json(getattr(record, field.name)) for field in fields}
 
 

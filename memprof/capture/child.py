@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from memprof.capture.hints import hint
 from memprof.capture.inputs import watch_inputs
-from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, RESULT_FILE, TRACE_FOLDER, Job, Message
+from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, RESULT_FILE, TRACE_FOLDER, Job, Message, decoded, encoded
 from memprof.capture.supervisor import fork_worker
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.work_folder import remove_folder
@@ -41,7 +41,7 @@ def main() -> NoReturn:
     messages = fork_worker(work_folder)
     exit_code = 1
     try:
-        _work(Job.from_json(line), work_folder, _Line(messages, work_folder))
+        _work(decoded(line, Job), work_folder, _Line(messages, work_folder))
         exit_code = 0
     except BaseException:  # a signal handler of the user's may raise anything, anywhere
         traceback.print_exc()
@@ -90,14 +90,14 @@ class _Line:
         self._take_back()
         if not self._send(message):
             half = self._work_folder / f"{RESULT_FILE}.half"
-            half.write_text(message.to_json(), encoding="utf-8")
+            half.write_bytes(encoded(message))
             half.rename(self._work_folder / RESULT_FILE)
 
     def _send(self, message: Message) -> bool:
         """Returns whether the pipe was still there: its number may be that of a file of the user's by now."""
         if _identity(self._messages) != self._pipe:
             return False
-        data = message.to_json().encode() + b"\n"
+        data = encoded(message)
         while data:
             data = data[os.write(self._messages, data) :]
         return True
@@ -128,20 +128,18 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
     from memprof.capture.memory_readings import open_driver
-    from memprof.capture.targets.choose import choose_running_target, choose_target, spare_devices
-    from memprof.capture.targets.resolve import with_absolute_path
+    from memprof.capture.targets.choose import choose_target, spare_devices
 
     driver = open_driver() if job.num_steps else None  # before JAX takes hold of the device
-    target_name = with_absolute_path(job.target)  # before the user's code can change the working folder
     spare_devices(job.target)
     build = _builder(job.builder)
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
     spec = _as_workload_error("could not be built", lambda: build(**job.arguments))
     progress("preparing")
-    target = choose_running_target(target_name) if job.num_steps else choose_target(target_name)
+    target = choose_target(job.target, runs=bool(job.num_steps))
     dump_folder = work_folder / "dump"
     compiled = _as_workload_error(
-        f"could not be compiled for {target.info.name}",
+        f"could not be compiled for {target.name}",
         lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
     )
     shutil.rmtree(dump_folder, ignore_errors=True)
@@ -149,13 +147,12 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     if job.num_steps:
         from memprof.capture.run import measure
 
-        is_gpu = target.info.platform != "cpu"
+        is_gpu = target.platform != "cpu"
         measured = _as_workload_error(
             "failed while it ran",
             lambda: measure(
                 spec,
                 compiled,
-                target,
                 num_steps=job.num_steps,
                 driver=driver if is_gpu else None,
                 trace_folder=work_folder / TRACE_FOLDER if job.traces else None,

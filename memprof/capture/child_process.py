@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from memprof.capture import processes
-from memprof.capture.job import RESULT_FILE, Job, Message, no_process
+from memprof.capture.job import RESULT_FILE, Job, Message, decoded, encoded, no_process
 from memprof.capture.user_traceback import shortened
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
@@ -143,13 +143,13 @@ class ChildProcess:
 
     def _send(self, job: Job) -> None:
         with suppress(BrokenPipeError):  # its end will be noticed where it is listened to
-            self._stdin.write(job.to_json().encode() + b"\n")
+            self._stdin.write(encoded(job))
             self._stdin.flush()  # and left open
 
     def _listen(self, progress: Progress) -> None:
         """Take messages until the worker has ended, or the supervisor, which nobody but a killer does before it."""
         for line in self._stdout:
-            message = Message.from_json(line.decode())
+            message = decoded(line, Message)
             if message.kind == "ended":
                 self._ended = message
                 return
@@ -161,7 +161,7 @@ class ChildProcess:
 
     def _left_result(self) -> Message | None:
         try:
-            return Message.from_json((self._work_folder / RESULT_FILE).read_text(encoding="utf-8"))
+            return decoded((self._work_folder / RESULT_FILE).read_bytes(), Message)
         except FileNotFoundError:
             return None
 

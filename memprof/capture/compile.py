@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, TargetInfo, Timings
+from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
 from memprof.analysis.checks import check_allocations, totals_of
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.program import Program, decode_program
@@ -27,7 +27,7 @@ from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
-from memprof.capture.targets.choose import ChosenTarget
+from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.toolchain import code_folders, toolchain
 from memprof.errors import InternalError, MemprofError
 
@@ -42,15 +42,17 @@ class CompiledStep:
         executable: takes the arguments that the step's jit passes on; what is static is in it.
         given: these arguments, positional and by keyword, with the user's own leaves.
         arguments: the same as shapes on the device.
+        device: the local device that it was traced for, and runs on where the target is here.
     """
 
     capture: Capture
     executable: Any
     given: tuple[tuple[Any, ...], Mapping[str, Any]]
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    device: jax.Device
 
 
-def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, progress: Progress) -> CompiledStep:
+def compile_step(spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress) -> CompiledStep:
     """Compile a step for a target, on shapes alone, and capture its buffer assignment.
 
     Args:
@@ -64,21 +66,22 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
     """
     started = time.perf_counter()
     progress("tracing")
-    step = _trace(spec, target)
+    devices = devices_of(target)
+    step = _trace(spec, target, devices)
     progress("lowering")
-    lowered = _lower(step, target)
+    lowered = _lower(step, target, devices)
     arguments, doubts = argument_leaves(step, lowered, spec.roles)
     _place_arguments(spec, lowered, arguments)
     lowered_at = time.perf_counter()
     progress("compiling")
     own_options = {**xla_adapter.jit_compiler_options(lowered), **spec.compiler_options}
     with xla_adapter.no_compilation_cache(), _our_options(target, own_options, dump_folder) as ours:
-        compiled = _compile(lowered, target, spec.compiler_options, ours, dump_folder)
+        compiled = _compile(lowered, devices, spec.compiler_options, ours, dump_folder)
     compiled_at = time.perf_counter()
     flops = count_flops(step.traced.jaxpr)
     hlo_proto = _read_dump(dump_folder)
     program, table = check_dump(hlo_proto, dump_folder)
-    totals = _totals(compiled, target.info)
+    totals = _totals(compiled, target)
     check_allocations(totals, table)
     folders = code_folders()
     capture = Capture(
@@ -86,7 +89,7 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         workload=spec.workload,
         techniques=spec.techniques,
         config=spec.config,
-        target=target.info,
+        target=target,
         toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
         compiler=totals,
         arguments=arguments,
@@ -100,46 +103,48 @@ def compile_step(spec: StepSpec, target: ChosenTarget, *, dump_folder: Path, pro
         source_lines=source_lines_of(program, folders),
         folders=folders,
     )
-    return CompiledStep(capture=capture, executable=compiled, given=step.given, arguments=step.abstract)
+    return CompiledStep(
+        capture=capture, executable=compiled, given=step.given, arguments=step.abstract, device=devices.device
+    )
 
 
-def traced_recomputation(spec: StepSpec, target: ChosenTarget) -> int:
+def traced_recomputation(spec: StepSpec, target: Target) -> int:
     """The floating-point operations that a step computes again, which tracing alone tells.
 
     Raises:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    return recomputed_flops(count_flops(_trace(spec, target).traced.jaxpr))
+    return recomputed_flops(count_flops(_trace(spec, target, devices_of(target)).traced.jaxpr))
 
 
-def _trace(spec: StepSpec, target: ChosenTarget) -> TracedStep:
+def _trace(spec: StepSpec, target: Target, devices: Devices) -> TracedStep:
     if spec.check_target is not None:
-        spec.check_target(target.info)
-    step, place, own_devices = jit_step(spec), place_on(target, spec.memory_kinds), target.on_device.device_set
-    with jax.default_device(target.device):
+        spec.check_target(target)
+    step, place, own_devices = jit_step(spec), place_on(devices, spec.memory_kinds), devices.on_device.device_set
+    with jax.default_device(devices.device):
         traced = trace_step(step, place, own_devices)
-        if target.sharding is not None and xla_adapter.has_pallas_kernels(traced.traced):
+        if devices.sharding is not None and xla_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
-            with xla_adapter.mesh_around(target.sharding.mesh):
+            with xla_adapter.mesh_around(devices.sharding.mesh):
                 traced = trace_step(step, place, own_devices)
     return traced
 
 
-def _lower(step: TracedStep, target: ChosenTarget) -> jax.stages.Lowered:
+def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Lowered:
     """Lower for the target, or at least for its platform where the step names another device.
 
     Raises:
         MemprofError: the step runs on several devices.
     """
-    with jax.default_device(target.device), xla_adapter.full_tracebacks():
+    with jax.default_device(devices.device), xla_adapter.full_tracebacks():
         lowered = step.traced.lower()
         num_devices = xla_adapter.num_devices(lowered)
         if num_devices > 1:
             raise several_devices("the step is sharded", num_devices)
-        if xla_adapter.is_lowered_for(lowered, target.on_device):
+        if xla_adapter.is_lowered_for(lowered, devices.on_device):
             return lowered
-        return xla_adapter.lower_for_platform(step.traced, target.info.platform)
+        return xla_adapter.lower_for_platform(step.traced, target.platform)
 
 
 def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Iterable[ArgumentLeaf]) -> None:
@@ -154,17 +159,17 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
 
 
 def _our_options(
-    target: ChosenTarget, own_options: Iterable[str], dump_folder: Path
+    target: Target, own_options: Iterable[str], dump_folder: Path
 ) -> AbstractContextManager[Mapping[str, str]]:
     """XLA's options for a compile that are ours: none where the program may run."""
-    if target.sharding is None:
+    if not target.is_deviceless:
         return nullcontext({})
-    return deviceless_options(target.info, own_options, dump_folder, xla_adapter.cuda_plugin_version())
+    return deviceless_options(target, own_options, dump_folder, xla_adapter.cuda_plugin_version())
 
 
 def _compile(
     lowered: jax.stages.Lowered,
-    target: ChosenTarget,
+    devices: Devices,
     options: Mapping[str, str],
     our_options: Mapping[str, str],
     dump_folder: Path,
@@ -179,10 +184,10 @@ def _compile(
     dump = xla_adapter.dump_options(dump_folder)
     while True:
         try:
-            if xla_adapter.is_lowered_for(lowered, target.on_device):
+            if xla_adapter.is_lowered_for(lowered, devices.on_device):
                 return lowered.compile(compiler_options={**ours, **options, **dump})
             all_options = {**ours, **own_options, **options, **dump}
-            return xla_adapter.compile_for_device(lowered, target.on_device, all_options)
+            return xla_adapter.compile_for_device(lowered, devices.on_device, all_options)
         except Exception as error:  # XLA's own errors have no common type
             unknown = [name for name in ours if xla_adapter.rejected_option(error, [name])]
             if unknown:
@@ -194,7 +199,7 @@ def _compile(
             raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
 
 
-def _totals(compiled: Any, target: TargetInfo) -> CompilerTotals:
+def _totals(compiled: Any, target: Target) -> CompilerTotals:
     totals = xla_adapter.memory_totals(compiled)
     return CompilerTotals(
         argument_bytes=totals["argument_bytes"],

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.capture.toolchain import installed_version
 from memprof.files import IfTaken, make_folder, write_whole
 
@@ -30,7 +30,7 @@ _MAX_KERNEL_CACHE_BYTES = 64 * 2**20
 
 @contextmanager
 def deviceless_options(
-    target: TargetInfo, asked: Iterable[str], dump_folder: Path, plugin: str | None
+    target: Target, asked: Iterable[str], dump_folder: Path, plugin: str | None
 ) -> Iterator[dict[str, str]]:
     """XLA's options for one compile. What `XLA_FLAGS` or the step's own options say of the same matter stands.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memprof.capture.devices import has_accelerator_device
+from memprof.capture.targets.resolve import has_accelerator_device
 from memprof.capture.toolchain import installed_version
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from memprof.analysis.capture import Target
+from memprof.analysis.foreign import CONVERSION
+
+_Record = TypeVar("_Record")
 
 CAPTURE_FILE = "capture.memprof"
 TRACE_FOLDER = "trace"
@@ -19,7 +26,7 @@ class Job:
 
     Attributes:
         builder: `module:function` that returns the `StepSpec`; `arguments` are its keyword arguments, JSON values.
-        target: what the user asked for; None for the best there is.
+        target: what to compile for; None for the best there is.
         num_steps: how many steps to run and time once it is compiled; 0: none.
         traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
         variants: other keyword arguments for the builder. Where there are any, nothing is compiled: it is counted how
@@ -28,17 +35,10 @@ class Job:
 
     builder: str
     arguments: Mapping[str, Any]
-    target: str | None
+    target: Target | None
     num_steps: int = 0
     traces: bool = False
     variants: Sequence[Mapping[str, Any]] = ()
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,16 @@ class Message:
     details: str = ""
     error_type: str = ""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, text: str) -> Message:
-        return cls(**json.loads(text))
+def encoded(record: Job | Message) -> bytes:
+    """A record as a line of JSON, in ASCII: paths and messages may hold what UTF-8 cannot."""
+    return json.dumps(msgspec.to_builtins(record)).encode("ascii") + b"\n"
+
+
+def decoded(line: bytes | str, kind: type[_Record]) -> _Record:
+    """The record that a line holds."""
+    with CONVERSION:
+        return msgspec.convert(json.loads(line), kind)
 
 
 def no_process(error: OSError) -> Message:

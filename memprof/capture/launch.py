@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, Target
 from memprof.capture.capture_file import read_capture
 from memprof.capture.child_process import ChildProcess, Children, Progress
 from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, Job
@@ -21,7 +21,7 @@ def compile_in_child(
     builder: str,
     arguments: Mapping[str, Any],
     *,
-    target: str | None,
+    target: Target | None,
     num_steps: int = 0,
     progress: Progress,
     timeout_seconds: float | None = None,
@@ -32,7 +32,7 @@ def compile_in_child(
     Args:
         builder: `module:function` that returns the `StepSpec`.
         arguments: its keyword arguments, JSON values.
-        target: what the user asked for; None for the best there is.
+        target: what to compile for; None for the best there is.
         num_steps: how many steps to run and time; 0: none.
         progress: called with the name of each stage as it begins.
         timeout_seconds: the child is ended after so long; None: never.
@@ -51,7 +51,7 @@ def trace_in_child(
     builder: str,
     arguments: Mapping[str, Any],
     *,
-    target: str | None,
+    target: Target | None,
     num_steps: int,
     log_folder: Path,
     session_name: Callable[[Capture], str],
@@ -83,7 +83,7 @@ def recomputed_in_child(
     builder: str,
     variants: Sequence[Mapping[str, Any]],
     *,
-    target: str | None,
+    target: Target | None,
     progress: Progress,
     timeout_seconds: float | None = None,
 ) -> list[int | str]:

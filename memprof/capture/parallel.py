@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, Target
 from memprof.capture.child_process import Children
 from memprof.capture.launch import compile_in_child
 from memprof.errors import MemprofError
@@ -25,7 +25,7 @@ class CompileTask:
     label: str
     builder: str
     arguments: Mapping[str, Any]
-    target: str | None
+    target: Target | None
     num_steps: int = 0
     timeout_seconds: float | None = None
 

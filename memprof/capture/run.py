@@ -26,7 +26,6 @@ from memprof.capture import memory_readings, xla_adapter
 from memprof.capture.compile import CompiledStep
 from memprof.capture.jitting import is_array
 from memprof.capture.step import Feed, StepSpec
-from memprof.capture.targets.choose import ChosenTarget
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.trace_reading import read_trace, session_folder
 from memprof.capture.xprof_log import module_name, program_file_name
@@ -56,7 +55,7 @@ class Arguments:
     others are new in each step.
     """
 
-    def __init__(self, spec: StepSpec, compiled: CompiledStep, device: jax.Device) -> None:
+    def __init__(self, spec: StepSpec, compiled: CompiledStep) -> None:
         """Finds out which arguments may come from a result.
 
         Raises:
@@ -67,7 +66,7 @@ class Arguments:
         self._new_leaves = (
             _from_feed(spec.feed) if spec.feed is not None else _own_arguments(spec, compiled, self._spans)
         )
-        self._places_in_memory = [_place_in_memory(self._abstract[span], device) for span in self._spans]
+        self._places_in_memory = [_place_in_memory(self._abstract[span], compiled.device) for span in self._spans]
         self._host = jax.local_devices(backend="cpu")[0]
         leaves = compiled.capture.arguments
         self._changes = [any(map(_changes, leaves[span])) for span in self._spans]
@@ -120,7 +119,6 @@ class Arguments:
 def measure(
     spec: StepSpec,
     compiled: CompiledStep,
-    target: ChosenTarget,
     *,
     num_steps: int,
     driver: memory_readings.Driver | None,
@@ -143,10 +141,10 @@ def measure(
     """
     if not callable(compiled.executable):
         raise MemprofError(
-            f"{spec.label} cannot be run on {target.info.name}, only compiled: it names another device itself, by"
-            " backend= or by a mesh"
+            f"{spec.label} cannot be run on {compiled.capture.target.name}, only compiled: it names another device"
+            " itself, by backend= or by a mesh"
         )
-    run = _Run(spec=spec, compiled=compiled, target=target, progress=progress)
+    run = _Run(spec=spec, compiled=compiled, progress=progress)
     out_of_memory = None
     try:
         run.start()
@@ -154,7 +152,7 @@ def measure(
         with nullcontext() if trace_folder is None else _tracing(trace_folder):
             run.steps(NUM_WARMUP_STEPS, num_steps, num_steps=NUM_WARMUP_STEPS + num_steps)
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        out_of_memory = _out_of_memory(error, run.doing, target.device)
+        out_of_memory = _out_of_memory(error, run.doing, compiled.device)
         if out_of_memory is None:
             raise
     measured = replace(run.measurement(driver), out_of_memory=out_of_memory)
@@ -204,14 +202,14 @@ def _timed_step(
 class _Run:
     """One run and what has been measured of it so far."""
 
-    def __init__(self, *, spec: StepSpec, compiled: CompiledStep, target: ChosenTarget, progress: Progress) -> None:
+    def __init__(self, *, spec: StepSpec, compiled: CompiledStep, progress: Progress) -> None:
         self.doing = "making the arguments"
         self._spec = spec
-        self._target = target
+        self._target, self._device = compiled.capture.target, compiled.device
         self._progress = progress
         self._executable = compiled.executable
         self._argument_bytes = sum(leaf.size_bytes for leaf in compiled.capture.arguments)
-        self._arguments = Arguments(spec, compiled, target.device)
+        self._arguments = Arguments(spec, compiled)
         self._loss = spec.feed.loss if spec.feed is not None else _only_number
         self._done: list[TimedStep] = []
         self._readings: list[PoolReading | None] = []
@@ -221,9 +219,9 @@ class _Run:
         """Make the arguments of the first step, then read what they take."""
         self._progress(self.doing)
         self._arguments.prepare(0)
-        if self._target.info.platform == "cpu":
+        if self._target.platform == "cpu":
             self._resident_before_bytes = memory_readings.start_resident_peak()
-        self._readings.append(memory_readings.read_pool(self._target.device))
+        self._readings.append(memory_readings.read_pool(self._device))
 
     def steps(self, first: int, count: int, *, num_steps: int) -> None:
         """Run `count` steps from number `first` on, of `num_steps` in all."""
@@ -236,11 +234,11 @@ class _Run:
                 told = time.perf_counter()
             self._done.append(next(steps))
             if number == 0:
-                self._readings.append(memory_readings.read_pool(self._target.device))
+                self._readings.append(memory_readings.read_pool(self._device))
 
     def measurement(self, driver: memory_readings.Driver | None) -> Measurement:
         """Everything measured up to now."""
-        device = self._target.device
+        device = self._device
         self._readings.append(memory_readings.read_pool(device))
         timed = self._done[NUM_WARMUP_STEPS:]
         pool = memory_readings.pool_memory(device, *self._readings) if len(self._readings) == 3 else None
@@ -253,8 +251,8 @@ class _Run:
             )
         feed, gpu = self._spec.feed, gpu_of_kind(device.device_kind)
         return Measurement(
-            device=self._target.info.description,
-            platform=self._target.info.platform,
+            device=self._target.description,
+            platform=self._target.platform,
             num_warmup_steps=NUM_WARMUP_STEPS,
             step_seconds=tuple(step.seconds for step in timed),
             losses=tuple(step.loss for step in self._done if step.loss is not None),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.analysis.categories import Role
 from memprof.capture.step_checks import argument_numbers, check_callable, check_step, shown
 from memprof.errors import MemprofError
@@ -65,7 +65,7 @@ class StepSpec:
     compiler_options: Mapping[str, str] = field(default_factory=dict)
     memory_kinds: Mapping[str, str] = field(default_factory=dict)
     feed: Feed | None = None
-    check_target: Callable[[TargetInfo], None] | None = None
+    check_target: Callable[[Target], None] | None = None
 
     def __post_init__(self) -> None:
         """Take a list for a tuple, and one number for several.

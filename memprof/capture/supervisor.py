@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memprof.capture import processes
-from memprof.capture.job import Message, no_process
+from memprof.capture.job import Message, encoded, no_process
 from memprof.capture.work_folder import remove_folder
 
 _KEPT_BYTES = 64 * 1024  # of what the worker prints
@@ -51,7 +51,7 @@ def fork_worker(work_folder: Path) -> int:
     try:
         worker = os.fork()
     except OSError as error:  # as many processes as there may be
-        _write(no_process(error).to_json().encode() + b"\n")
+        _write(encoded(no_process(error)))
         os._exit(0)
     if worker != 0:
         os.close(send_messages)
@@ -139,7 +139,7 @@ class _Watch:
         while self._keep():
             pass
         text = self._tail.decode("utf-8", errors="replace")
-        _write(Message(kind="ended", text=str(exit_code), details=text).to_json().encode() + b"\n")
+        _write(encoded(Message(kind="ended", text=str(exit_code), details=text)))
 
     def _relay(self) -> bool:
         """Hand on the lines that are complete. Returns whether there may be more."""

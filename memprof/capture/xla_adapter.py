@@ -20,6 +20,8 @@ from jax.experimental import topologies
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from memprof.analysis.capture import Target
+
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
 # Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
@@ -27,15 +29,19 @@ _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of th
 PROCESS_WIDE = threading.RLock()
 
 
-def deviceless_sharding(target_config: str) -> NamedSharding:
-    """A sharding on one GPU that need not be there (jax 0.10.2 to 0.12).
+def deviceless_sharding(target: Target) -> NamedSharding:
+    """A sharding on GPUs that need not be there (jax 0.10.2 to 0.12).
 
     The topology cannot be selected by name: the text proto and the topology string must both be given.
-
-    Args:
-        target_config: the text of a `stream_executor.GpuTargetConfigProto`.
     """
-    arguments = {"platform": "cuda", "topology_name": "", "target_config": target_config, "topology": "1x1x1"}
+    counts = target.topology
+    hosts, devices = counts.num_hosts // counts.num_slices, counts.num_devices // counts.num_hosts
+    arguments = {
+        "platform": target.platform,
+        "topology_name": "",
+        "target_config": target.compiler_config,
+        "topology": f"{counts.num_slices}x{hosts}x{devices}",  # slices, hosts of each, devices of each
+    }
     with PROCESS_WIDE:
         try:
             topology = topologies.get_topology_desc(**arguments)

@@ -16,7 +16,7 @@ from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture
+    from memprof.analysis.capture import Capture, Target
 
 
 def check(
@@ -67,6 +67,7 @@ def check(
     memprof check train.py:step_spec --against baseline.json --fail-on footprint:+2% --fail-on activations:+5%
     memprof check train.py:step_spec --against baseline.json --update
     """
+    from memprof.capture.targets.resolve import resolve_asked
     from memprof.reports.check_json import check_object
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
@@ -77,13 +78,13 @@ def check(
         if against is None:
             raise MemprofError("--update writes a baseline: say with --against where")
         check_replaceable(against, force=force)
-        capture = _capture(what, preset, overrides, technique, role, arguments, target, timeout)
+        capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target), timeout)
         check_replaceable(against, force=force)  # a compile takes long enough for another file to come there
         update_baseline(capture, against)
         say(f"baseline written to {against}")
         return
     limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
-    capture = _capture(what, preset, overrides, technique, role, arguments, target or fits, timeout)
+    capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target or fits), timeout)
     result = check_capture(capture, limits)
     print_document(check_document(result, top=show.options.top), check_object(result), show)
     if not result.passed:
@@ -97,7 +98,7 @@ def _capture(
     technique: list[str],
     role: list[str],
     arguments: list[str],
-    target: str | None,
+    target: Target | None,
     timeout: float | None,
 ) -> Capture:
     """The capture that was named, or that of a step compiled now."""
@@ -106,9 +107,7 @@ def _capture(
 
     if is_capture(what):
         return read_capture(Path(what))
-    subject = checked_subject(
-        what, technique, preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target
-    )
+    subject = checked_subject(what, technique, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     with stages(f"check {subject.label}") as stage:
         return compile_in_child(
             subject.builder,

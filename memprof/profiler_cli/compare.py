@@ -76,7 +76,7 @@ def compare(
     memprof compare before.memprof after.memprof
     """
     from memprof.capture.parallel import default_num_jobs
-    from memprof.capture.targets.resolve import check_can_run, deviceless_target
+    from memprof.capture.targets.resolve import resolve_asked
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
     from memprof.studies.subject import find_subject
@@ -93,11 +93,8 @@ def compare(
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
     check_rows(rows)
     rows.check_reference(reference)
-    if target is not None:
-        deviceless_target(target)
-    if steps:
-        check_can_run(target)
-    keys = rows.keys(target)
+    aim = resolve_asked(target, runs=bool(steps))
+    keys = rows.keys(aim)
     with kept_captures(
         output,
         file_name("compare", subject.label, preset or ""),
@@ -111,7 +108,7 @@ def compare(
         with row_stages([rows.label(row) for row in rows.techniques]) as progress:
             reports, failures = compile_rows(
                 rows,
-                target=target,
+                target=aim,
                 num_steps=steps or 0,
                 num_jobs=num_jobs,
                 progress=progress,

@@ -8,6 +8,7 @@ from memprof.errors import MemprofError, WorkloadError
 from memprof.profiler_cli.console import say, stages, write_table
 
 if TYPE_CHECKING:
+    from memprof.analysis.capture import Target
     from memprof.capture.doctor import Finding
 
 _MARKS = {True: "ok", False: "missing", None: "-"}
@@ -16,24 +17,24 @@ _MARKS = {True: "ok", False: "missing", None: "-"}
 def doctor() -> None:
     """Say what this machine can do: versions, backends, and a real compile for the CPU and for a GPU without one."""
     from memprof.capture.doctor import examine
-    from memprof.capture.targets.resolve import CPU, DEFAULT_GPU
+    from memprof.capture.targets.resolve import CPU, DEFAULT_GPU, resolve
 
     with stages("doctor") as stage:
         stage("looking at packages and devices")
         findings = [*examine()]
         for target in (CPU, DEFAULT_GPU):
             stage(f"compiling a small step for {target}")
-            findings.append(_try_compile(target))
+            findings.append(_try_compile(resolve(target)))
     write_table(("", "what", "found"), [(_MARKS[each.ok], each.what, each.found) for each in findings])
     for advice in dict.fromkeys(each.advice for each in findings if each.ok is False and each.advice):
         say(f"to get what is missing: {advice}")
 
 
-def _try_compile(target: str) -> Finding:
+def _try_compile(target: Target) -> Finding:
     from memprof.capture.doctor import Finding
     from memprof.capture.launch import compile_in_child
 
-    what = f"compile for {target}"
+    what = f"compile for {target.name}"
     arguments = {"workload": "mlp", "preset": "tiny"}
     try:
         capture = compile_in_child(

@@ -90,7 +90,7 @@ def fit(
 
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
-    from memprof.capture.targets.resolve import check_can_run
+    from memprof.capture.targets.resolve import resolve_asked
     from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
     from memprof.profiler_cli.fit_value import print_largest_value
     from memprof.profiler_cli.kept_captures import kept_captures
@@ -104,7 +104,7 @@ def fit(
     techniques = "+".join(technique)
     _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    wanted = MemoryRequest(target=target, memory=memory, reserve=reserve)
+    wanted = MemoryRequest(target=resolve_asked(target, runs=bool(steps)), memory=memory, reserve=reserve)
     kept = partial(
         kept_captures,
         output,
@@ -117,8 +117,6 @@ def fit(
     if techniques == AUTO:
         cheapest = TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0)
         cheapest.check()
-        if steps:
-            check_can_run(target)
         with kept(is_of_it=cheapest.is_of_it) as captures:
             print_cheapest_techniques(cheapest, num_jobs=jobs, kept=captures, timeout=timeout, show=show)
         return

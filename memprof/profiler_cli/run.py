@@ -17,7 +17,7 @@ from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture
+    from memprof.analysis.capture import Capture, Target
     from memprof.analysis.report import Report
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject
@@ -63,11 +63,13 @@ def run(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import without_source
     from memprof.capture.launch import compile_in_child
+    from memprof.capture.targets.resolve import resolve_asked
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
+    aim = resolve_asked(target, runs=bool(steps))
     subject = checked_subject(
         workload, technique,
-        preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target, runs=bool(steps),
+        preset=preset, overrides=overrides, roles=role, arguments=arguments,
     )  # fmt: skip
     label = f"{subject.label} {'+'.join(technique)}".rstrip()
     if save:
@@ -77,7 +79,7 @@ def run(
         capture = compile_in_child(
             subject.builder,
             subject.builder_arguments(technique),
-            target=target,
+            target=aim,
             num_steps=steps or 0,
             progress=stage,
             timeout_seconds=timeout,
@@ -88,7 +90,7 @@ def run(
         stage("analysing")
         report = analyze(capture)
     if verify:
-        verified = _verified(report, subject, technique, target, timeout)
+        verified = _verified(report, subject, technique, aim, timeout)
         show = replace(show, options=replace(show.options, advice=verified))
     print_report(report, show)
     if not_written:  # the compile is not lost: its report stands above
@@ -110,7 +112,7 @@ def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Pat
 
 
 def _verified(
-    report: Report, subject: Subject, techniques: list[str], target: str | None, timeout: float | None
+    report: Report, subject: Subject, techniques: list[str], target: Target | None, timeout: float | None
 ) -> tuple[Advice, ...]:
     """The advice for a report, with what it really saves."""
     from memprof.capture.parallel import default_num_jobs

@@ -52,14 +52,15 @@ def trace(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.launch import compile_in_child, trace_in_child
-    from memprof.capture.targets.resolve import deviceless_target
+    from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.xprof_log import check_log_folder, write_compiled_session
 
     show = rendering(format, depth=depth, top=top, width=width)
-    runs = target is None or deviceless_target(target) is None
+    aim = resolve_asked(target, runs=bool(steps))
+    runs = aim is None or not aim.is_deviceless
     subject = checked_subject(
         workload, technique,
-        preset=preset, overrides=overrides, roles=role, arguments=arguments, target=target, runs=bool(steps),
+        preset=preset, overrides=overrides, roles=role, arguments=arguments,
     )  # fmt: skip
     if view_it:
         check_can_view()
@@ -71,7 +72,7 @@ def trace(
             capture, session = trace_in_child(
                 builder,
                 builder_arguments,
-                target=target,
+                target=aim,
                 timeout_seconds=timeout,
                 num_steps=num_steps,
                 log_folder=log_folder,
@@ -79,9 +80,7 @@ def trace(
                 progress=stage,
             )
         else:
-            capture = compile_in_child(
-                builder, builder_arguments, target=target, timeout_seconds=timeout, progress=stage
-            )
+            capture = compile_in_child(builder, builder_arguments, target=aim, timeout_seconds=timeout, progress=stage)
             session = write_compiled_session(capture, log_folder, name=stem(capture))
         stage("analysing")
         report = analyze(capture)

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, Target
 from memprof.capture.inputs import are_unchanged, digest_of_memprof
-from memprof.capture.targets.resolve import LOCAL, deviceless_target
+from memprof.capture.targets.resolve import option_of
 from memprof.studies.subject import Subject
 
 _FOR_COMPILERS = re.compile(r"(XLA|JAX|LIBTPU|TPU|TF|CUDA|NVIDIA|NV|LD|PYTHON|OMP|MKL)_|CUDA|PYTHON")
@@ -35,15 +35,14 @@ _OF_THE_SHELL = re.compile(
 _DEVICES = ("nvidia[0-9]*", "nvidiactl", "accel*", "vfio/[0-9]*", "kfd", "dxg")
 
 
-def row_key(subject: Subject, techniques: Sequence[str], *, target: str | None) -> str:
+def row_key(subject: Subject, techniques: Sequence[str], *, target: Target | None) -> str:
     """The key of a compile; empty where what it gives cannot be told beforehand."""
-    if target == LOCAL or (target is None and _has_device()):
+    if _has_device() if target is None else not target.platform:
         return ""
-    known = deviceless_target(target) if target is not None else None
     facts = {
         "builder": subject.builder,
         "arguments": subject.builder_arguments(techniques),
-        "target": [target, known.config if known is not None else None],
+        "target": None if target is None else [option_of(target), target.compiler_config],
         "surroundings": _surroundings(),
         "environment": _environment(_FOR_COMPILERS if subject.is_built_in else None),
         "folder": "" if subject.is_built_in else os.getcwd(),

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import shlex
 
+from memprof.analysis.capture import Target
+from memprof.capture.targets.resolve import option_of
 from memprof.studies.subject import Subject
 
 
-def run_command(subject: Subject, target: str | None, techniques: str) -> str:
+def run_command(subject: Subject, target: Target | None, techniques: str) -> str:
     """`memprof run` with all the choices of a subject, quoted for a shell."""
     arguments = subject.arguments
     words = ["memprof", "run", arguments["workload"] if subject.is_built_in else arguments["reference"]]
-    for option, text in (("--preset", arguments.get("preset")), ("--target", target), ("-t", techniques)):
+    aim = option_of(target) if target is not None else None
+    for option, text in (
+        ("--preset", arguments.get("preset")),
+        ("--target", aim),
+        ("-t", techniques),
+    ):
         words += [option, text] if text else []
     for override in arguments["overrides"]:
         words += ["--set", override]

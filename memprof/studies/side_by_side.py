@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, Target
 from memprof.analysis.comparison import Comparison, FailedRow, Verdict, compare
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
@@ -27,7 +27,7 @@ class Rows:
         """The label of a row: `transformer bf16+scan`."""
         return f"{self.subject.label} {techniques}"
 
-    def keys(self, target: str | None) -> tuple[str, ...]:
+    def keys(self, target: Target | None) -> tuple[str, ...]:
         """What decides what each row's compile gives (see `row_key.py`)."""
         return tuple(row_key(self.subject, [techniques], target=target) for techniques in self.techniques)
 
@@ -54,7 +54,7 @@ def check_rows(rows: Rows) -> None:
 def compile_rows(
     rows: Rows,
     *,
-    target: str | None,
+    target: Target | None,
     num_steps: int = 0,
     num_jobs: int,
     progress: Callable[[str, str], None],

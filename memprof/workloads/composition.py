@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError, unknown_name
@@ -73,7 +73,7 @@ def check_applicable(
             applied.technique.check_config(config, train_config)
 
 
-def check_target(techniques: Sequence[AppliedTechnique], target: TargetInfo) -> None:
+def check_target(techniques: Sequence[AppliedTechnique], target: Target) -> None:
     """Raises `MemprofError`, one sentence, unless each technique can be compiled for that target."""
     for applied in techniques:
         if applied.technique.check_target is not None:

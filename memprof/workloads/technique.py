@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
@@ -126,7 +126,7 @@ class Technique:
     needs: tuple[str, ...] = ()
     shows_with: tuple[str, ...] = ()
     check_config: Callable[[Any, TrainConfig], None] | None = None
-    check_target: Callable[[TargetInfo], None] | None = None
+    check_target: Callable[[Target], None] | None = None
 
     @property
     def usage(self) -> str:

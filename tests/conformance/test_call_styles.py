@@ -28,7 +28,7 @@ from flax.training.train_state import TrainState
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
 from memprof.capture.step import StepSpec
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.resolve import resolve
 
 TX = optax.sgd(1e-3, momentum=0.9)
 X = jnp.ones((4, 8))
@@ -411,7 +411,7 @@ def test_the_program_is_that_of_the_frameworks_own_jit(name: str, tmp_path: Path
     dump = {"xla_dump_to": str(tmp_path / "plain"), "xla_dump_hlo_as_proto": True}
     totals: Any = getattr(lowered, "lowered", lowered).compile(compiler_options=QUICK | dump).memory_analysis()
     spec = dataclasses.replace(style.spec, compiler_options=QUICK)
-    compiled = compile_step(spec, choose_target("cpu"), dump_folder=tmp_path / "ours", progress=lambda stage: None)
+    compiled = compile_step(spec, resolve("cpu"), dump_folder=tmp_path / "ours", progress=lambda stage: None)
     ours = compiled.capture.compiler
     assert (ours.argument_bytes, ours.output_bytes, ours.alias_bytes, ours.temp_bytes) == (
         totals.argument_size_in_bytes,

@@ -16,7 +16,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import compile_step
 from memprof.capture.step import StepSpec
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.resolve import resolve
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.layers import checkpointed
@@ -28,9 +28,7 @@ SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
 
 def compiled(spec: StepSpec) -> Report:
     with tempfile.TemporaryDirectory() as folder:
-        return analyze(
-            compile_step(spec, choose_target("cpu"), dump_folder=Path(folder), progress=lambda _: None).capture
-        )
+        return analyze(compile_step(spec, resolve("cpu"), dump_folder=Path(folder), progress=lambda _: None).capture)
 
 
 def transformer_with(*techniques: str) -> Report:

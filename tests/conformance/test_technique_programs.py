@@ -18,7 +18,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import compile_step
 from memprof.capture.cuda_tools import missing_for_deviceless
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(
 def capture(label: str) -> Capture:
     """The small transformer's program for an H100."""
     spec = build_step(workload="transformer", preset="tiny", overrides=SIZES, techniques=[label] if label else [])
-    target = choose_target("h100-80gb")
+    target = resolve("h100-80gb")
     with tempfile.TemporaryDirectory() as folder:
         return compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture
 
@@ -63,7 +63,7 @@ def technique(request):
     """A technique that compiles for the target."""
     if request.param.check_target is not None:
         try:
-            request.param.check_target(choose_target("h100-80gb").info)
+            request.param.check_target(resolve("h100-80gb"))
         except MemprofError as error:
             pytest.skip(str(error))
     return request.param

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
@@ -23,7 +23,7 @@ from memprof.workloads.composition import parse_techniques
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 TECHNIQUES = [pytest.param(technique, id=technique.name) for technique in registry.techniques()]
 WORKLOADS = [workload.name for workload in registry.workloads()]
-CPU = TargetInfo(
+CPU = Target(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"
 )
 NUM_UPDATES = 3

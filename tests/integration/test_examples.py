@@ -11,6 +11,7 @@ from memprof.analysis.categories import Category
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import ModuleNode, Report
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
+from memprof.capture.targets.resolve import resolve
 from memprof.studies.subject import find_subject
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -43,7 +44,7 @@ def reports() -> dict[tuple[str, str], Report]:
                     label=f"{name} {target}",
                     builder=subject.builder,
                     arguments=subject.builder_arguments([]),
-                    target=target,
+                    target=resolve(target),
                 )
             )
     results = compile_all(tasks, num_jobs=default_num_jobs(), progress=lambda label, stage: None)

@@ -31,29 +31,29 @@ TELLING_OF_ITS_STEP = """
 import os, pathlib, sys
 if "memprof.capture.child" in sys.orig_argv:
     import memprof.capture.job
-    from_json = memprof.capture.job.Job.from_json
-    def watched(text):
+    decoded = memprof.capture.job.decoded
+    def watched(line, kind):
         import memprof.capture.run
         take = memprof.capture.run.Arguments.take
         def telling(self, result):
             pathlib.Path(os.environ["TMPDIR"], "has_run_a_step").touch()
             return take(self, result)
         memprof.capture.run.Arguments.take = telling
-        return from_json(text)
-    memprof.capture.job.Job.from_json = watched
+        return decoded(line, kind)
+    memprof.capture.job.decoded = watched
 """
 DYING_WHILE_DONATING = """
 import os, signal, sys
 if "memprof.capture.child" in sys.orig_argv:
     import memprof.capture.job
-    from_json = memprof.capture.job.Job.from_json
-    def watched(text):
-        job = from_json(text)
+    decoded = memprof.capture.job.decoded
+    def watched(line, kind):
+        job = decoded(line, kind)
         if "donate" in job.arguments["techniques"]:
             import memprof.capture.run
             memprof.capture.run.Arguments.take = lambda self, result: os.kill(os.getpid(), signal.SIGKILL)
         return job
-    memprof.capture.job.Job.from_json = watched
+    memprof.capture.job.decoded = watched
 """
 
 

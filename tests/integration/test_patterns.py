@@ -16,7 +16,7 @@ from memprof import StepSpec
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import compile_step
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.resolve import resolve
 from memprof.studies.advice.advise import advise
 
 _T, _D = 128, 16  # positions, or examples; features
@@ -29,7 +29,7 @@ def _compiled(loss: Callable[..., Any], params: Any, *batch: Any) -> Report:
     shapes = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), (params, *batch), is_leaf=_is_shape)
     spec = StepSpec(step, shapes, donate_argnums=(0,), roles={"params": "params", "batch": "batch"})
     with tempfile.TemporaryDirectory() as folder:
-        target = choose_target("cpu")
+        target = resolve("cpu")
         return analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture)
 
 
@@ -173,7 +173,7 @@ def test_the_line_that_donates_can_be_followed(by_keyword: bool, code: str) -> N
     args, kwargs = ((), {"params": tree, "x": x, "state": tree}) if by_keyword else ((tree, x, tree), {})
     spec = StepSpec(_step, args, kwargs=kwargs, roles={"params": "params", "x": "batch", "state": "optimizer_state"})
     with tempfile.TemporaryDirectory() as folder:
-        target = choose_target("cpu")
+        target = resolve("cpu")
         report = analyze(compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture)
     (advice,) = (advice for advice in advise(report) if advice.rule == "donate_state")
     assert code in advice.proposal.how_to

@@ -1,34 +1,32 @@
-"""The target of a compile, with what JAX needs of it. Runs in the child process: it starts JAX's backends."""
+"""What JAX knows of a target: which the local device is, and the devices to compile for. Starts JAX's backends."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.capture import xla_adapter
 from memprof.capture.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
-from memprof.capture.devices import has_accelerator_device
-from memprof.capture.targets.resolve import (
-    CPU,
-    DEFAULT_GPU,
-    LOCAL,
-    DevicelessTarget,
-    check_can_run,
-    deviceless_target,
-)
+from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
 from memprof.errors import MemprofError
+
+_ACCELERATOR = "the accelerator of this machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenTarget:
-    """A target, the local device that JAX traces for, and the sharding of abstract arguments (None: that device)."""
+class Devices:
+    """A target as JAX sees it.
 
-    info: TargetInfo
+    Attributes:
+        device: the local device that JAX traces for.
+        sharding: that of abstract arguments on devices that need not be there; None: they are on `device`.
+    """
+
     device: jax.Device
-    sharding: Any
+    sharding: jax.sharding.NamedSharding | None
 
     @property
     def on_device(self) -> jax.sharding.Sharding:
@@ -36,12 +34,12 @@ class ChosenTarget:
         return self.sharding or jax.sharding.SingleDeviceSharding(self.device)
 
 
-def spare_devices(name: str | None) -> None:
+def spare_devices(asked: Target | None) -> None:
     """Tell JAX, before it starts its backends, to leave devices alone that a target does not need.
 
     Starting a device's backend takes hold of it. This is for a process that does nothing else.
     """
-    if name not in (None, LOCAL) or not has_accelerator_device():
+    if (asked is not None and asked.platform) or not has_accelerator_device():
         jax.config.update("jax_platforms", "cpu")
 
 
@@ -52,53 +50,44 @@ def spare_missing_devices() -> None:
             jax.config.update("jax_platforms", "cpu")
 
 
-def choose_target(name: str | None) -> ChosenTarget:
+def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
     """The target that the user asked for, or the best there is.
 
-    Without a name: the local accelerator if there is one, else an H100 if what compiling for one takes is installed,
-    else the CPU.
+    Where none is asked for: the local accelerator if there is one; else, for a step that is not to run, an H100 if what
+    compiling for one takes is installed; else the CPU.
+
+    Args:
+        runs: whether steps are to run on it.
+    """
+    with xla_adapter.PROCESS_WIDE:  # JAX starts its backends
+        if asked is not None:
+            return asked if asked.platform else _local(asked.reason)
+        if runs:
+            return _local(_ACCELERATOR) if has_accelerator_device() else cpu("no accelerator here")
+        if has_accelerator_device() and jax.default_backend() != "cpu":
+            return _local(_ACCELERATOR)
+        missing = missing_for_deviceless()
+        if missing:
+            install = f"no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})"
+            return cpu(f"no accelerator here, and {install}")
+        reason = "no accelerator here, so the default GPU, compiled for without the device"
+        return of_gpu(gpus()[DEFAULT_GPU], reason)
+
+
+def devices_of(target: Target) -> Devices:
+    """The devices of a target.
 
     Raises:
-        MemprofError: there is no such target, or what it takes is not installed.
+        MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
     """
     with xla_adapter.PROCESS_WIDE:  # JAX starts its backends and registers its plugins
-        return _chosen(name)
+        if target.name == LOCAL and not target.is_deviceless:
+            return Devices(device=jax.local_devices()[0], sharding=None)
+        sharding = _deviceless_sharding(target) if target.is_deviceless else None
+        return Devices(device=jax.local_devices(backend="cpu")[0], sharding=sharding)
 
 
-def _chosen(name: str | None) -> ChosenTarget:
-    if name is not None:
-        deviceless = deviceless_target(name)
-        if deviceless is not None:
-            return _deviceless(deviceless, "asked for")
-        return _cpu("asked for") if name == CPU else _local("asked for")
-    if has_accelerator_device() and jax.default_backend() != "cpu":
-        return _local("the accelerator of this machine")
-    missing = missing_for_deviceless()
-    if not missing:
-        default = deviceless_target(DEFAULT_GPU)
-        assert default is not None
-        reason = "no accelerator here, so the default GPU, compiled for without the device"
-        return _deviceless(default, reason)
-    reason = f"no accelerator here, and no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})"
-    return _cpu(reason)
-
-
-def choose_running_target(name: str | None) -> ChosenTarget:
-    """The device to run a step on: the one asked for, or the best that is there.
-
-    Raises:
-        MemprofError: the device asked for need not be there, so nothing runs on it.
-    """
-    check_can_run(name)
-    if name == CPU:
-        return _cpu("asked for")
-    if not has_accelerator_device():
-        reason = "no accelerator here" if name is None else "asked for; the local device is the CPU"
-        return _cpu(reason)
-    return _local("the accelerator of this machine" if name is None else "asked for")
-
-
-def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:
+def _deviceless_sharding(target: Target) -> jax.sharding.NamedSharding:
     missing = missing_for_deviceless()
     if missing:
         raise MemprofError(
@@ -106,33 +95,17 @@ def _deviceless(target: DevicelessTarget, reason: str) -> ChosenTarget:
             f" {INSTALL_DEVICELESS}, or use --target cpu"
         )
     try:
-        sharding = xla_adapter.deviceless_sharding(target.config)
+        return xla_adapter.deviceless_sharding(target)
     except Exception as error:  # XLA's own errors have no common type
         raise MemprofError(f"XLA does not accept {target.name} as a target: {str(error).splitlines()[0]}") from error
-    info = TargetInfo(
-        name=target.name,
-        description=target.description,
-        platform="cuda",
-        memory_bytes=target.memory_bytes,
-        compute_capability=target.compute_capability,
-        reason=reason,
-    )
-    return ChosenTarget(info=info, device=jax.local_devices(backend="cpu")[0], sharding=sharding)
 
 
-def _cpu(reason: str) -> ChosenTarget:
-    info = TargetInfo(
-        name=CPU, description="host CPU", platform="cpu", memory_bytes=None, compute_capability=None, reason=reason
-    )
-    return ChosenTarget(info=info, device=jax.local_devices(backend="cpu")[0], sharding=None)
-
-
-def _local(reason: str) -> ChosenTarget:
+def _local(reason: str) -> Target:
     device = jax.local_devices()[0]
     if device.platform == "cpu":
-        return _cpu(f"{reason}; the local device is the CPU")
+        return cpu(f"{reason}; the local device is the CPU")
     stats = device.memory_stats() or {}
-    info = TargetInfo(
+    return Target(
         name=LOCAL,
         description=device.device_kind,
         platform="cuda" if device.platform == "gpu" else device.platform,
@@ -140,4 +113,3 @@ def _local(reason: str) -> ChosenTarget:
         compute_capability=getattr(device, "compute_capability", None),
         reason=reason,
     )
-    return ChosenTarget(info=info, device=device, sharding=None)

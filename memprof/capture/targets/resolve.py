@@ -5,43 +5,39 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from memprof.analysis.capture import Target
 from memprof.capture.targets.gpu import Gpu, gpus
 from memprof.errors import MemprofError
 
 LOCAL, CPU = "local", "cpu"
 DEFAULT_GPU = "h100-80gb"
+ASKED_FOR = "asked for"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicelessTarget:
-    """A GPU that need not be there: `config` is the text of its `GpuTargetConfigProto`."""
-
-    name: str
-    description: str
-    memory_bytes: int
-    compute_capability: str
-    config: str
-
-
-def deviceless_target(name: str) -> DevicelessTarget | None:
-    """The target of a catalogue name or of an exported target file; None for `local` and `cpu`.
+def resolve(name: str) -> Target:
+    """The target of a name.
 
     Args:
         name: what the user wrote: `h100-80gb`, `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
 
+    Returns:
+        The target; of the local device no more than its name, since only JAX knows it: see `choose.choose_target`.
+
     Raises:
-        MemprofError: it is neither, or the file is no target.
+        MemprofError: it is none of these, or the file is no target.
     """
-    if name in (LOCAL, CPU):
-        return None
+    if name == CPU:
+        return cpu(ASKED_FOR)
+    if name == LOCAL:
+        return Target(
+            name=LOCAL, description="", platform="", memory_bytes=None, compute_capability=None, reason=ASKED_FOR
+        )
     if name in gpus():
-        return _of_gpu(gpus()[name])
-    path = Path(name)
+        return of_gpu(gpus()[name], ASKED_FOR)
     if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
-        return _of_file(path)
+        return _of_file(name)
     known = [*gpus(), LOCAL, CPU]
     close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -51,36 +47,60 @@ def deviceless_target(name: str) -> DevicelessTarget | None:
     )
 
 
-def with_absolute_path(name: str | None) -> str | None:
-    """A target's name, where it is a file's path such that it holds in any working folder."""
-    is_file = name is not None and name not in (*gpus(), LOCAL, CPU) and Path(name).is_file()
-    return str(Path(name).absolute()) if name is not None and is_file else name
+def resolve_asked(name: str | None, *, runs: bool = False) -> Target | None:
+    """The target that the user asked for; None: none, so that it is the best there is.
 
-
-def check_can_run(name: str | None) -> None:
-    """Find out whether a step can run on a target.
+    Args:
+        runs: whether steps are to run on it.
 
     Raises:
-        MemprofError: it is one that steps are only compiled for, or there is none of that name.
+        MemprofError: there is no such target, or steps are only compiled for it.
     """
-    if name is not None and deviceless_target(name) is not None:
+    target = resolve(name) if name is not None else None
+    if runs and target is not None and target.is_deviceless:
         raise MemprofError(
             f"{name} is a target to compile for; a step runs on a device that is there: use --target {LOCAL} or {CPU},"
             " or leave --steps out"
         )
+    return target
 
 
-def _of_gpu(gpu: Gpu) -> DevicelessTarget:
-    return DevicelessTarget(
-        name=gpu.name,
-        description=gpu.description,
-        memory_bytes=gpu.memory_bytes,
-        compute_capability=gpu.compute_capability,
-        config=gpu.target_config(),
+def option_of(target: Target) -> str:
+    """What the user writes after `--target` for it."""
+    return target.file or target.name
+
+
+def cpu(reason: str) -> Target:
+    """The host."""
+    return Target(
+        name=CPU, description="host CPU", platform="cpu", memory_bytes=None, compute_capability=None, reason=reason
     )
 
 
-def _of_file(path: Path) -> DevicelessTarget:
+def of_gpu(gpu: Gpu, reason: str) -> Target:
+    """A GPU of the catalogue, which need not be there."""
+    return Target(
+        name=gpu.name,
+        description=gpu.description,
+        platform="cuda",
+        memory_bytes=gpu.memory_bytes,
+        compute_capability=gpu.compute_capability,
+        reason=reason,
+        compiler_config=gpu.target_config(),
+    )
+
+
+def has_accelerator_device() -> bool:
+    """Whether the system shows a device that JAX may be able to use.
+
+    Asking JAX would start its backends, and once it has tried CUDA and failed, it can no longer compile for a GPU that
+    is not there (jax 0.10.2 to 0.12).
+    """
+    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
+
+
+def _of_file(name: str) -> Target:
+    path = Path(name)
     try:
         config = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -95,11 +115,14 @@ def _of_file(path: Path) -> DevicelessTarget:
             " cuda_compute_capability was expected (XLA writes one, *.gpu_target_config.pbtxt, when it dumps a program)"
         )
     description = re.search(r'device_description_str:\s*"([^"]*)"', config)
-    return DevicelessTarget(
+    return Target(
         name=path.stem,
         description=description.group(1) if description else path.name,
+        platform="cuda",
         memory_bytes=int(memory.group(1)),
         # A text proto leaves out fields that are 0, such as the minor of 9.0.
         compute_capability=f"{major.group(1)}.{minor.group(1) if minor else 0}",
-        config=config,
+        reason=ASKED_FOR,
+        compiler_config=config,
+        file=name,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.analysis.capture import TargetInfo, Toolchain
+from memprof.analysis.capture import Target, Toolchain
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Part, Tone
@@ -89,7 +89,7 @@ def memory_facts(report: Report) -> Facts:
     )
 
 
-def target_values(target: TargetInfo) -> tuple[str, ...]:
+def target_values(target: Target) -> tuple[str, ...]:
     """The device, in words."""
     memory = "no fixed amount of memory" if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from memprof.analysis.capture import Target
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.parallel import CompileTask, compile_all
@@ -18,7 +19,7 @@ def tasks_for(
     techniques: Sequence[str],
     advice: Sequence[Advice],
     *,
-    target: str | None,
+    target: Target | None,
     timeout_seconds: float | None,
 ) -> tuple[list[CompileTask], dict[str, str]]:
     """What to compile to put advice to the test, each technique beside those that are applied already.

@@ -10,7 +10,7 @@ from memprof.analysis.amounts import parse_bytes
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.targets.resolve import deviceless_target
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
@@ -133,8 +133,8 @@ def update_baseline(capture: Capture, path: Path) -> None:
 
 
 def _fits(name: str) -> Maximum:
-    target = deviceless_target(name)
-    if target is None:
+    target = resolve(name)
+    if target.memory_bytes is None:
         raise MemprofError(f"{name} has no fixed amount of memory: give a GPU of the catalogue, or use --max")
     reserve_bytes = int(target.memory_bytes * DEFAULT_RESERVE)
     return Maximum(

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from memprof.analysis.amounts import parse_bytes, parse_share
+from memprof.analysis.capture import Target
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
-from memprof.capture.targets.resolve import deviceless_target
 from memprof.errors import MemprofError
 from memprof.studies.fit.search import NothingFitsError
 
@@ -25,17 +25,17 @@ class MemoryRequest:
         reserve: an amount or a share of the memory that must stay free; None: `DEFAULT_RESERVE`.
     """
 
-    target: str | None
+    target: Target | None
     memory: str | None
     reserve: str | None
 
     def check(self) -> None:
         """Raises `MemprofError` for the mistakes that show before the target is at hand."""
-        if self.target == "cpu" and self.memory is None:
+        if self.target is not None and self.target.platform == "cpu" and self.memory is None:
             raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
-        known = deviceless_target(self.target) if self.target is not None else None
-        if self.memory is not None or known is not None:
-            self.budget(known.memory_bytes if known else None)
+        known_bytes = self.target.memory_bytes if self.target is not None else None
+        if self.memory is not None or known_bytes is not None:
+            self.budget(known_bytes)
 
     def budget(self, target_memory_bytes: int | None) -> Budget:
         """The memory, and what of it must stay free.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
@@ -59,7 +59,7 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
     )
 
 
-def check_target(target: TargetInfo) -> None:
+def check_target(target: Target) -> None:
     """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
     from memprof.workloads.models.transformer.attention import require_cudnn
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
@@ -24,7 +24,7 @@ def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None,
     return yes(sentence) if on_host >= state > 0 and on_device == 0 else no(sentence)
 
 
-def check_has_host_memory(target: TargetInfo) -> None:
+def check_has_host_memory(target: Target) -> None:
     """Raises `MemprofError` for the CPU, whose memory is the host's: XLA takes pinned_host there for the same."""
     if target.platform == "cpu":
         raise MemprofError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.capture import compile as compile_module
 from memprof.capture import deviceless_options as module
 from memprof.capture import xla_adapter
@@ -18,9 +18,7 @@ from memprof.errors import MemprofError
 
 NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
 KERNELS = "xla_gpu_kernel_cache_file"
-L4 = TargetInfo(
-    name="l4", description="", platform="cuda", memory_bytes=1, compute_capability="8.9", reason="for the test"
-)
+L4 = Target(name="l4", description="", platform="cuda", memory_bytes=1, compute_capability="8.9", reason="for the test")
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def kernels(tmp_path: Path, dump: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "kernels"
 
 
-def compile_with(dump: Path, made: bytes, *, plugin: str = "cuda 1", target: TargetInfo = L4) -> bytes | None:
+def compile_with(dump: Path, made: bytes, *, plugin: str = "cuda 1", target: Target = L4) -> bytes | None:
     """What a compile finds in its file of kernels, to which it adds those that it makes, as XLA does."""
     with deviceless_options(target, (), dump, plugin) as options:
         own = Path(options["xla_gpu_kernel_cache_file"])
@@ -104,7 +102,7 @@ def test_a_failed_compile_leaves_the_kernels_as_they_were(dump: Path, kernels: P
 def test_kernels_are_those_of_one_compiler_and_one_kind_of_gpu(dump: Path, kernels: Path) -> None:
     compile_with(dump, b"a")
     assert compile_with(dump, b"", plugin="cuda 2") is None
-    other = TargetInfo(name="h", description="", platform="cuda", memory_bytes=1, compute_capability="9.0", reason="")
+    other = Target(name="h", description="", platform="cuda", memory_bytes=1, compute_capability="9.0", reason="")
     assert compile_with(dump, b"", target=other) is None
 
 

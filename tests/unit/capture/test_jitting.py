@@ -13,7 +13,8 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.jitting import TracedStep, jit_step, trace_step
 from memprof.capture.step import StepSpec
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.choose import devices_of
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError, WorkloadError
 
 X = jnp.ones((2, 3))
@@ -25,7 +26,7 @@ def leaves(spec: StepSpec) -> tuple[ArgumentLeaf, ...]:
 
 
 def traced(spec: StepSpec) -> TracedStep:
-    return trace_step(jit_step(spec), place_on(choose_target("cpu"), spec.memory_kinds), frozenset())
+    return trace_step(jit_step(spec), place_on(devices_of(resolve("cpu")), spec.memory_kinds), frozenset())
 
 
 def facts(spec: StepSpec) -> list[tuple[str, bool, int | None]]:

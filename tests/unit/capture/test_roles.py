@@ -19,7 +19,8 @@ from flax.training.train_state import TrainState
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.jitting import jit_step, trace_step
 from memprof.capture.step import StepSpec
-from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.choose import devices_of
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 
 P, OPT, B, S = "params", "optimizer_state", "batch", "other_state"
@@ -30,7 +31,7 @@ WEIGHTS = {"a": {"w": jnp.ones((3, 5)), "b": jnp.ones(5)}, "c": {"w": jnp.ones((
 
 def roles(spec: StepSpec) -> tuple[dict[str, str], tuple[str, ...]]:
     """The role of each argument leaf by its path, and what is in doubt."""
-    step = trace_step(jit_step(spec), place_on(choose_target("cpu"), {}), frozenset())
+    step = trace_step(jit_step(spec), place_on(devices_of(resolve("cpu")), {}), frozenset())
     leaves, doubts = argument_leaves(step, step.traced.lower(), spec.roles)
     return {leaf.path: leaf.role.value for leaf in leaves}, doubts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from memprof.analysis.measurement import Measurement
 from memprof.capture.compile import compile_step
 from memprof.capture.run import NUM_WARMUP_STEPS, measure
 from memprof.capture.step import Feed, StepSpec
-from memprof.capture.targets.choose import choose_running_target
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 
 
 def _measure(spec: StepSpec, folder: Path, *, num_steps: int = 3) -> Measurement:
-    target = choose_running_target("cpu")
+    target = resolve("cpu")
     compiled = compile_step(spec, target, dump_folder=folder, progress=lambda stage: None)
-    return measure(spec, compiled, target, num_steps=num_steps, driver=None, progress=lambda stage: None)
+    return measure(spec, compiled, num_steps=num_steps, driver=None, progress=lambda stage: None)
 
 
 def test_what_a_step_returns_for_the_next_one_goes_into_it(tmp_path: Path) -> None:
@@ -100,15 +101,10 @@ class _Failing:
 
 def _measure_failing(error: Exception, folder: Path) -> Measurement:
     spec = StepSpec(fn=lambda x: x + 1, args=(jnp.ones(4),))
-    target = choose_running_target("cpu")
+    target = resolve("cpu")
     compiled = compile_step(spec, target, dump_folder=folder, progress=lambda stage: None)
-    compiled = type(compiled)(
-        capture=compiled.capture,
-        executable=_Failing(error),  # type: ignore[arg-type]
-        given=compiled.given,
-        arguments=compiled.arguments,
-    )
-    return measure(spec, compiled, target, num_steps=3, driver=None, progress=lambda stage: None)
+    compiled = replace(compiled, executable=_Failing(error))
+    return measure(spec, compiled, num_steps=3, driver=None, progress=lambda stage: None)
 
 
 def test_running_out_of_memory_is_a_result(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from integration.command import parent_of, wait_until
 
-from memprof.capture.job import Message
+from memprof.capture.job import Message, decoded
 
 _PROGRAM = """
 import os, sys
@@ -52,7 +52,7 @@ class Supervised:
 
     def ended(self) -> Message:
         """What the supervisor says when the worker has ended."""
-        return Message.from_json(list(self.lines())[-1])
+        return decoded(list(self.lines())[-1], Message)
 
     def lines(self) -> Iterator[str]:
         """What it says, up to that."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.analysis.capture import TargetInfo
+from memprof.analysis.capture import Target
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import plan
@@ -51,7 +51,7 @@ def test_without_cudnn_a_sentence_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize(("platform", "capability"), [("cpu", None), ("cuda", "7.0"), ("cuda", "7.5")])
 def test_a_target_without_the_kernel_is_refused(platform, capability):
-    target = TargetInfo(
+    target = Target(
         name="old", description="", platform=platform, memory_bytes=None, compute_capability=capability, reason=""
     )
     (technique,) = (technique for technique in registry.techniques() if technique.name == "flash")

@@ -1,0 +1,76 @@
+"""From what the user wrote after `--target` to the record that the compiler and the capture get."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hlo import Step
+from hlo_nodes import f32
+
+from memprof.analysis.capture import Capture, Target, Topology
+from memprof.analysis.categories import Role
+from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.resolve import option_of, resolve, resolve_asked
+from memprof.errors import MemprofError
+
+
+def test_one_gpu_is_a_topology_of_one_with_the_facts_of_the_catalogue() -> None:
+    target = resolve("l4")
+    assert target.topology == Topology(num_devices=1, num_hosts=1, num_slices=1)
+    assert (target.platform, target.memory_bytes) == ("cuda", gpus()["l4"].memory_bytes)
+    assert target.is_deviceless
+    assert target.compiler_config == gpus()["l4"].target_config()
+
+
+def test_an_exported_file_is_read_once_and_is_named_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.pbtxt").write_text(gpus()["l4"].target_config())
+    target = resolve("mine.pbtxt")
+    os.remove("mine.pbtxt")
+    assert (target.name, target.description) == ("mine", "NVIDIA L4")
+    assert target.compiler_config == gpus()["l4"].target_config()
+    assert option_of(target) == "mine.pbtxt"
+    assert option_of(resolve("l4")) == "l4"
+
+
+def test_of_the_local_device_no_more_is_known_than_its_name() -> None:
+    local = resolve("local")
+    assert (local.name, local.platform, local.memory_bytes, local.is_deviceless) == ("local", "", None, False)
+
+
+def test_a_step_runs_on_no_device_that_need_not_be_there() -> None:
+    assert resolve_asked(None, runs=True) is None
+    assert resolve_asked("cpu", runs=True) == resolve("cpu")
+    with pytest.raises(MemprofError, match="h100-80gb is a target to compile for"):
+        resolve_asked("h100-80gb", runs=True)
+
+
+def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp_path: Path) -> None:
+    path = write_capture(_capture(resolve("l4")), tmp_path / "a.memprof")
+    with zipfile.ZipFile(path) as archive:
+        written = json.loads(archive.read("manifest.json"))["target"]
+    assert written == {
+        "name": "l4",
+        "description": "NVIDIA L4",
+        "platform": "cuda",
+        "memory_bytes": gpus()["l4"].memory_bytes,
+        "compute_capability": "8.9",
+        "reason": "asked for",
+        "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1},
+    }
+    assert read_capture(path).target == resolve("l4")
+
+
+def _capture(target: Target) -> Capture:
+    step = Step()
+    x = step.argument("x", Role.BATCH, f32(4))
+    step.result(step.op("y", "add", f32(4), [x, x], "jit(step)/add"))
+    return replace(step.capture(), target=target)
