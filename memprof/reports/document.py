@@ -6,6 +6,7 @@ makes it a tree. Text is exactly what the user's program says: escaping is the f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -86,6 +87,15 @@ class Gauge:
     verdict: str
     tone: Tone
 
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def scale_bytes(self) -> int:
+        """What the whole width stands for; 0 where there is nothing to draw."""
+        return max(self.total_bytes, self.capacity_bytes or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedBar:
@@ -106,6 +116,21 @@ class StackedBars:
 
     bars: tuple[StackedBar, ...]
     capacity_bytes: int | None
+
+    @property
+    def shown_capacity_bytes(self) -> int | None:
+        """The capacity, unless it would leave more than a quarter of the picture empty."""
+        fills_the_picture = self.capacity_bytes and 3 * self.capacity_bytes <= 4 * self._longest_bytes
+        return self.capacity_bytes if fills_the_picture else None
+
+    @property
+    def scale_bytes(self) -> int:
+        """What the whole width stands for: the longest bar or the capacity that is shown."""
+        return max(self._longest_bytes, self.shown_capacity_bytes or 0, 1)
+
+    @property
+    def _longest_bytes(self) -> int:
+        return max((bar.total_bytes for bar in self.bars), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +203,15 @@ class Table:
         """The rows (not those that they are made of) and the total."""
         return (*self.rows, self.total) if self.total else self.rows
 
+    def rows_with_depth(self) -> Iterator[tuple[Row, int]]:
+        """Every row, each before those that it is made of, and how deep it is nested."""
+        return _with_depth(self.rows, 0)
+
+    def longest_bar(self, index: int) -> int:
+        """The value that the full width of a column of bars stands for."""
+        cells = (row.cells[index] for row, _ in self.rows_with_depth())
+        return max((cell.value for cell in cells if isinstance(cell, Bar)), default=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
@@ -207,3 +241,15 @@ class Document:
     """Blocks in reading order."""
 
     blocks: tuple[Block, ...]
+
+
+def categories_of(stacks: Iterable[Sequence[Part]]) -> list[Category]:
+    """The categories that hold anything in any of the stacks: what a legend explains."""
+    found = {part.category for parts in stacks for part in parts if part.size_bytes}
+    return [category for category in Category if category in found]
+
+
+def _with_depth(rows: Sequence[Row], depth: int) -> Iterator[tuple[Row, int]]:
+    for row in rows:
+        yield row, depth
+        yield from _with_depth(row.children, depth + 1)

@@ -70,6 +70,7 @@ TONE_COLORS: Mapping[Tone, str] = MappingProxyType(
 )
 
 INK = "#1a1a1a"  # letters on a coloured cell
+NARROWEST_LETTER = 0.02  # of a bar's width: a smaller part has no room for its letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

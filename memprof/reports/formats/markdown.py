@@ -80,7 +80,7 @@ def _facts(facts: Facts, paper: Paper) -> str:
 
 
 def _table(table: Table, paper: Paper) -> Iterator[str]:
-    rows = list(_flatten(table.rows, depth=0))
+    rows = list(table.rows_with_depth())
     total = [(table.total, 0)] if table.total else []
     shown = [index for index in range(len(table.columns)) if _says_something(index, [row for row, _ in rows + total])]
     columns = [table.columns[index] for index in shown]
@@ -91,12 +91,6 @@ def _table(table: Table, paper: Paper) -> Iterator[str]:
     for row, depth in total:
         cells = _cells(row, table.columns, shown, depth=depth, paper=paper)
         yield _line(f"**{cell}**" if cell else "" for cell in cells)
-
-
-def _flatten(rows: Sequence[Row], *, depth: int) -> Iterator[tuple[Row, int]]:
-    for row in rows:
-        yield row, depth
-        yield from _flatten(row.children, depth=depth + 1)
 
 
 def _says_something(index: int, rows: Sequence[Row]) -> bool:

@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING, Literal
 
 from memprof.analysis.categories import Category
 from memprof.errors import MemprofError
-from memprof.reports.document import Block, Document, Gauge, Heading, Part, StackedBars, StackedChart, Tone
+from memprof.reports.document import (
+    Block,
+    Document,
+    Gauge,
+    Heading,
+    Part,
+    StackedBars,
+    StackedChart,
+    Tone,
+    categories_of,
+)
 from memprof.reports.format import document_format
 from memprof.reports.options import RenderOptions
-from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK, TONE_COLORS
+from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK, NARROWEST_LETTER, TONE_COLORS
 from memprof.reports.text import printable, shorten_middle
 from memprof.reports.units import format_bytes
 
@@ -28,7 +38,6 @@ _DOTS_PER_INCH = 160
 _LONGEST_LABEL = 60
 _LEGEND_COLUMNS = 3
 _GAUGE_INCHES, _BAR_INCHES, _CHART_INCHES, _TICKS_INCHES = 0.6, 0.34, 3.4, 0.3
-_NARROWEST_LETTER = 0.02  # of a bar's width
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "memprof",
@@ -86,7 +95,7 @@ def _height(picture: Picture) -> float:
 
 
 def _legend_height(stacks: Iterable[Sequence[Part]]) -> float:
-    num_lines = -(-len(_categories(stacks)) // _LEGEND_COLUMNS)
+    num_lines = -(-len(categories_of(stacks)) // _LEGEND_COLUMNS)
     return 2 * _TICKS_INCHES + 0.2 * num_lines
 
 
@@ -101,8 +110,7 @@ def _draw(axes: Axes, picture: Picture) -> None:
 
 
 def _gauge(axes: Axes, gauge: Gauge) -> None:
-    used = sum(part.size_bytes for part in gauge.parts)
-    scale = max(used, gauge.capacity_bytes or 0, 1)
+    scale = max(gauge.scale_bytes, 1)
     _stack(axes, 0, gauge.parts, scale)
     _capacity(axes, gauge.capacity_bytes)
     axes.set_xlim(0, scale)
@@ -114,13 +122,11 @@ def _gauge(axes: Axes, gauge: Gauge) -> None:
 
 
 def _bars(axes: Axes, bars: StackedBars) -> None:
-    longest = max((bar.total_bytes for bar in bars.bars), default=0)
-    capacity = bars.capacity_bytes if bars.capacity_bytes and 3 * bars.capacity_bytes <= 4 * longest else None
-    scale = max(longest, capacity or 0, 1)
+    scale = bars.scale_bytes
     for row, bar in enumerate(bars.bars):
         _stack(axes, row, bar.parts, scale)
         axes.text(bar.total_bytes + scale * 0.01, row, bar.size, va="center", fontsize=9).set_parse_math(False)
-    _capacity(axes, capacity)
+    _capacity(axes, bars.shown_capacity_bytes)
     axes.set_xlim(0, scale * 1.22)
     axes.set_yticks(range(len(bars.bars)), [_label(bar.label) for bar in bars.bars])
     for label in axes.get_yticklabels():
@@ -150,7 +156,7 @@ def _stack(axes: Axes, row: int, parts: Sequence[Part], scale: int) -> None:
     for part in parts:
         color = CATEGORY_COLORS[part.category]
         axes.barh(row, part.size_bytes, left=start, height=0.78, color=color, edgecolor="#555555", linewidth=0.4)
-        if part.size_bytes >= _NARROWEST_LETTER * scale:
+        if part.size_bytes >= NARROWEST_LETTER * scale:
             middle = start + part.size_bytes / 2
             axes.text(middle, row, CATEGORY_LETTERS[part.category], ha="center", va="center", color=INK, fontsize=9)
         start += part.size_bytes
@@ -171,18 +177,13 @@ def _legend(axes: Axes, axes_inches: float, stacks: Sequence[Sequence[Part]], te
             linewidth=0.4,
             label=f"{CATEGORY_LETTERS[category]}  {text(category)}",
         )
-        for category in _categories(stacks)
+        for category in categories_of(stacks)
     ]
     if handles:
         below = (0, -_TICKS_INCHES / axes_inches)
         axes.legend(
             handles=handles, ncols=_LEGEND_COLUMNS, frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=below
         )
-
-
-def _categories(stacks: Iterable[Sequence[Part]]) -> list[Category]:
-    found = {part.category for parts in stacks for part in parts if part.size_bytes}
-    return [category for category in Category if category in found]
 
 
 def _byte_ticks(set_ticks: Callable[..., object], scale: int) -> None:

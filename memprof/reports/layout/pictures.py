@@ -80,14 +80,13 @@ def legend_lines(categories: Sequence[Category], paper: Paper, *, indent: int) -
 
 def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
     """The bar over the page's width, a mark where the capacity ends if the bar goes past it, and the verdict."""
-    used = sum(part.size_bytes for part in gauge.parts)
-    scale = max(used, gauge.capacity_bytes or 0)
+    scale = gauge.scale_bytes
     lines: list[Line] = []
     if scale:
         cells = stack_cells(gauge.parts, bytes_per_cell=scale / paper.width, num_cells=paper.width)
         free = Span(text=paper.glyphs.free * (paper.width - len(cells)), key=Tone.MUTED)
         lines.append(merge([*(letter(category) for category in cells), free]))
-    if gauge.capacity_bytes is not None and used > gauge.capacity_bytes:
+    if gauge.capacity_bytes is not None and gauge.total_bytes > gauge.capacity_bytes:
         lines.append(capacity_mark(gauge.capacity_bytes, scale=scale, num_cells=paper.width, indent=0, paper=paper))
     bullet = paper.glyphs.bullets[gauge.tone]
     for text in paper.wrap(gauge.verdict, paper.width - len(bullet)):
@@ -102,8 +101,7 @@ def bar_lines(bars: StackedBars, paper: Paper) -> list[Line]:
     label_width = min(max(map(cell_width, labels)), int(paper.width * _LONGEST_LABEL_SHARE))
     size_width = max(cell_width(bar.size) for bar in bars.bars)
     num_cells = paper.width - label_width - size_width - 2 * _GAP
-    capacity = _shown_capacity(bars)
-    scale = max(capacity or 0, *(bar.total_bytes for bar in bars.bars), 1)
+    capacity, scale = bars.shown_capacity_bytes, bars.scale_bytes
     gap = Span(text=" " * _GAP)
     lines: list[Line] = []
     shown: set[object] = set()
@@ -117,12 +115,6 @@ def bar_lines(bars: StackedBars, paper: Paper) -> list[Line]:
     if capacity:
         lines.append(capacity_mark(capacity, scale=scale, num_cells=num_cells, indent=indent, paper=paper))
     return [*lines, *legend_lines([category for category in Category if category in shown], paper, indent=0)]
-
-
-def _shown_capacity(bars: StackedBars) -> int | None:
-    """The capacity, unless it would leave more than a quarter of the page empty."""
-    longest = max(bar.total_bytes for bar in bars.bars)
-    return bars.capacity_bytes if bars.capacity_bytes and 3 * bars.capacity_bytes <= 4 * longest else None
 
 
 def _bar_cells(bar: StackedBar, *, scale: int, num_cells: int, capacity_bytes: int | None, paper: Paper) -> list[Span]:

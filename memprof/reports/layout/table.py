@@ -42,7 +42,7 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
     fits = continue_columns(needs, paper.width) if table.continued else [fit_columns(needs, paper.width)]
     lines: list[Line] = []
     for fit in fits:
-        lines += [*([()] if lines else []), *_grid_lines(table.columns, rows, total, fit, paper)]
+        lines += [*([()] if lines else []), *_grid_lines(table, rows, total, fit, paper)]
     hidden = [table.columns[index].title for index in fits[-1].dropped if table.columns[index].title]
     if hidden:
         text = f"not shown at this width: {', '.join(hidden)}"
@@ -50,11 +50,10 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
     return lines
 
 
-def _grid_lines(
-    columns: tuple[Column, ...], rows: list[_FlatRow], total: list[_FlatRow], fit: Fit, paper: Paper
-) -> list[Line]:
+def _grid_lines(table: Table, rows: list[_FlatRow], total: list[_FlatRow], fit: Fit, paper: Paper) -> list[Line]:
     """Titles, rows, and the total under a rule."""
-    longest = [_longest_bar(rows, index) for index in range(len(columns))]
+    columns = table.columns
+    longest = [table.longest_bar(index) for index in range(len(columns))]
     lines = _title_lines(columns, fit, paper)
     for row in rows:
         lines.append(_row_line(row, columns, fit, longest, paper))
@@ -101,10 +100,6 @@ def _sign(cell: Cell, paper: Paper) -> list[Span]:
     if cell.key and cell.is_verdict:
         return [Span(text=paper.glyphs.bullets[cell.key], key=cell.key)]
     return []
-
-
-def _longest_bar(rows: list[_FlatRow], index: int) -> int:
-    return max((cell.value for row in rows if isinstance(cell := row.cells[index], Bar)), default=0)
 
 
 def _title_lines(columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Line]:

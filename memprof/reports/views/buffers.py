@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from memprof.analysis.report import LiveBuffer
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
 from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.cells import aside_cell, more_label, short_names
+from memprof.reports.views.layers import any_layer
 
-_LAYER_NUMBER = re.compile(r"(?<=[_/])\d+(?=/|$)")
 _LIVE_TOTAL = "live at the peak"
 
 _TYPE = Column(title="array", shorten=Shorten.MIDDLE, min_width=20)
@@ -100,11 +99,6 @@ def _alike(members: list[LiveBuffer]) -> _Alike:
     if len(members) == 1:
         return _Alike(first=first, module=first.module, op=first.op, count=1)
     return _Alike(first=first, module=any_layer(first.module), op=any_layer(first.op), count=len(members))
-
-
-def any_layer(path: str) -> str:
-    """`layers_3/mlp` and `layers_11/mlp` both become `layers_*/mlp`."""
-    return _LAYER_NUMBER.sub("*", path)
 
 
 def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes: int) -> Row:

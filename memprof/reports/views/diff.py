@@ -9,11 +9,11 @@ from memprof.analysis.diff import Diff, MatchedBuffers
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.options import By, Order
 from memprof.reports.units import format_array_type, format_bytes, format_ratio, format_signed_bytes
-from memprof.reports.views.buffers import any_layer
 from memprof.reports.views.cells import aside_cell, change_cell, more_label, short_names, size_cell
 from memprof.reports.views.comparison import comparison_facts, comparison_notes
 from memprof.reports.views.configurations import compared_rows, footprint_bars
 from memprof.reports.views.differences import difference_blocks
+from memprof.reports.views.layers import any_layer
 
 
 def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Document:

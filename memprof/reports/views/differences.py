@@ -7,7 +7,6 @@ model that scans over its layers has one module `layers`, unrolled it has `layer
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,12 +22,10 @@ from memprof.reports.views.configurations import (
     ComparedRow,
     reference_row,
 )
-from memprof.reports.views.modules import fold_equal_siblings, merge_nodes
+from memprof.reports.views.layers import family, fold_equal_siblings, is_folded, merge_nodes
 from memprof.reports.views.report import phase_name
 
 Key = TypeVar("Key", bound=str)
-
-_NUMBERED_NAME = re.compile(r"(?P<stem>.+?)_?(?P<number>\d+|(?P<folded>\{[^{}]+\}))")
 
 
 def difference_blocks(rows: Sequence[ComparedRow], *, by: By, depth: int, top: int) -> tuple[Block, ...]:
@@ -200,10 +197,10 @@ def _lined_up(nodes: Sequence[ModuleNode | None]) -> dict[str, list[list[ModuleN
 
 def _common_name(name: str, *, here: set[str], anywhere: set[str]) -> str:
     """`layers` for `layers_{0..11}`, and for `layers_1` where another program has a module `layers`."""
-    match = _NUMBERED_NAME.fullmatch(name)
-    if match is None or match["stem"] in here:
+    common = family(name)
+    if not common or common in here:
         return name
-    return match["stem"] if match["folded"] or match["stem"] in anywhere else name
+    return common if common in anywhere or is_folded(name) else name
 
 
 def _merged(members: list[ModuleNode]) -> ModuleNode | None:

@@ -26,12 +26,12 @@ from memprof.reports.document import (
     StackedBars,
     StackedChart,
     Table,
+    categories_of,
 )
-from memprof.reports.palette import CATEGORY_LETTERS, UNICODE
+from memprof.reports.palette import CATEGORY_LETTERS, NARROWEST_LETTER, UNICODE
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.web.page import escaped
 
-_NARROWEST_LETTER = 0.02  # of a bar's width: a smaller part has no room for its letter
 _BREAKS = re.compile(r"(?<!<)[/+]")  # not those that end an element
 _MOST_VALUES = 12  # of a fact; more are folded away
 _WIDTH, _HEIGHT = 960, 240
@@ -61,8 +61,8 @@ def block_html(block: Block) -> str:
         case StackedChart():
             return (
                 f'<figure class="chart" data-chart="timeline">{chart_svg(block)}'
-                f"<figcaption>{escaped(block.mark)}</figcaption>{_legend(_categories(m.parts for m in block.moments))}"
-                "</figure>"
+                f"<figcaption>{escaped(block.mark)}</figcaption>"
+                f"{_legend(categories_of(moment.parts for moment in block.moments))}</figure>"
             )
 
 
@@ -90,8 +90,7 @@ def _fact(fact: Fact) -> str:
 
 
 def _gauge(gauge: Gauge) -> str:
-    used = sum(part.size_bytes for part in gauge.parts)
-    scale = max(used, gauge.capacity_bytes or 0)
+    scale = gauge.scale_bytes
     verdict = (
         f'<p class="verdict tone-{gauge.tone.value}">{escaped(UNICODE.bullets[gauge.tone])}{escaped(gauge.verdict)}</p>'
     )
@@ -99,15 +98,12 @@ def _gauge(gauge: Gauge) -> str:
         return verdict
     return (
         f'<div class="gauge">{_stack(gauge.parts, scale, gauge.capacity_bytes)}</div>{verdict}'
-        f"{_legend(_categories([gauge.parts]))}"
+        f"{_legend(categories_of([gauge.parts]))}"
     )
 
 
 def _bars(bars: StackedBars) -> str:
-    longest = max((bar.total_bytes for bar in bars.bars), default=0)
-    # A capacity far beyond the longest bar would leave the page empty.
-    capacity = bars.capacity_bytes if bars.capacity_bytes and 3 * bars.capacity_bytes <= 4 * longest else None
-    scale = max(longest, capacity or 0, 1)
+    capacity, scale = bars.shown_capacity_bytes, bars.scale_bytes
     rows = (
         f'<div class="bar-label">{escaped(bar.label)}</div>{_stack(bar.parts, scale, capacity)}'
         f'<div class="bar-size">{escaped(bar.size)}</div>'
@@ -116,7 +112,7 @@ def _bars(bars: StackedBars) -> str:
     mark = (
         f'<p class="note">capacity: {escaped(format_bytes(capacity))}, the line across the bars</p>' if capacity else ""
     )
-    return f'<div class="bars">{"".join(rows)}</div>{mark}{_legend(_categories(bar.parts for bar in bars.bars))}'
+    return f'<div class="bars">{"".join(rows)}</div>{mark}{_legend(categories_of(bar.parts for bar in bars.bars))}'
 
 
 def _stack(parts: Sequence[Part], scale: int, capacity_bytes: int | None) -> str:
@@ -129,16 +125,11 @@ def _stack(parts: Sequence[Part], scale: int, capacity_bytes: int | None) -> str
 def _part(part: Part, scale: int, total: int) -> str:
     share = part.size_bytes / scale
     tip = f"{part.category.value}: {format_bytes(part.size_bytes)}, {format_share(part.size_bytes, total)}"
-    letter = CATEGORY_LETTERS[part.category] if share >= _NARROWEST_LETTER else ""
+    letter = CATEGORY_LETTERS[part.category] if share >= NARROWEST_LETTER else ""
     return (
         f'<span class="part" data-category="{part.category.value}" style="width:{share:.3%}" title="{escaped(tip)}">'
         f"{escaped(letter)}</span>"
     )
-
-
-def _categories(stacks: Iterable[Sequence[Part]]) -> list[Category]:
-    found = {part.category for parts in stacks for part in parts if part.size_bytes}
-    return [category for category in Category if category in found]
 
 
 def _legend(categories: Sequence[Category]) -> str:
@@ -151,28 +142,17 @@ def _key(category: Category) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = list(_flatten(table.rows, depth=0))
-    longest = [_longest_bar(index, table) for index in range(len(table.columns))]
+    longest = [table.longest_bar(index) for index in range(len(table.columns))]
     head = "".join(
         f'<th scope="col"{_class(column)}>{_breakable(escaped(column.title))}</th>' for column in table.columns
     )
-    body = "".join(_row(row, depth, table.columns, longest) for row, depth in rows)
+    body = "".join(_row(row, depth, table.columns, longest) for row, depth in table.rows_with_depth())
     foot = f"<tfoot>{_row(table.total, 0, table.columns, longest)}</tfoot>" if table.total else ""
     sortable = "" if any(row.children for row in table.rows) else " data-sortable"
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="table"><table{sortable}>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>{foot}</table></div>"
     )
-
-
-def _flatten(rows: Sequence[Row], *, depth: int) -> Iterator[tuple[Row, int]]:
-    for row in rows:
-        yield row, depth
-        yield from _flatten(row.children, depth=depth + 1)
-
-
-def _longest_bar(index: int, table: Table) -> int:
-    return max((cell.value for row in table.rows if isinstance(cell := row.cells[index], Bar)), default=0)
 
 
 def _row(row: Row, depth: int, columns: Sequence[Column], longest: Sequence[int]) -> str:

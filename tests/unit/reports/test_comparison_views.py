@@ -256,6 +256,13 @@ def test_differences_by_category_lead_with_the_largest_change_and_add_up() -> No
     assert _texts(table.total)[:5] == ["footprint", "12.5 GiB", "-1.39 GiB", "-3.08 GiB", "-7.48 GiB"]
 
 
+def test_what_shrinks_is_good_news_and_what_grows_a_warning() -> None:
+    table = _table(_document(comparisons_data.techniques(), By.CATEGORY))
+    changes = [cell for row in table.rows for cell in row.cells[2:] if isinstance(cell, Cell)]
+    tones = {(cell.text[0], cell.key) for cell in changes if cell.text != "-"}
+    assert tones == {("-", Tone.GOOD), ("+", Tone.WARNING)}
+
+
 @pytest.mark.parametrize("by", [by for by in By if by is not By.BUFFER])
 def test_differences_end_with_the_change_of_the_footprint(by: By) -> None:
     comparison = comparisons_data.techniques()
@@ -322,6 +329,8 @@ def test_two_layers_line_up_with_a_stack_of_two() -> None:
 def test_numbers_that_are_no_layers_stay() -> None:
     dense = (_layer("Dense_0"), _layer("Dense_1"))
     assert _lined_up(dense, dense[:1]) == [("Dense_0", (4, 4)), ("Dense_1", (4, 0))]
+    # 13 is not the third of the layers called 1.
+    assert _lined_up((_layer("1"),), (_layer("13"),)) == [("1", (4, 0)), ("13", (0, 4))]
     # A program with both names means two things by them.
     both = (_layer("block"), _layer("block_1", 2))
     assert _lined_up(both, both) == [("block", (4, 4)), ("block_1", (8, 8))]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 import xml.etree.ElementTree
+from collections.abc import Callable
 
 import pytest
 from comparisons_data import hostile, techniques
 from reports_data import hostile_names
 from transformer_report import transformer
 
+from memprof.analysis.categories import Category
 from memprof.errors import MemprofError
-from memprof.reports.formats import png, svg
+from memprof.reports.document import Document, Heading, Part, StackedBar, StackedBars
+from memprof.reports.formats import png, svg, terminal
 from memprof.reports.options import RenderOptions
+from memprof.reports.web.blocks import section_htmls
 
 
 def _texts(rendered: str | bytes) -> list[str]:
@@ -39,6 +43,29 @@ def test_a_comparison_has_a_bar_for_each_configuration() -> None:
     texts = _texts(svg.FORMAT.render_comparison(techniques(), RenderOptions()))
     assert "bf16+accum4" in texts
     assert "5.02 GiB  0.40x" in texts
+
+
+@pytest.mark.parametrize(
+    ("lower", "mark"),
+    [
+        (lambda document: terminal.lower(document, RenderOptions()), "capacity"),
+        (lambda document: section_htmls(document)[0], 'class="capacity"'),
+        (lambda document: svg.lower(document, RenderOptions()), "dasharray"),
+    ],
+    ids=["terminal", "html", "svg"],
+)
+def test_a_capacity_that_would_leave_the_picture_empty_is_not_shown(
+    lower: Callable[[Document], str], mark: str
+) -> None:
+    def bars(capacity_bytes: int) -> str:
+        parts = (Part(category=Category.PARAMS, size_bytes=90),)
+        bars = StackedBars(bars=(StackedBar(label="row", parts=parts, size="90 B"),), capacity_bytes=capacity_bytes)
+        return lower(Document(blocks=(Heading(text="title", level=1), bars)))
+
+    # The longest bar takes three quarters of the picture, or one byte less.
+    assert mark in bars(capacity_bytes=120)
+    assert mark not in bars(capacity_bytes=121)
+    assert mark in bars(capacity_bytes=40)
 
 
 @pytest.mark.parametrize("format_", [png.FORMAT, svg.FORMAT], ids=["png", "svg"])

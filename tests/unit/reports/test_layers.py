@@ -6,7 +6,7 @@ from report_builder import buffer, node
 
 from memprof.analysis.categories import Category
 from memprof.analysis.report import ModuleNode
-from memprof.reports.views.modules import fold_equal_siblings
+from memprof.reports.views.layers import fold_equal_siblings
 
 _KERNEL = (("kernel", (2, 2), "f32"),)
 
