@@ -21,8 +21,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.capture.launch import compile_in_child, recomputed_in_child
 from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
 from memprof.capture.targets.resolve import resolve
-from memprof.studies.fit.cheapest import CheapestSearch
-from memprof.studies.fit.combinations import Combination, combine
+from memprof.studies.fit.cheapest import CheapestSearch, Combination, combine
 from memprof.studies.fit.ladder import find_ladder
 from memprof.studies.fit.techniques import is_valid
 from memprof.studies.subject import Subject, find_subject

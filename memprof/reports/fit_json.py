@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.reports.json_objects import Json
-from memprof.studies.fit.result import FitResult
+from memprof.studies.fit.results import FitResult
 
 FIT_SCHEMA = "memprof.fit/1"
 

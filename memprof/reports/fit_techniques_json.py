@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.reports.json_objects import Json
-from memprof.studies.fit.techniques_result import TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import TechniquesResult, TriedTechniques
 
 FIT_TECHNIQUES_SCHEMA = "memprof.fit_techniques/1"
 

@@ -8,8 +8,7 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memprof.studies.fit.cheapest import CheapestSearch
-from memprof.studies.fit.combinations import Choice, Combination, Cost, Family, combine
+from memprof.studies.fit.cheapest import CheapestSearch, Choice, Combination, Cost, Family, combine
 
 laws = settings(max_examples=200, deadline=None, derandomize=True)
 

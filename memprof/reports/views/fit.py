@@ -11,8 +11,7 @@ from memprof.reports.units import (
     format_short_seconds,
     format_signed_bytes,
 )
-from memprof.studies.fit.result import FitResult
-from memprof.studies.fit.techniques_result import TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import FitResult, TechniquesResult, TriedTechniques
 
 
 def fit_document(result: FitResult) -> Document:

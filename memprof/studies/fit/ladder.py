@@ -14,7 +14,7 @@ from typing import Final
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.studies.fit.combinations import Choice, Cost, Family
+from memprof.studies.fit.cheapest import Choice, Cost, Family
 from memprof.studies.subject import Subject
 from memprof.workloads.composition import check_target, parse_techniques
 

@@ -17,10 +17,9 @@ from memprof.capture.launch import recomputed_in_child
 from memprof.capture.parallel import CompileResult, CompileTask, compile_all
 from memprof.errors import InternalError, MemprofError
 from memprof.studies.fit.budget import MemoryRequest
-from memprof.studies.fit.cheapest import CheapestSearch
-from memprof.studies.fit.combinations import Combination, Cost, combine
+from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
 from memprof.studies.fit.ladder import Ladder, find_ladder
-from memprof.studies.fit.techniques_result import CodeChange, TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
 from memprof.studies.row_key import row_key
 from memprof.studies.run_command import run_command
 from memprof.studies.subject import Subject

@@ -17,7 +17,7 @@ from memprof.analysis.report import Report
 from memprof.capture.launch import compile_in_child
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import MemoryRequest
-from memprof.studies.fit.result import FitResult, Trial
+from memprof.studies.fit.results import FitResult, Trial
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.row_key import row_key
 from memprof.studies.run_command import run_command

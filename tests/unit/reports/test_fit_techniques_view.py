@@ -7,8 +7,8 @@ from dataclasses import replace
 from memprof.reports.document import Cell, Heading, Note, Table
 from memprof.reports.fit_techniques_json import techniques_object
 from memprof.reports.views.fit import techniques_document
-from memprof.studies.fit.combinations import Cost
-from memprof.studies.fit.techniques_result import CodeChange, TechniquesResult, TriedTechniques
+from memprof.studies.fit.cheapest import Cost
+from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
 
 DONATE = TriedTechniques(techniques="donate", cost=Cost(), footprint_bytes=800, seconds=2.0)
 PLAIN = TriedTechniques(techniques="", cost=Cost(), footprint_bytes=1000, seconds=1.0)

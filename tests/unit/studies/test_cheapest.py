@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.studies.fit.cheapest import CheapestSearch
-from memprof.studies.fit.combinations import Choice, Combination, Cost, Family, combine
+from memprof.studies.fit.cheapest import CheapestSearch, Choice, Combination, Cost, Family, combine
 
 NONE = Choice(label="", level=0)
 DONATE = Choice(label="donate", level=1)

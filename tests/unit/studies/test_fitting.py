@@ -6,7 +6,7 @@ import pytest
 
 from memprof.analysis.amounts import parse_bytes, parse_share
 from memprof.errors import MemprofError
-from memprof.studies.fit.result import FitResult, Trial
+from memprof.studies.fit.results import FitResult, Trial
 from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest
 
 

@@ -12,7 +12,7 @@ from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.studies.fit.combinations import Cost
+from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.subject import find_subject
 from memprof.workloads.composition import parse_techniques
