@@ -32,7 +32,6 @@ def staircase() -> Report:
             start=10 * (n + 1),
             end=80 - 10 * n,
             offset=mebi * (2**n - 1),
-            held=(n, 5 - n),
         )
         for n, name in enumerate(names)
     ]
@@ -49,6 +48,7 @@ def staircase() -> Report:
             num_positions=100,
             base={Category.PARAMS: mebi},
             changes=tuple(changes),
+            temp_changes=tuple((n, 5 - n) for n in range(len(stairs))),
             phases=(
                 PhaseSpan(phase=Phase.FORWARD, start=0, end=49),
                 PhaseSpan(phase=Phase.BACKWARD, start=50, end=99),

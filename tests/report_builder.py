@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
@@ -65,7 +63,7 @@ def buffer(
         start=0,
         end=1,
         offset=None if category in BASE else 0,
-        held=None,
+        at_peak=True,
     )
 
 
@@ -81,7 +79,7 @@ def report(
     arguments: tuple[ArgumentLeaf, ...] = (),
 ) -> Report:
     """The report of what is live at the peak, and `fragmentation` bytes that hold nothing then."""
-    live = _placed(sorted(buffers, key=lambda item: -item.size_bytes))
+    live = tuple(sorted(buffers, key=lambda item: -item.size_bytes))
     live_peak_bytes = sum(item.size_bytes for item in live)
     categories = dict.fromkeys(Category, 0) | _sum(live, lambda item: item.category)
     categories[Category.FRAGMENTATION] = fragmentation
@@ -158,8 +156,9 @@ def flat_timeline(buffers: Iterable[LiveBuffer]) -> Timeline:
     deaths = [Change(position=2, category=item.category, delta_bytes=-item.size_bytes) for item in temps]
     return Timeline(
         num_positions=3,
-        base=_sum((item for item in buffers if item.held is None), lambda item: item.category),
+        base=_sum((item for item in buffers if not item.is_temp), lambda item: item.category),
         changes=(*births, *deaths),
+        temp_changes=tuple((number, number + len(temps)) for number in range(len(temps))),
         phases=(
             PhaseSpan(phase=Phase.FORWARD, start=0, end=1),
             PhaseSpan(phase=Phase.UPDATE, start=2, end=2),
@@ -168,19 +167,8 @@ def flat_timeline(buffers: Iterable[LiveBuffer]) -> Timeline:
     )
 
 
-def _placed(buffers: Iterable[LiveBuffer]) -> tuple[LiveBuffer, ...]:
-    """The same, where what passes knows its changes in `flat_timeline`: all births come before all deaths."""
-    placed = tuple(buffers)
-    num_temps = sum(item.category not in BASE for item in placed)
-    births = itertools.count()
-    return tuple(
-        item if item.category in BASE else replace(item, held=((born := next(births)), born + num_temps))
-        for item in placed
-    )
-
-
 def _temps(buffers: Iterable[LiveBuffer]) -> tuple[LiveBuffer, ...]:
-    return tuple(item for item in buffers if item.held is not None)
+    return tuple(item for item in buffers if item.is_temp)
 
 
 def _sum(buffers: Iterable[LiveBuffer], key: Callable[[LiveBuffer], Key]) -> dict[Key, int]:

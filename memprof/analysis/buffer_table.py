@@ -102,6 +102,11 @@ class BufferTable:
             allocation for allocation in self.allocations if not allocation.is_thread_local and allocation.color == 0
         )
 
+    @property
+    def footprint_bytes(self) -> int:
+        """What the allocator must hold: all allocations of device memory."""
+        return sum(allocation.size_bytes for allocation in self.device_allocations)
+
 
 def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
     """Decode `proto.buffer_assignment`.

@@ -11,30 +11,34 @@ capture is made and written into it, and every analysis compares its own with th
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.capture import Capture, CompilerTotals, ReplayTotals
 from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.holdings import Holdings
-from memprof.analysis.liveness import replay
+from memprof.analysis.live_buffers import Memory
+from memprof.analysis.liveness import Liveness, replay
 from memprof.analysis.program import decode_program
 from memprof.errors import InternalError
 
 
-def check_totals(capture: Capture, table: BufferTable, holdings: Holdings) -> None:
+def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> None:
     """Compare the replay with the compiler's own totals.
+
+    Args:
+        traces: all of the table's heap traces, replayed.
 
     Raises:
         InternalError: they differ; the message names both numbers.
     """
     check_allocations(capture.compiler, table)
     if capture.compiler.peak_memory_bytes is not None:
-        live_peak = holdings.live_peak_bytes + _lasting_host_bytes(table) + _excess_of_other_memory(table, holdings)
-        _equal("the live peak", live_peak, capture.compiler.peak_memory_bytes)
-    held = sum(holding.size_bytes for holding in holdings.at_peak)
-    _equal("the sum of the buffers at the peak", held, holdings.live_peak_bytes)
+        other_bytes = _indefinite_host_bytes(table) + _excess_of_other_memory(table, traces, memory)
+        _equal("the live peak", memory.live_peak_bytes + other_bytes, capture.compiler.peak_memory_bytes)
+    at_peak = sum(buffer.size_bytes for buffer in memory.at_peak)
+    _equal("the sum of the buffers at the peak", at_peak, memory.live_peak_bytes)
     if capture.replay is not None:
-        _check_replay(totals_of(table), capture.replay)
+        _check_replay(_totals(table, traces), capture.replay)
 
 
 def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
@@ -69,9 +73,12 @@ def totals_of(table: BufferTable) -> ReplayTotals:
     Raises:
         InternalError: a trace cannot be replayed.
     """
-    traces = [replay(trace, table) for trace in table.traces]
+    return _totals(table, [replay(trace, table) for trace in table.traces])
+
+
+def _totals(table: BufferTable, traces: Sequence[Liveness]) -> ReplayTotals:
     return ReplayTotals(
-        footprint_bytes=sum(allocation.size_bytes for allocation in table.device_allocations),
+        footprint_bytes=table.footprint_bytes,
         peak_bytes=sum(liveness.peak_bytes for liveness in traces),
         num_events=sum(len(trace.events) for trace in table.traces),
         byte_events=sum(span.size_bytes * (span.end - span.start) for liveness in traces for span in liveness.spans),
@@ -89,21 +96,21 @@ def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
             )
 
 
-def _lasting_host_bytes(table: BufferTable) -> int:
+def _indefinite_host_bytes(table: BufferTable) -> int:
     """Arguments and results in other memory than the device's: the compiler's peak holds them too."""
     return sum(a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp) and a.color != 0)
 
 
-def _excess_of_other_memory(table: BufferTable, holdings: Holdings) -> int:
+def _excess_of_other_memory(table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> int:
     """By how much more comes and goes in other memory than in the device's, at its highest.
 
     Of several traces the compiler's peak takes the highest one, in whatever memory (jaxlib 0.10.2 to 0.12): where the
     host holds more of the step's temporaries than the device does, it is the host's.
     """
     device = {allocation.index for allocation in table.device_allocations}
-    others = (replay(trace, table).peak_bytes for trace in table.traces if trace.allocation not in device)
-    lasting_bytes = sum(holding.size_bytes for holding in holdings.lasting)
-    return max(0, max(others, default=0) - (holdings.live_peak_bytes - lasting_bytes))
+    others = (liveness.peak_bytes for liveness in traces if liveness.trace.allocation not in device)
+    temp_bytes = memory.live_peak_bytes - sum(buffer.size_bytes for buffer in memory.indefinite)
+    return max(0, max(others, default=0) - temp_bytes)
 
 
 def _equal(what: str, replayed_bytes: int, compiler_bytes: int) -> None:

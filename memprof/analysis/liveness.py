@@ -14,6 +14,7 @@ as nothing, as a naive replay does, comes out 6 to 10% too low.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,6 +49,20 @@ class MemorySpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRange:
+    """One stretch of time in which a piece of memory belongs to one value.
+
+    Where several values share it, it belongs to the one that took it last: from the event that did up to event `end`.
+    """
+
+    buffer_id: int
+    size_bytes: int
+    start: int
+    end: int
+    at_peak: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
     """What one trace says. `peak_event` is the event after which the live bytes are highest for the first time."""
 
@@ -56,6 +71,28 @@ class Liveness:
     spans: tuple[MemorySpan, ...]
     peak_bytes: int
     peak_event: int
+
+    @property
+    def live_ranges(self) -> tuple[LiveRange, ...]:
+        """Each span cut up among the values that share it, in the order in which the spans begin."""
+        by_canonical: dict[int, list[Lifetime]] = defaultdict(list)
+        for lifetime in sorted(self.lifetimes, key=lambda lifetime: lifetime.start):
+            by_canonical[lifetime.canonical_id].append(lifetime)
+        ranges = []
+        for span in sorted(self.spans, key=lambda span: span.start):
+            inside = [each for each in by_canonical[span.canonical_id] if span.start <= each.start < span.end]
+            ends = [*(lifetime.start for lifetime in inside[1:]), span.end]
+            for lifetime, end in zip(inside, ends, strict=True):
+                ranges.append(
+                    LiveRange(
+                        buffer_id=lifetime.buffer_id,
+                        size_bytes=span.size_bytes,
+                        start=lifetime.start,
+                        end=end,
+                        at_peak=lifetime.start <= self.peak_event < end,
+                    )
+                )
+        return tuple(ranges)
 
     def live_spans(self, event: int) -> tuple[MemorySpan, ...]:
         """What is live right after `event`."""

@@ -19,18 +19,18 @@ already.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from memprof.analysis.aliases import called_computations
+from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.dataflow import ROLES, Origin
 from memprof.analysis.elementwise import LAYOUT, Step, Steps
-from memprof.analysis.holdings import Holdings
+from memprof.analysis.liveness import Liveness
 from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.program import Instruction, Program
 from memprof.analysis.program_order import ProgramOrder
-from memprof.analysis.report import LiveBuffer
-from memprof.analysis.values import Value, Values
+from memprof.analysis.values import Values
 
 _LARGE = 0.1  # of the footprint; what is smaller needs no family
 # XLA's names of matrix products by a library (jaxlib 0.10.2 to 0.12).
@@ -46,7 +46,13 @@ _WORK = frozenset({"dot", "convolution", "custom-call", "reduce", "scatter", "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patterns:
-    """See the module's docstring. Groups of `aliases.py`, and a position in program order (-1: no backward pass)."""
+    """See the module's docstring: groups of `aliases.py`.
+
+    Attributes:
+        stacked: what a loop puts together, a piece in each turn.
+        families: the number of each group's family.
+        backward_end: the position in program order at which the backward pass ends; -1 where there is none.
+    """
 
     of_attention: frozenset[int]
     of_softmax: frozenset[int]
@@ -54,25 +60,21 @@ class Patterns:
     families: dict[int, int]
     backward_end: int
 
-    def told(self, buffer: LiveBuffer, value: Value) -> LiveBuffer:
-        """A buffer with what is known of the group of its value."""
-        return replace(
-            buffer,
-            is_of_attention=value.group in self.of_attention,
-            is_of_softmax=value.group in self.of_softmax,
-            is_stacked=value.group in self.stacked,
-            family=self.families.get(value.group, 0),
-        )
 
-
-def find_patterns(program: Program, values: Values, order: ProgramOrder, holdings: Holdings) -> Patterns:
+def find_patterns(
+    program: Program, table: BufferTable, traces: Iterable[Liveness], values: Values, order: ProgramOrder
+) -> Patterns:
     """Look through the data flow of a whole program."""
     steps = Steps(program, values.flow)
-    large = {
-        holding.value.group: holding.size_bytes
-        for holding in holdings.passing
-        if holding.at_peak and holding.size_bytes > _LARGE * holdings.footprint_bytes and holding.value.group >= 0
-    }
+    on_device = {allocation.index for allocation in table.device_allocations}
+    large_bytes = _LARGE * table.footprint_bytes
+    large: dict[int, int] = {}
+    for liveness in traces:
+        for live_range in liveness.live_ranges if liveness.trace.allocation in on_device else ():
+            if live_range.at_peak and live_range.size_bytes > large_bytes:
+                group = values.group_of(table.logical_buffers[live_range.buffer_id])
+                if group is not None:
+                    large[group] = live_range.size_bytes
     return Patterns(
         of_attention=attention_arrays(steps),
         of_softmax=softmax_arrays(steps),

@@ -1,7 +1,7 @@
 """From a capture to a report: the whole analysis on one screen.
 
     proto ──▶ program ──▶ groups ──▶ data flow ──▶ values ─┐
-          └─▶ buffer table ──▶ liveness ──────────────────┴▶ holdings ──▶ breakdowns and timeline ──▶ report
+          └─▶ buffer table ──▶ liveness ──────────────────┴▶ live buffers and timeline ──▶ breakdowns ──▶ report
 
 Nothing here needs JAX. Each step looks at each instruction a fixed number of times (loops: until nothing changes);
 benchmarks/analysis_time.py measures how the time grows.
@@ -18,19 +18,19 @@ from contextlib import contextmanager
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture
-from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.categories import Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.holdings import Holding, Holdings, hold
+from memprof.analysis.live_buffers import Attribution, account_memory
+from memprof.analysis.liveness import replay
 from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.patterns import find_patterns
 from memprof.analysis.program import Program, decode_program
 from memprof.analysis.program_facts import op_costs, program_facts
 from memprof.analysis.program_order import ProgramOrder
-from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.sources import SourcePlace, Sources
-from memprof.analysis.timeline import Change, Timeline
+from memprof.analysis.report import Report
+from memprof.analysis.sources import Sources
 from memprof.analysis.values import Values
 from memprof.errors import InternalError, MemprofError
 
@@ -79,20 +79,13 @@ def _analyze(capture: Capture) -> Report:
     modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)
-    holdings = hold(table, values, order)
-    check_totals(capture, table, holdings)
-
-    changes, held = _changes(holdings)
-    sources = Sources(program, capture.folders)
-    patterns = find_patterns(program, values, order, holdings)
-    lasting = [patterns.told(_live_buffer(each, None, program, sources), each.value) for each in holdings.lasting]
-    temps = [
-        patterns.told(_live_buffer(each, places, program, sources), each.value)
-        for each, places in zip(holdings.passing, held, strict=True)
-    ]
-    at_peak = (buffer for buffer, holding in zip(temps, holdings.passing, strict=True) if holding.at_peak)
-    buffers = tuple(sorted([*lasting, *at_peak], key=lambda buffer: -buffer.size_bytes))
-    rest = holdings.footprint_bytes - holdings.live_peak_bytes
+    traces = tuple(replay(trace, table) for trace in table.traces)
+    patterns = find_patterns(program, table, traces, values, order)
+    attribution = Attribution(program, Sources(program, capture.folders), patterns)
+    memory = account_memory(table, traces, values, order, attribution)
+    check_totals(capture, table, traces, memory)
+    buffers = memory.at_peak
+    rest = memory.footprint_bytes - memory.live_peak_bytes
     return Report(
         label=capture.label,
         workload=capture.workload,
@@ -102,8 +95,8 @@ def _analyze(capture: Capture) -> Report:
         toolchain=capture.toolchain,
         compiler=capture.compiler,
         timings=capture.timings,
-        footprint_bytes=holdings.footprint_bytes,
-        live_peak_bytes=holdings.live_peak_bytes,
+        footprint_bytes=memory.footprint_bytes,
+        live_peak_bytes=memory.live_peak_bytes,
         num_params=capture.num_params,
         flops=capture.flops,
         recomputed_flops=capture.recomputed_flops,
@@ -113,8 +106,8 @@ def _analyze(capture: Capture) -> Report:
         by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
         modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest),
         buffers=buffers,
-        temp_buffers=tuple(temps),
-        timeline=_timeline(holdings, changes, order, values),
+        temp_buffers=memory.temps,
+        timeline=memory.timeline,
         arguments=capture.arguments,
         doubts=capture.doubts,
         program=program_facts(program, table, values, backward_end=patterns.backward_end),
@@ -124,7 +117,7 @@ def _analyze(capture: Capture) -> Report:
             capture.measured.op_times if capture.measured else (),
             program,
             values,
-            (*holdings.lasting, *holdings.passing),
+            (*memory.indefinite, *memory.temps),
         ),
         forward_flops=_forward_flops(capture.flops_by_scope, values),
         source_lines=capture.source_lines,
@@ -149,56 +142,3 @@ def _by_parameter_number(arguments: Sequence[ArgumentLeaf], program: Program) ->
             " the capture is damaged"
         )
     return leaves
-
-
-def _live_buffer(holding: Holding, held: tuple[int, int] | None, program: Program, sources: Sources) -> LiveBuffer:
-    value, claim = holding.value, holding.claim
-    lines = SourcePlace("", "") if value.argument else sources.lines(program.instructions[value.operation])
-    return LiveBuffer(
-        size_bytes=holding.size_bytes,
-        shape=value.shape,
-        dtype=value.dtype,
-        category=claim.category,
-        phase=Phase.ARGUMENT if value.argument else Phase.CONSTANT if value.is_constant else value.phase,
-        module=value.module,
-        name=value.name,
-        op=value.argument.path if value.argument else value.op_name,
-        source=lines.user,
-        library=lines.library,
-        rule=claim.rule,
-        evidence=claim.evidence,
-        start=holding.start,
-        end=holding.end,
-        offset=holding.offset,
-        held=held,
-    )
-
-
-def _changes(holdings: Holdings) -> tuple[tuple[Change, ...], list[tuple[int, int]]]:
-    """The timeline's changes, and for each passing holding the places of its own two among them."""
-    moments = []
-    for index, holding in enumerate(holdings.passing):
-        assert holding.events is not None
-        (start, end), category, size = holding.events, holding.claim.category, holding.size_bytes
-        moments.append(((holding.start, start), index, Change(holding.start, category, size)))
-        moments.append(((holding.end, end), index, Change(holding.end, category, -size)))
-    # Within one event a death comes before a birth: the memory changes hands.
-    moments.sort(key=lambda moment: (moment[0], moment[2].delta_bytes))
-    places: list[list[int]] = [[] for _ in holdings.passing]
-    for place, (_, index, _) in enumerate(moments):
-        places[index].append(place)
-    return tuple(change for _, _, change in moments), [(born, died) for born, died in places]
-
-
-def _timeline(holdings: Holdings, changes: tuple[Change, ...], order: ProgramOrder, values: Values) -> Timeline:
-    base: dict[Category, int] = {}
-    for holding in holdings.lasting:
-        base[holding.claim.category] = base.get(holding.claim.category, 0) + holding.size_bytes
-    return Timeline(
-        num_positions=order.length,
-        base=base,
-        changes=changes,
-        phases=order.phase_spans(values.phase_of),
-        peak_position=holdings.peak_position,
-        modules=order.module_spans(values.module_of),
-    )

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.categories import Phase
-from memprof.analysis.holdings import Holding
 from memprof.analysis.measurement import OpTime
 from memprof.analysis.op_names import Named, named_phase, scope_parts
 from memprof.analysis.program import Program
-from memprof.analysis.report import Loop, OpCost, ProgramFacts, ScopedOperations
+from memprof.analysis.report import LiveBuffer, Loop, OpCost, ProgramFacts, ScopedOperations
 from memprof.analysis.values import Values
 
 # XLA's memory space of the host (xla/layout.h, Layout::kHostMemorySpace).
@@ -59,7 +58,7 @@ def _by_scope(num_by_name: Mapping[str, int]) -> tuple[ScopedOperations, ...]:
 
 
 def op_costs(
-    op_times: Sequence[OpTime], program: Program, values: Values, holdings: Iterable[Holding]
+    op_times: Sequence[OpTime], program: Program, values: Values, buffers: Iterable[LiveBuffer]
 ) -> tuple[OpCost, ...]:
     """Join times with the program, in the order of the times."""
     if not op_times:
@@ -67,10 +66,10 @@ def op_costs(
     wanted = {op.name for op in op_times}
     instructions = {each.name: each for each in program.instructions if each.name in wanted}
     # An operation in a loop holds its piece once, however often the trace of the heap tells of it.
-    held: dict[str, dict[tuple[tuple[int, ...], int | None], Holding]] = {}
-    for holding in holdings:
-        if holding.value.name in wanted:
-            held.setdefault(holding.value.name, {})[holding.value.element, holding.offset] = holding
+    held: dict[str, dict[tuple[tuple[int, ...], int | None], LiveBuffer]] = {}
+    for buffer in buffers:
+        if buffer.name in wanted:
+            held.setdefault(buffer.name, {})[buffer.shape_index, buffer.offset] = buffer
     costs = []
     for op in op_times:
         instruction = instructions.get(op.name)
@@ -85,7 +84,7 @@ def op_costs(
                 contains_others=instruction is not None and instruction.opcode in ("while", "conditional", "call"),
                 phase=values.phase_of(instruction) if instruction else Phase.NONE,
                 module=values.module_of(instruction) if instruction else "",
-                category=largest.claim.category if largest else None,
+                category=largest.category if largest else None,
                 held_bytes=sum(piece.size_bytes for piece in pieces),
             )
         )

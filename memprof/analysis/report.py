@@ -20,6 +20,7 @@ class LiveBuffer:
 
     Attributes:
         name: the HLO instruction that defines it.
+        shape_index: place in the result of that instruction: `()` for an array, `(1,)` for the second of a tuple.
         shape, dtype: of the value; dtype in XLA's words (`bf16`, `f32`, `s32`).
         module: path of the module that it belongs to (`layers_0/mlp`), empty at top level.
         op: the op name that JAX gave (`jit(step)/jvp(Transformer)/layers_0/mlp/dot_general`), or the argument's path.
@@ -28,14 +29,13 @@ class LiveBuffer:
             where there is none.
         rule: the attribution rule that claimed it; `evidence` is its reason in one sentence.
         start, end: first and last position in program order at which the buffer is live (end inclusive).
-        offset: byte offset in the temp block; None for what lies outside it.
-        held: held from the first of these changes of the timeline up to, not including, the second; None for what is
-            held throughout. Positions alone do not tell what is live beside what: several changes can share one.
-        is_of_attention: it relates queries to keys within an attention (see `attentions.py`).
+        offset: byte offset in the temp block; None for what lies outside it and has an indefinite lifetime.
+        at_peak: it is live at the peak.
+        is_of_attention: it relates queries to keys within an attention (see `patterns.py`).
         is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
         is_stacked: a loop puts it together, a piece in each turn.
         family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
-            for small ones (see `pieces.py`).
+            for small ones (see `patterns.py`).
     """
 
     size_bytes: int
@@ -52,12 +52,18 @@ class LiveBuffer:
     start: int
     end: int
     offset: int | None
-    held: tuple[int, int] | None
+    at_peak: bool
     is_of_attention: bool = False
     is_of_softmax: bool = False
     is_stacked: bool = False
     family: int = 0
     library: str = ""
+    shape_index: tuple[int, ...] = ()
+
+    @property
+    def is_temp(self) -> bool:
+        """Whether it lies in the temp block; what does not is live for the whole step."""
+        return self.offset is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,8 @@ class Timeline:
         num_positions: length of the schedule (positions run from 0).
         base: bytes by category that are live from beginning to end.
         changes: in program order; deaths come before births at the same position only where XLA ordered them so.
+        temp_changes: for each temp buffer of the report, in their order: which of the changes it comes alive and dies
+            with. Several changes can share one position: it is live from the first up to, not including, the second.
         phases: consecutive spans that cover the schedule.
         peak_position: where the live bytes are highest for the first time.
         modules: spans in program order, with gaps where no module is at work.
@@ -76,6 +78,7 @@ class Timeline:
     phases: tuple[PhaseSpan, ...]
     peak_position: int
     modules: tuple[ModuleSpan, ...] = ()
+    temp_changes: tuple[tuple[int, int], ...] = ()
 
     def columns(self, num_columns: int) -> tuple[Column, ...]:
         """Cut the program into slices of equal length and keep each slice's highest moment.

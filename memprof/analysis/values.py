@@ -100,7 +100,12 @@ class Values:
         """The module with parameters that the scopes of an op name tell; empty where they tell none."""
         return self._module_flow.of_scope(op_name)
 
-    def of_buffer(self, buffer: LogicalBuffer) -> Value:
+    def group_of(self, buffer: LogicalBuffer) -> int | None:
+        """The group of what a logical buffer holds; None where it is no array."""
+        position = position_of(self._program.instructions[buffer.instruction], buffer.shape_index)
+        return None if position is None else self._groups.of(position)
+
+    def of_buffer(self, buffer: LogicalBuffer, *, dies_in_forward: bool = False) -> Value:
         """The value that a logical buffer holds."""
         allocation = self._table.allocations[buffer.allocation]
         instruction = self._program.instructions[buffer.instruction]
@@ -145,6 +150,7 @@ class Values:
             origin=self._flow.origin[group],
             use=self._flow.use[group],
             group=group,
+            dies_in_forward=dies_in_forward,
             is_past_differentiation=bool(self._flow.origin[group] & Origin.BACKWARD)
             and not self._flow.named[group] & Named.BACKWARD,
             argument=argument,
@@ -173,8 +179,7 @@ class Values:
         return self.of_buffer(max(enumerate(buffers), key=lambda numbered: (numbered[1].size_bytes, numbered[0]))[1])
 
     def _is_result(self, buffer: LogicalBuffer) -> bool:
-        position = position_of(self._program.instructions[buffer.instruction], buffer.shape_index)
-        return position is not None and self._groups.of(position) in self._results
+        return self.group_of(buffer) in self._results
 
     def _operation(self, index: int, position: int) -> int:
         """The instruction that makes the data at a position, with an op name where there is one to be had.

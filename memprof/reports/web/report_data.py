@@ -22,6 +22,8 @@ from memprof.reports.web.page import clean
 
 _NUMBERS: Mapping[Category, int] = {category: number for number, category in enumerate(Category)}
 _LINES_AROUND = 2
+# Of the timeline, those that a buffer comes alive and dies with.
+_Changes = tuple[int, int]
 
 
 class _Strings:
@@ -45,8 +47,7 @@ def report_data(report: Report, sources: Mapping[str, SourceText]) -> dict[str, 
         report: the facts.
         sources: the text around the source lines, where it is to be shown.
     """
-    at_peak = {buffer.held for buffer in report.buffers}
-    buffers = [*report.buffers, *(buffer for buffer in report.temp_buffers if buffer.held not in at_peak)]
+    buffers, changes = _numbered(report)
     strings = _Strings()
     names = short_names(buffer.source for buffer in buffers)
     return {
@@ -63,7 +64,7 @@ def report_data(report: Report, sources: Mapping[str, SourceText]) -> dict[str, 
             for category in Category
         ],
         "num_at_peak": len(report.buffers),
-        "buffers": _buffers(buffers, names, strings),
+        "buffers": _buffers(buffers, changes, names, strings),
         "timeline": _timeline(report.timeline),
         "sources": {
             str(strings.number(names[source])): {
@@ -77,7 +78,20 @@ def report_data(report: Report, sources: Mapping[str, SourceText]) -> dict[str, 
     }
 
 
-def _buffers(buffers: list[LiveBuffer], names: Mapping[str, str], strings: _Strings) -> Json:
+def _numbered(report: Report) -> tuple[list[LiveBuffer], list[_Changes | None]]:
+    """All buffers, those at the peak first, and which changes of the timeline each comes alive and dies with."""
+    temps = list(zip(report.temp_buffers, report.timeline.temp_changes, strict=True))
+    at_peak = {buffer: changes for buffer, changes in temps if buffer.at_peak}
+    others = [(buffer, changes) for buffer, changes in temps if not buffer.at_peak]
+    return (
+        [*report.buffers, *(buffer for buffer, _ in others)],
+        [*map(at_peak.get, report.buffers), *(changes for _, changes in others)],
+    )
+
+
+def _buffers(
+    buffers: list[LiveBuffer], changes: list[_Changes | None], names: Mapping[str, str], strings: _Strings
+) -> Json:
     return {
         "size_bytes": [buffer.size_bytes for buffer in buffers],
         "category": [_NUMBERS[buffer.category] for buffer in buffers],
@@ -91,8 +105,8 @@ def _buffers(buffers: list[LiveBuffer], names: Mapping[str, str], strings: _Stri
         "start": [buffer.start for buffer in buffers],
         "end": [buffer.end for buffer in buffers],
         "offset": [buffer.offset for buffer in buffers],
-        "born": [buffer.held and buffer.held[0] for buffer in buffers],
-        "died": [buffer.held and buffer.held[1] for buffer in buffers],
+        "born": [each and each[0] for each in changes],
+        "died": [each and each[1] for each in changes],
     }
 
 

@@ -121,7 +121,7 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
     nowhere = _with_optimizer_state_of(report, 0)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        if buffer.category is Category.OPTIMIZER_STATE and buffer.held is None:
+        if buffer.category is Category.OPTIMIZER_STATE and not buffer.is_temp:
             return Instead(size_bytes=buffer.size_bytes, spans=[span])
         return nowhere(buffer)
 
@@ -137,7 +137,7 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
 
 def _optimizer_state(report: Report) -> list[LiveBuffer]:
     """The buffers of the optimizer state that the step is given."""
-    return [buffer for buffer in report.buffers if buffer.category is Category.OPTIMIZER_STATE and buffer.held is None]
+    return [buffer for buffer in report.buffers if buffer.category is Category.OPTIMIZER_STATE and not buffer.is_temp]
 
 
 def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
@@ -153,11 +153,11 @@ def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
     num_given = Counter(
         (buffer.dtype, buffer.shape)
         for buffer in report.buffers
-        if buffer.held is None and buffer.op not in donated and buffer.category is not Category.OUTPUTS
+        if not buffer.is_temp and buffer.op not in donated and buffer.category is not Category.OUTPUTS
     )
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        if buffer.held is not None:
+        if buffer.is_temp:
             return None
         if buffer.category is Category.OPTIMIZER_STATE:
             return Instead(size_bytes=round(share * buffer.size_bytes))
@@ -196,7 +196,7 @@ def narrow_accumulators(report: Report) -> Iterator[Proposal]:
 
 
 def _is_wide_gradient(buffer: LiveBuffer) -> bool:
-    return buffer.category is Category.GRADIENTS and buffer.dtype == "f32" and buffer.held is not None
+    return buffer.category is Category.GRADIENTS and buffer.dtype == "f32" and buffer.is_temp
 
 
 def update_peak(report: Report) -> Iterator[Proposal]:
@@ -211,7 +211,7 @@ def update_peak(report: Report) -> Iterator[Proposal]:
 
     def without(buffer: LiveBuffer) -> Instead | None:
         is_of_update = (
-            buffer.held is not None
+            buffer.is_temp
             and buffer.start > backward_end
             and buffer.category in (Category.GRADIENTS, Category.UPDATE_TEMPS)
         )

@@ -62,15 +62,15 @@ def footprint_without(report: Report, without: Without, *, is_packed: bool = Fal
     positions = [change.position for change in report.timeline.changes]
     deltas = [0] * (len(positions) + 1)
     base = 0
-    lasting = (buffer for buffer in report.buffers if buffer.held is None)
-    passing = (buffer for buffer in report.temp_buffers if buffer.held is not None)
-    for buffer in (*lasting, *passing):
+    indefinite = ((buffer, None) for buffer in report.buffers if not buffer.is_temp)
+    temps = zip(report.temp_buffers, report.timeline.temp_changes, strict=True)
+    for buffer, changes in (*indefinite, *temps):
         instead = without(buffer) or Instead(size_bytes=buffer.size_bytes)
         throughout = instead.kept_bytes + (instead.size_bytes if instead.spans is None else 0)
-        if buffer.held is None:
+        if changes is None:
             base += throughout
         else:
-            born, died = buffer.held
+            born, died = changes
             deltas[born] += throughout
             deltas[died] -= throughout
         for first, last in instead.spans or ():

@@ -77,7 +77,7 @@ def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
         start=4,  # after three arguments and the constant
         end=8,  # the last event of the trace stands at dx
         offset=0,
-        held=(0, 7),  # see test_the_timeline_tells_what_comes_and_goes
+        at_peak=True,
         family=2,  # after that of t, which is larger
     )
     assert (buffers[0].start, buffers[0].end, buffers[0].offset) == (5, 7, 16)
@@ -188,18 +188,18 @@ def test_memory_that_is_taken_again_is_held_twice() -> None:
     assert held == [("t", 2, 4), ("y", 3, 4), ("z", 4, 4)]
 
 
-def test_each_temp_buffer_knows_its_two_changes_of_the_timeline() -> None:
+def test_the_timeline_knows_the_two_changes_of_each_temp_buffer() -> None:
     report = analyze(added_up_step().capture())
-    assert {buffer.name: buffer.held for buffer in report.temp_buffers} == {
+    changes = report.timeline.temp_changes
+    assert {buffer.name: places for buffer, places in zip(report.temp_buffers, changes, strict=True)} == {
         "h": (0, 7),
         "t": (1, 3),
         "dw": (2, 6),
         "dx": (4, 5),
     }
-    assert all(buffer in report.temp_buffers for buffer in report.buffers if buffer.held)
-    for buffer in report.temp_buffers:
-        assert buffer.held is not None
-        born, died = (report.timeline.changes[place] for place in buffer.held)
+    assert all(buffer in report.temp_buffers for buffer in report.buffers if buffer.is_temp)
+    for buffer, places in zip(report.temp_buffers, changes, strict=True):
+        born, died = (report.timeline.changes[place] for place in places)
         assert born == Change(buffer.start, buffer.category, buffer.size_bytes)
         assert died == Change(buffer.end, buffer.category, -buffer.size_bytes)
 

@@ -77,9 +77,11 @@ def test_the_data_hold_every_buffer_and_say_what_the_report_says() -> None:
 
 
 def test_what_is_not_live_at_the_peak_comes_after_what_is() -> None:
-    gone = replace(buffer((4,), "f32", Category.FORWARD_TEMPS, op="step/gone"), held=(0, 0))
+    gone = replace(buffer((4,), "f32", Category.FORWARD_TEMPS, op="step/gone"), at_peak=False)
     live = report([buffer((2,), "f32", Category.ACTIVATIONS, op="step/kept")])
-    rendered = FORMAT.render_report(replace(live, temp_buffers=(gone, *live.temp_buffers)), RenderOptions())
+    timeline = replace(live.timeline, temp_changes=((0, 0), *live.timeline.temp_changes))
+    both = replace(live, temp_buffers=(gone, *live.temp_buffers), timeline=timeline)
+    rendered = FORMAT.render_report(both, RenderOptions())
     assert isinstance(rendered, str)
     data = json.loads(_Page(rendered).data)
     assert [data["strings"][number] for number in data["buffers"]["op"]] == ["step/kept", "step/gone"]

@@ -128,11 +128,12 @@ def _over_time(made: Report) -> Report:
         if live > peak:
             peak, peak_at = live, place
     temps = tuple(
-        replace(each, held=(places[number][0], places[number][1])) for number, each in enumerate(made.temp_buffers)
+        replace(each, at_peak=born <= peak_at < died)
+        for each, (born, died) in zip(made.temp_buffers, places, strict=True)
     )
-    base = {each.category: each.size_bytes for each in made.buffers if each.held is None}
-    lasting = [each for each in made.buffers if each.held is None]
-    at_peak = [each for each in temps if each.held is not None and each.held[0] <= peak_at < each.held[1]]
+    base = {each.category: each.size_bytes for each in made.buffers if not each.is_temp}
+    lasting = [each for each in made.buffers if not each.is_temp]
+    at_peak = [each for each in temps if each.at_peak]
     end = max(position for position, _, _ in moments)
     return replace(
         made,
@@ -142,6 +143,7 @@ def _over_time(made: Report) -> Report:
             num_positions=end + 1,
             base=base,
             changes=tuple(changes),
+            temp_changes=tuple((born, died) for born, died in places),
             phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=end),),
             peak_position=moments[peak_at][0],
         ),

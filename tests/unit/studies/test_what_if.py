@@ -34,7 +34,6 @@ def _report(lives: list[tuple[int, int, int]], *, base_bytes: int = 100, fragmen
             buffer((size_bytes,), "u8", _TEMPS, op=f"step/{index}"),
             start=first,
             end=last,
-            held=(places[index][0], places[index][1]),
         )
         for index, (first, last, size_bytes) in enumerate(lives)
     ]
@@ -47,6 +46,7 @@ def _report(lives: list[tuple[int, int, int]], *, base_bytes: int = 100, fragmen
         num_positions=end + 1,
         base={_BASE: base_bytes},
         changes=tuple(changes),
+        temp_changes=tuple((born, died) for born, died in places),
         phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=end),),
         peak_position=0,
     )
