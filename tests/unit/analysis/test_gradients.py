@@ -87,13 +87,27 @@ def test_sums_of_cotangents_are_no_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    "opcode", ["convert", "copy", "transpose", "reshape", "negate", "slice", "pad", "all-reduce", "reduce-scatter"]
+    "opcode",
+    "add subtract negate convert copy transpose reshape reverse slice dynamic-slice concatenate pad scatter"
+    " all-reduce all-reduce-start reduce-scatter all-gather all-gather-start".split(),
 )
 def test_the_same_quantity_in_another_form_is_a_gradient(opcode: str) -> None:
     step = _Training()
     raw = step.op("raw", "dot", V, [step.dy, step.x], BACKWARD)
     step.update(step.op("dw", opcode, V, [raw], BACKWARD))
     assert step.made()["raw"] is GRADIENTS
+
+
+def test_what_is_copied_or_written_into_a_gradient_is_a_part_of_it() -> None:
+    step = _Training()
+    raw = step.op("raw", "dot", V, [step.dy, step.x], BACKWARD)
+    whole = step.op("whole", "dot", V, [step.dy, step.y], BACKWARD)
+    index = step.op("index", "multiply", array("s32"), [step.dy, step.x], BACKWARD)
+    written = step.op("written", "dynamic-update-slice", V, [whole, raw, index], BACKWARD, shares=whole)
+    start = step.op("start", "copy-start", tuple_of(V, V, array("u32")), [written], BACKWARD, holds=(0, 2))
+    step.update(step.op("dw", "copy-done", V, [start], BACKWARD))
+    made = step.made()
+    assert (made["raw"], made["whole"], made["written"], made["index"]) == (*[GRADIENTS] * 3, COTANGENTS)
 
 
 @pytest.mark.parametrize("opcode", ["multiply", "dot", "exponential"])
