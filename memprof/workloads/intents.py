@@ -88,5 +88,7 @@ def _recipes() -> Recipes:
     found: dict[Aim, Recipe | Callable[[Intent], Recipe]] = {}
     for module in pkgutil.iter_modules(techniques_package.__path__):
         family = importlib.import_module(f"{techniques_package.__name__}.{module.name}")
-        found |= getattr(family, "RECIPES", {})
+        recipes: Recipes = getattr(family, "RECIPES", {})
+        assert not found.keys() & recipes.keys(), module.name
+        found |= recipes
     return found

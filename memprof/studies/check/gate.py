@@ -121,7 +121,7 @@ def check_replaceable(path: Path, *, force: bool) -> None:
 
 
 def update_baseline(capture: Capture, path: Path) -> None:
-    """Write the baseline anew: the sums, or the whole capture where the path is that of one.
+    """Write the baseline again: the sums, or the whole capture where the path is that of one.
 
     Raises:
         MemprofError: it cannot be written.

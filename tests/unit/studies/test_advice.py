@@ -1,6 +1,6 @@
 """Each rule of advice on reports by hand: one where it must speak, and two that look alike where it must be silent.
 
-Attention, families of arrays and the end of the backward pass are told by data flow: see `test_patterns.py`.
+Attention, families of arrays and the end of the backward pass are known by data flow: see `test_patterns.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.report import LiveBuffer, Loop, Report
 from memprof.analysis.timeline import Change, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
+from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.intents import Aim, Intent, recipe
 
@@ -392,6 +393,21 @@ def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -
     weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
     made = report([weights, _passes((64, 16), "bf16")], target=target)
     assert code in _proposal(made, "flash_attention").proposal.how_to
+
+
+def _rung(family: str, saving_bytes: int, flops: int) -> _Rung:
+    return _Rung(family=family, paths=(), without=lambda buffer: None, saving_bytes=saving_bytes, flops=flops)
+
+
+def test_what_saves_less_than_something_cheaper_is_left_out() -> None:
+    block, attention, mlp = _rung("block", 50, 30), _rung("attention", 40, 10), _rung("mlp", 20, 20)
+    assert _ladder([block, attention, mlp]) == [attention, block]
+
+
+def test_two_that_save_the_same_are_both_named() -> None:
+    """Something else makes the peak then, and the compiler may move it: it did in GPT-2."""
+    block, attention = _rung("block", 40, 30), _rung("attention", 40, 10)
+    assert _ladder([block, attention]) == [attention, block]
 
 
 @pytest.mark.parametrize("aim", Aim)
