@@ -105,7 +105,10 @@ class Toolchain:
 class CompilerTotals:
     """What `compiled.memory_analysis()` reports, in bytes. Never mixed with what memprof infers.
 
-    `peak_memory_bytes` is None on CPU, where XLA leaves the temporaries out of it.
+    Attributes:
+        peak_memory_bytes: None on CPU, where XLA leaves the temporaries out of it.
+        is_complete: whether the program was compiled to the end; else these are the totals of its plan, in which all
+            of them are decided.
     """
 
     argument_bytes: Bytes
@@ -114,6 +117,7 @@ class CompilerTotals:
     temp_bytes: Bytes
     peak_memory_bytes: Bytes | None
     total_allocation_bytes: Bytes | None
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ capture is made and written into it, and every analysis compares its own with th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.capture import Capture, CompilerTotals, ReplayTotals
@@ -54,6 +54,47 @@ def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
     _equal("the bytes of the outputs", outputs, totals.output_bytes - totals.alias_bytes)
     temps = sum(a.size_bytes for a in allocations if a.is_temp)
     _equal("the bytes of the temp block", temps, totals.temp_bytes)
+
+
+def check_memory_spaces(table: BufferTable, space_bytes: Mapping[int, int]) -> None:
+    """Compare the allocations of each memory space with XLA's own report of them.
+
+    Args:
+        space_bytes: bytes by color.
+
+    Raises:
+        InternalError: they differ; the message names both numbers.
+    """
+    for color, size_bytes in space_bytes.items():
+        held = sum(allocation.size_bytes for allocation in table.allocations if allocation.color == color)
+        _equal(f"the bytes of memory space {color}", held, size_bytes)
+
+
+def plan_totals(table: BufferTable, *, platform: str) -> CompilerTotals:
+    """What `memory_analysis()` says of a plan once it is compiled to the end, by the plan alone.
+
+    `tests/integration/test_plan.py` holds the two against each other.
+
+    Args:
+        platform: that of the target; on a CPU there is no peak, as in `CompilerTotals`.
+
+    Raises:
+        InternalError: a trace cannot be replayed.
+    """
+    allocations = table.device_allocations
+    results = [allocation for allocation in allocations if allocation.is_live_out]
+    lasting = (a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp))
+    # Of several traces, in whatever memory, XLA takes the highest one.
+    traced_bytes = max((replay(trace, table).peak_bytes for trace in table.traces), default=0)
+    return CompilerTotals(
+        argument_bytes=sum(a.size_bytes for a in allocations if a.parameter_number is not None),
+        output_bytes=sum(a.size_bytes for a in results),
+        alias_bytes=sum(a.size_bytes for a in results if a.parameter_number is not None),
+        temp_bytes=sum(a.size_bytes for a in allocations if a.is_temp),
+        peak_memory_bytes=None if platform == "cpu" else sum(lasting) + traced_bytes,
+        total_allocation_bytes=sum(a.size_bytes for a in allocations),
+        is_complete=False,
+    )
 
 
 def replay_totals(hlo_proto: bytes) -> ReplayTotals:

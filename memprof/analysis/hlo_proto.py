@@ -155,15 +155,35 @@ def message_classes(package: str, messages: Messages) -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-_CLASSES = message_classes("memprof.xla", _MESSAGES)
+# The report that XLA dumps beside a plan: a text for people, and these numbers (jaxlib 0.10.2 to 0.12).
+_REPORT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "MemorySpace": {"total_bytes": (1, "int64"), "color": (2, "int64")},
+    "MemoryReport": {"spaces": (1, "MemorySpace[]")},
+}
+
+_CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES})
 # The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]
+_MemoryReport: Any = _CLASSES["MemoryReport"]
 
 # A message of two bytes takes 160 when it is parsed. In real programs there are 16 to 22 bytes to each message and
 # string (jaxlib 0.10.2), so only a program that was made to fill memory comes below this.
 _SMALL_BYTES = 10 << 20  # what takes less than 1 GiB even so
 _MIN_BYTES_PER_ITEM = 8
+
+
+def parse_memory_report(data: bytes) -> dict[int, int]:
+    """The bytes of each memory space (0: the device's own) by the report that XLA dumps beside a plan.
+
+    Raises:
+        MemprofError: it cannot be read.
+    """
+    try:
+        report = _MemoryReport.FromString(data)
+    except DecodeError as error:
+        raise MemprofError(f"XLA's report of the memory that a program takes cannot be read ({error})") from error
+    return {space.color: space.total_bytes for space in report.spaces}
 
 
 def parse_proto(data: bytes) -> Any:

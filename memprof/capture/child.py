@@ -13,7 +13,6 @@ import functools
 import importlib
 import json
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -140,9 +139,10 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     dump_folder = work_folder / "dump"
     compiled = _as_workload_error(
         f"could not be compiled for {target.name}",
-        lambda: compile_step(spec, target, dump_folder=dump_folder, progress=progress),
+        lambda: compile_step(
+            spec, target, dump_folder=dump_folder, progress=progress, stop_at_plan=not (job.num_steps or job.complete)
+        ),
     )
-    shutil.rmtree(dump_folder, ignore_errors=True)
     capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())
     if job.num_steps:
         from memprof.capture.run import measure

@@ -5,6 +5,7 @@ Runs in the child process (see `child.py`), since a compile can kill its process
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,22 +15,20 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
-from memprof.analysis.checks import check_allocations, totals_of
-from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.program import Program, decode_program
+from memprof.analysis.checks import check_allocations, plan_totals, totals_of
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.deviceless_options import deviceless_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
+from memprof.capture.plan import compile_to_plan, read_plan
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.toolchain import code_folders, toolchain
-from memprof.errors import InternalError, MemprofError
+from memprof.errors import MemprofError
 
 Progress = Callable[[str], None]
 
@@ -39,7 +38,8 @@ class CompiledStep:
     """A capture, and what it takes to run what was captured.
 
     Attributes:
-        executable: takes the arguments that the step's jit passes on; what is static is in it.
+        executable: takes the arguments that the step's jit passes on; what is static is in it. None where only the
+            plan was asked for.
         given: these arguments, positional and by keyword, with the user's own leaves.
         arguments: the same as shapes on the device.
         device: the local device that it was traced for, and runs on where the target is here.
@@ -52,10 +52,13 @@ class CompiledStep:
     device: jax.Device
 
 
-def compile_step(spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress) -> CompiledStep:
+def compile_step(
+    spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False
+) -> CompiledStep:
     """Compile a step for a target, on shapes alone, and capture its buffer assignment.
 
     Args:
+        stop_at_plan: return once XLA has planned the memory. It goes on compiling until this process ends.
         dump_folder: an empty folder for XLA's dump; left as XLA filled it.
         progress: called with the name of each stage as it begins.
 
@@ -72,16 +75,20 @@ def compile_step(spec: StepSpec, target: Target, *, dump_folder: Path, progress:
     lowered = _lower(step, target, devices)
     arguments, doubts = argument_leaves(step, lowered, spec.roles)
     _place_arguments(spec, lowered, arguments)
+    flops = count_flops(step.traced.jaxpr)
     lowered_at = time.perf_counter()
     progress("compiling")
     own_options = {**xla_adapter.jit_compiler_options(lowered), **spec.compiler_options}
     with xla_adapter.no_compilation_cache(), _our_options(target, own_options, dump_folder) as ours:
-        compiled = _compile(lowered, devices, spec.compiler_options, ours, dump_folder)
+        compile_it = functools.partial(_compile, lowered, devices, spec.compiler_options, ours, dump_folder)
+        executable = None
+        if stop_at_plan:
+            compile_to_plan(compile_it, dump_folder)
+        else:
+            executable = compile_it()
     compiled_at = time.perf_counter()
-    flops = count_flops(step.traced.jaxpr)
-    hlo_proto = _read_dump(dump_folder)
-    program, table = check_dump(hlo_proto, dump_folder)
-    totals = _totals(compiled, target)
+    hlo_proto, program, table = read_plan(dump_folder)
+    totals = plan_totals(table, platform=target.platform) if executable is None else _totals(executable, target)
     check_allocations(totals, table)
     folders = code_folders()
     capture = Capture(
@@ -104,7 +111,7 @@ def compile_step(spec: StepSpec, target: Target, *, dump_folder: Path, progress:
         folders=folders,
     )
     return CompiledStep(
-        capture=capture, executable=compiled, given=step.given, arguments=step.abstract, device=devices.device
+        capture=capture, executable=executable, given=step.given, arguments=step.abstract, device=devices.device
     )
 
 
@@ -210,36 +217,3 @@ def _totals(compiled: Any, target: Target) -> CompilerTotals:
         peak_memory_bytes=None if target.platform == "cpu" else totals.get("peak_memory_bytes"),
         total_allocation_bytes=totals.get("total_allocation_bytes"),
     )
-
-
-def _read_dump(folder: Path) -> bytes:
-    programs = list(folder.glob("*_after_optimizations.hlo.pb"))
-    if not programs:
-        raise MemprofError(
-            f"XLA could not write its program to {folder}: the disk may be full, files be limited in size"
-            " (`ulimit -f`), or the step's code have removed that folder"
-        )
-    if len(programs) != 1:
-        raise InternalError(f"XLA wrote {len(programs)} optimized programs where one was expected")
-    return programs[0].read_bytes()
-
-
-def check_dump(hlo_proto: bytes, folder: Path) -> tuple[Program, BufferTable]:
-    """Decode the program that XLA wrote, before anything is made of it.
-
-    Raises:
-        MemprofError: it was cut short.
-        InternalError: it does not hold together.
-    """
-    cut_short = MemprofError(
-        f"XLA's dump of the program in {folder} is cut short after {len(hlo_proto):,} bytes: the disk may be full,"
-        " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
-    )
-    try:
-        proto = parse_proto(hlo_proto)
-    except MemprofError as error:
-        raise cut_short from error
-    if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
-        raise cut_short
-    program = decode_program(proto)
-    return program, decode_buffer_table(proto, program)

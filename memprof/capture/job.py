@@ -28,6 +28,7 @@ class Job:
         builder: `module:function` that returns the `StepSpec`; `arguments` are its keyword arguments, JSON values.
         target: what to compile for; None for the best there is.
         num_steps: how many steps to run and time once it is compiled; 0: none.
+        complete: whether to compile to the end where no step runs, and not to the plan alone.
         traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
         variants: other keyword arguments for the builder. Where there are any, nothing is compiled: it is counted how
             many operations each variant's step computes again, into `RECOMPUTED_FILE`.
@@ -38,6 +39,7 @@ class Job:
     target: Target | None
     num_steps: int = 0
     traces: bool = False
+    complete: bool = False
     variants: Sequence[Mapping[str, Any]] = ()
 
 

@@ -82,7 +82,7 @@ def memory_facts(report: Report) -> Facts:
                 ),
             ),
             Fact(
-                label="compiler says",
+                label="compiler says" if compiler.is_complete else "XLA's plan",
                 values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
             ),
         )

@@ -24,7 +24,7 @@ from memprof.analysis.checks import replay_totals, totals_of
 from memprof.analysis.foreign import quote
 from memprof.capture import capture_file
 from memprof.capture.capture_file import read_capture, without_source, write_capture
-from memprof.capture.compile import check_dump
+from memprof.capture.plan import read_plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 
@@ -392,13 +392,17 @@ def test_what_is_cut_short_on_its_way_to_the_disk_gets_no_name(path: Path, monke
 
 def test_a_dump_that_was_cut_short_is_told_before_anything_is_made_of_it(tmp_path: Path) -> None:
     """XLA says nothing when the disk is full while it writes its dump."""
-    program = _capture().hlo_proto
+    program, dump = _capture().hlo_proto, tmp_path / "module_0001.jit_step.cpu_after_optimizations.hlo.pb"
     for length in range(1, len(program)):
+        dump.write_bytes(program[:length])
         with pytest.raises(MemprofError) as caught:
-            check_dump(program[:length], tmp_path)
+            read_plan(tmp_path)
         assert type(caught.value) is MemprofError
         assert f"is cut short after {length:,} bytes" in str(caught.value)
-    assert totals_of(check_dump(program, tmp_path)[1]) == replay_totals(program)
+    dump.write_bytes(program)
+    data, _, table = read_plan(tmp_path)
+    assert data == program
+    assert totals_of(table) == replay_totals(program)
 
 
 def test_the_text_of_source_lines_can_be_left_out(path: Path) -> None:
