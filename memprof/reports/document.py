@@ -40,7 +40,7 @@ class Shorten(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """The title of the document (level 1) or of what follows (level 2); `aside` is said more quietly beside it."""
+    """The title of the document (level 1) or of what follows (level 2); `aside` stands beside it in a quieter tone."""
 
     text: str
     level: int
@@ -154,7 +154,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A text. A format puts the sign of its category before it, and says its tone by its looks.
+    """A text. A format puts the sign of its category before it, and shows its tone.
 
     Attributes:
         is_verdict: the sign of its tone stands before it too.

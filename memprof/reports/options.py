@@ -48,7 +48,7 @@ class RenderOptions:
         unicode: False where only ASCII arrives.
         source: whether a format that has room for it shows the text around a source line.
         with_advice: whether the summary ends with what could be done about the peak.
-        advice: that advice, where more is known of it than the report tells; None: as the report tells it.
+        advice: that advice, where more is known than the report alone gives (savings that were compiled); else None.
     """
 
     by: By | None = None

@@ -105,17 +105,17 @@ def _counters(timeline: Timeline, process: int) -> Iterator[dict[str, Json]]:
     of memprof, so that the peak of the track is the peak of the report; what is live after it shows at the next one.
     """
     live = dict(timeline.base)
-    told: dict[Category, int] = {}
-    told_total = -1
+    written: dict[Category, int] = {}
+    written_total = -1
     for position, best in _highest(timeline, live):
         total = sum(best.values())
-        if total != told_total:
+        if total != written_total:
             yield _counter("live bytes", position, total, process)
-            told_total = total
+            written_total = total
         for category, size_bytes in best.items():
-            if told.get(category, 0) != size_bytes or (position == 0 and size_bytes):
+            if written.get(category, 0) != size_bytes or (position == 0 and size_bytes):
                 yield _counter(category.value, position, size_bytes, process)
-                told[category] = size_bytes
+                written[category] = size_bytes
 
 
 def _highest(timeline: Timeline, live: dict[Category, int]) -> Iterator[tuple[int, dict[Category, int]]]:

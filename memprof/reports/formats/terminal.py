@@ -1,7 +1,8 @@
 """The terminal: a document as lines of text, in colour where there is any.
 
-The text is returned, never printed, and does not depend on the environment: the command line knows what its stream is.
-Without colour nothing is lost, because letters, bars and words carry everything that colour does.
+`layout/` decides where everything stands (and says why that is not left to rich); rich colours it. The text is
+returned, never printed, and does not depend on the environment: the command line knows what its stream is. Without
+colour nothing is lost, because letters, bars and words carry everything that colour does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of spans: text in its final place, with what it means, before anybody has said how that looks."""
+"""Lines of spans: text in its final place with what it means, but not yet how that looks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Span:
     Attributes:
         key: whose colour it takes; None for the terminal's own.
         filled: the colour stands behind the text, not in it.
-        bold: it is said louder.
+        bold: it stands out.
     """
 
     text: str

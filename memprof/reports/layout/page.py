@@ -20,7 +20,7 @@ from memprof.reports.layout.table import table_lines
 from memprof.reports.text import cell_width
 
 _LABEL_GAP = 2
-_LONGEST_VALUE = 3  # lines: what is longer is no sentence, but a name that nobody reads to its end
+_LONGEST_VALUE = 3  # lines: what is longer is a list of names, not a sentence
 
 
 def page_lines(document: Document, paper: Paper) -> list[Line]:
@@ -92,7 +92,7 @@ def fact_lines(facts: Facts, paper: Paper) -> list[Line]:
 
 
 def note_lines(note: Note, paper: Paper) -> list[Line]:
-    """A bullet that tells the tone without colour, and the text wrapped beside it; good news is said plainly."""
+    """A bullet that shows the tone without colour, and the text wrapped beside it; good news has no colour."""
     bullet = paper.glyphs.bullets[note.tone]
     tone = None if note.tone is Tone.GOOD else note.tone
     lines: list[Line] = []

@@ -136,9 +136,9 @@ def _text_cell(cell: Cell, column: Column, width: int, *, prefix: str, bold: boo
     sign = _sign(cell, paper)
     width -= len(prefix) + sum(cell_width(span.text) for span in sign)
     text = paper.shorten(paper.clean(cell.text), width, column.shorten)
-    said = [*sign, Span(text=text, key=tone, bold=bold)]
+    content = [*sign, Span(text=text, key=tone, bold=bold)]
     space = Span(text=" " * (width - cell_width(text)))
-    return [*spans, space, *said] if column.align is Align.RIGHT else [*spans, *said, space]
+    return [*spans, space, *content] if column.align is Align.RIGHT else [*spans, *content, space]
 
 
 def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:
@@ -151,7 +151,7 @@ def _bar(bar: Bar, longest: int, width: int, paper: Paper) -> list[Span]:
 
 
 def _below_lines(row: _FlatRow, columns: tuple[Column, ...], fit: Fit, paper: Paper) -> list[Line]:
-    """The cells that stand under the row, if they say anything: as few lines as their minimum widths allow."""
+    """The cells that stand under the row, if they are not empty: as few lines as their minimum widths allow."""
     indent = Span(text=f"{row.prefix_below}  ", key=Tone.MUTED)
     separator = Span(text=paper.glyphs.separator, key=Tone.MUTED)
     cells = {index: cell for index in fit.below if isinstance(cell := row.cells[index], Cell) and cell.text}

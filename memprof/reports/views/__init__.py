@@ -1,1 +1,1 @@
-"""Views: each decides what a report says about one thing. `summary` and `by` put them together."""
+"""Views: each decides what a report says about one thing. `report`, `comparison` and `diff` put them together."""

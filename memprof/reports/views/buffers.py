@@ -161,7 +161,7 @@ def _type_cell(buffer: LiveBuffer) -> Cell:
 def places(buffers: Sequence[LiveBuffer]) -> dict[tuple[str, str], str]:
     """What the lines of each buffer are called, by its `source` and `library`.
 
-    The library's line is there where it says more: where one line of the user stands for several of the library.
+    The library's line is there where one line of the user stands for several of the library.
     """
     names = short_names(buffer.source for buffer in buffers)
     beneath: dict[str, set[str]] = defaultdict(set)

@@ -39,14 +39,14 @@ def size_cell(size_bytes: int) -> Cell:
 
 
 def change_cell(delta_bytes: int, *, none: str = "-") -> Cell:
-    """A change with its sign; none at all is said quietly."""
+    """A change with its sign; none at all is muted."""
     if not delta_bytes:
         return aside_cell(none)
     return Cell(text=format_signed_bytes(delta_bytes), key=Tone.GOOD if delta_bytes < 0 else Tone.WARNING)
 
 
 def aside_cell(text: str) -> Cell:
-    """What is said more quietly: a name that is ours, not the program's, or a detail."""
+    """A muted text: a name that is ours, not the program's, or a detail."""
     return Cell(text=text, key=Tone.MUTED)
 
 

@@ -1,4 +1,4 @@
-"""The document of a comparison: its head, the configurations side by side, and what is to be said in sentences."""
+"""The document of a comparison: its head, the configurations side by side, evidence, failures and notes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def comparison_title(comparison: Comparison) -> Heading:
 
 
 def comparison_facts(rows: Sequence[ComparedRow]) -> Facts:
-    """What the rows share, said once; where they do not, each value with the rows that it belongs to."""
+    """What the rows share, once; where they do not, each value with the rows that it belongs to."""
     facts = [
         Fact(label="reference", values=tuple(row.name for row in rows if row.is_reference)),
         *_shared_facts("workload", rows, lambda report: (report.workload,)),

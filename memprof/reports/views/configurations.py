@@ -83,9 +83,7 @@ def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRo
     fields = [
         _Field(column=_number("footprint"), cell=_footprint),
         _Field(column=_number("change", priority=1), cell=_change),
-        _Field(
-            column=_number("ratio", priority=2), cell=lambda row: Cell(text=format_ratio(row.effect.footprint_ratio))
-        ),
+        _Field(column=_number("ratio", priority=2), cell=_ratio),
         *_sizes(rows),
         *_flops(rows),
         *_measured(rows),

@@ -164,7 +164,7 @@ def _module_shares(nodes: Sequence[ModuleNode | None], *, depth: int, own_label:
         names = {member.name for same in members for member in same}
         shares.append(
             Share(
-                # The numbers of the layers are said where all programs have the same.
+                # The numbers of the layers are shown where all programs have the same.
                 label=Cell(text=names.pop() if len(names) == 1 else name),
                 sizes=tuple(node.size_bytes if node else 0 for node in merged),
                 children=_children(merged, depth=depth - 1),

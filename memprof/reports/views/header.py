@@ -107,7 +107,7 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
         "memprof": tools.memprof,
     }
     named = (f"{name} {version}" for name, version in versions.items() if version is not None)
-    # The plugin comes with its own name, which tells the CUDA version.
+    # The plugin comes with its own name, which has the CUDA version in it.
     return (*named, *((tools.cuda_plugin,) if tools.cuda_plugin else ()))
 
 

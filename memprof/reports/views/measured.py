@@ -133,10 +133,13 @@ def _outside(driver: DriverMemory | None, pool: PoolMemory | None) -> tuple[str,
     taken = driver.device_after_bytes - driver.device_before_bytes
     held = taken if driver.process_bytes is None else driver.process_bytes
     counted = "the device's use grew by" if driver.process_bytes is None else "the process holds"
-    said = (f"NVML: {counted} {format_signed_bytes(held)}",)
+    in_total = f"NVML: {counted} {format_signed_bytes(held)}"
     if pool is None or pool.pool_bytes is None:
-        return said
-    return (*said, f"{format_signed_bytes(held - pool.pool_bytes)} outside XLA's pool (CUDA context, library handles)")
+        return (in_total,)
+    return (
+        in_total,
+        f"{format_signed_bytes(held - pool.pool_bytes)} outside XLA's pool (CUDA context, library handles)",
+    )
 
 
 def _resident(report: Report, resident: ResidentMemory | None) -> tuple[str, ...]:

@@ -200,7 +200,7 @@ def _bullet(note: Note) -> str:
 
 
 def chart_svg(chart: StackedChart) -> str:
-    """The areas, stacked in the order of each moment's parts; whoever looks closer reads the numbers beside it."""
+    """The areas, stacked in the order of each moment's parts; the exact numbers stand beside it."""
     top_bytes = max(moment.total_bytes for moment in chart.moments)
     edges = _edges(chart.moments)
     paths = (

@@ -1,4 +1,4 @@
-"""The page: body, style, scripts and data in one file that opens anywhere and asks nobody for anything.
+"""The page: body, style, scripts and data in one file that opens anywhere and loads nothing from elsewhere.
 
 What the user's program says must not become markup, nor hide what stands beside it: see `escaped`, `script_json`.
 """

@@ -1,4 +1,4 @@
-"""Fitting columns into a width."""
+"""Which columns of a table fit, and titles of columns that break."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from memprof.reports.document import Column
 from memprof.reports.layout.columns import Fit, Need, break_lines, continue_columns, fit_columns
+from memprof.reports.layout.lines import Paper
+from memprof.reports.layout.table import break_title, narrowest_title
 
 
 def _need(index: int, natural: int, minimum: int | None = None, *, priority: int = 0, below: bool = False) -> Need:
@@ -79,3 +81,23 @@ def test_a_table_is_continued_with_its_first_column_again() -> None:
         Fit(widths={0: 10, 3: 8, 4: 8}, below=(), dropped=(), gap=2),
     ]
     assert continue_columns([_need(0, 12)], 40) == [Fit(widths={0: 12}, below=(), dropped=(), gap=2)]
+
+
+_PAPER = Paper(width=80, unicode=True)
+
+
+def test_a_title_breaks_after_a_plus_a_hyphen_or_a_blank() -> None:
+    assert break_title("bf16+remat-mlp+scan", 9, _PAPER) == ["bf16+", "remat-", "mlp+scan"]
+    assert break_title("own parameters", 12, _PAPER) == ["own", "parameters"]
+    assert break_title("own parameters", 24, _PAPER) == ["own parameters"]
+    assert break_title("", 4, _PAPER) == [""]
+
+
+def test_a_long_word_is_shortened() -> None:
+    assert narrowest_title("a+" + "x" * 40, _PAPER) == 16
+    assert break_title("y" * 40, 9, _PAPER) == ["yyyy…yyyy"]
+
+
+def test_the_narrowest_width_is_that_of_the_longest_word() -> None:
+    assert narrowest_title("bf16+donate+scan", _PAPER) == len("donate+")
+    assert narrowest_title("", _PAPER) == 0
