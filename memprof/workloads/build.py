@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memprof.capture.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import apply_techniques, check_applicable, check_target, parse_techniques
-from memprof.workloads.optimizer import Optimizer
+from memprof.workloads.optimizers.catalogue import Optimizer
 from memprof.workloads.overrides import apply_overrides
 from memprof.workloads.technique import AppliedTechnique
 from memprof.workloads.train_config import TrainConfig

@@ -1,7 +1,8 @@
-"""What there is: workloads, techniques and optimizers, found by scanning their packages.
+"""What there is: workloads, techniques and optimizers.
 
-There is no central list: a new file with its constant is enough, or one more technique in the file of its family.
-Nothing here imports jax; a scanned file that does would make every listing pay for it.
+Workloads and techniques are found by scanning their packages: a new file with its constant is enough, or one more
+technique in the file of its family. Nothing here imports jax; a scanned file that does would make every listing pay for
+it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from typing import Any, TypeVar
 
 from memprof.errors import unknown_name
 from memprof.workloads import models as models_package
-from memprof.workloads import optimizers as optimizers_package
 from memprof.workloads import techniques as techniques_package
-from memprof.workloads.optax_optimizers import OPTAX_OPTIMIZERS
-from memprof.workloads.optimizer import Optimizer
+from memprof.workloads.optimizers.catalogue import OPTIMIZERS, Optimizer
 from memprof.workloads.technique import Technique
 from memprof.workloads.workload import Workload
 
@@ -42,7 +41,7 @@ def techniques() -> tuple[Technique, ...]:
 @functools.cache
 def optimizers() -> tuple[Optimizer, ...]:
     """Returns all optimizers, ours and those of optax, by name."""
-    return _sorted_by_name([*_constants(optimizers_package, "OPTIMIZER"), *OPTAX_OPTIMIZERS])
+    return _sorted_by_name(OPTIMIZERS)
 
 
 def workload(name: str) -> Workload[Any]:

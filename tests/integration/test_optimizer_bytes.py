@@ -12,7 +12,6 @@ from memprof.analysis.categories import Category, Role
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques, verdicts
-from memprof.workloads.optimizer_state import ParamLeaf
 
 COUNTER = 4  # an int32
 
@@ -20,10 +19,15 @@ COUNTER = 4  # an int32
 def representatives() -> list[str]:
     """The optimizers that most ask for, and of the others those whose state is like none of these."""
     names = ["adamw", "sgd", "momentum", "adam", "adamw-bf16", "adam8bit", "adafactor", "lion", "sm3", "lamb", "muon"]
-    params = [ParamLeaf(name="kernel", shape=(128, 256)), ParamLeaf(name="bias", shape=(256,))]
-    known = [sorted(registry.optimizer(name).state(params)) for name in names]
+    shapes = {"kernel": (128, 256), "bias": (256,)}
+    params = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+
+    def state_of(optimizer) -> list:
+        return sorted((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(optimizer.state(params)))
+
+    known = [state_of(registry.optimizer(name)) for name in names]
     for optimizer in registry.optimizers():
-        state = sorted(optimizer.state(params))
+        state = state_of(optimizer)
         if state not in known:
             names.append(optimizer.name)
             known.append(state)

@@ -1,1 +1,1 @@
-"""Optimizers of our own, one per file. Each file exposes `OPTIMIZER`; those of optax are in `optax_optimizers`."""
+"""Optimizers: `catalogue.py` lists them by name, those of optax and ours; each of ours has a file here."""

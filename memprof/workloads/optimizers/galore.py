@@ -1,30 +1,146 @@
-"""galore: Adam in a subspace of each gradient that its leading singular vectors span.
+r"""GaLore: Adam on gradients that are projected to a subspace of lower rank.
 
-The transformation is in `transformations/galore.py`; this file holds what is known of it without jax. It is ours, since
-the one of optax (from 0.2.7 on) takes matrices alone: of layers that a scan stacks it would keep the full moments.
+For a matrix with gradient :math:`G` (m x n, m at most n), the projection :math:`P` is made of the leading r left
+singular vectors of the gradient, anew every T updates. Adam sees the projected gradient, and its step is projected
+back:
+
+.. math::
+
+    P &= U_{:, :r}, \quad U \Sigma V^\top = G_t \quad \text{if } t \bmod T = 0 \\
+    R_t &= P^\top G_t \\
+    u_t &= \alpha \, P \, \mathrm{Adam}(R_t)
+
+A tall matrix is projected from the right in the same way. Kept are mr numbers of the projection and 2nr of the moments
+instead of 2mn. Vectors, embedding tables, and matrices too narrow for it are updated by Adam as they are. In a stack of
+layers each has a projection of its own. A new projection leaves the moments as they are, as published.
+
+It is ours, since the one of optax (from 0.2.7 on) takes matrices alone: of layers that a scan stacks it would keep the
+full moments.
+
+Reference: Zhao et al. 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection, arXiv:2403.03507.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 
-from memprof.workloads.optimizer import Optimizer
-from memprof.workloads.optimizer_state import ParamLeaf, Shape, StateLeaf, same, state_of
-from memprof.workloads.train_config import TrainConfig
+import jax
+import jax.numpy as jnp
+import optax
 
-if TYPE_CHECKING:
-    import optax
-
+Tree = Any
+KeyPath = tuple[Any, ...]
+Shape = tuple[int, ...]
 RANK_DIVISOR: Final = 4
+_NOT_PROJECTED = optax.MaskedNode()  # an empty tree
 
 
-def projected_shapes(param: ParamLeaf) -> tuple[Shape, Shape] | None:
+class ScaleByGaloreState(NamedTuple):
+    """The projections, and Adam's state of the projected gradients. Its trees have the structure of the parameters.
+
+    Attributes:
+        projection: `(..., shorter side, rank)` for each matrix, nothing for the other parameters.
+        adam: moments of the projected gradients' shapes, and the number of updates.
+    """
+
+    projection: Tree
+    adam: optax.ScaleByAdamState
+
+
+def galore(
+    learning_rate: optax.ScalarOrSchedule,
+    weight_decay: float = 0.0,
+    refresh_interval: int = 200,
+    scale: float = 0.25,
+) -> optax.GradientTransformation:
+    """Adam that keeps 2 to 3 bytes for each element of a matrix instead of 8.
+
+    Args:
+        learning_rate: a number, or a schedule of the number of updates.
+        weight_decay: decoupled, times the learning rate, of all parameters.
+        refresh_interval: number of updates between two projections.
+        scale: factor of the steps of projected matrices, the published alpha.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> params = {"kernel": jnp.ones((64, 256))}
+        >>> state = galore(1e-3).init(params)
+        >>> state[0].projection["kernel"].shape, state[0].adam.mu["kernel"].shape
+        ((64, 16), (16, 256))
+    """
+    return optax.chain(
+        scale_by_galore(refresh_interval=refresh_interval, scale=scale),
+        optax.add_decayed_weights(weight_decay),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def scale_by_galore(refresh_interval: int = 200, scale: float = 0.25) -> optax.GradientTransformation:
+    """The part of `galore` that keeps state. See there for the arguments."""
+    adam = optax.scale_by_adam()
+
+    def init(params: optax.Params) -> ScaleByGaloreState:
+        def zeros(path: KeyPath, param: jax.Array, part: int) -> Tree:
+            shapes = projected_shapes(path, param)
+            if shapes is None:
+                return (_NOT_PROJECTED, param)[part]
+            return jnp.zeros(shapes[part], param.dtype)
+
+        projection, projected = (
+            jax.tree_util.tree_map_with_path(lambda path, param, part=part: zeros(path, param, part), params)
+            for part in range(2)
+        )
+        return ScaleByGaloreState(projection, adam.init(projected))
+
+    def update(
+        updates: optax.Updates, state: ScaleByGaloreState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, ScaleByGaloreState]:
+        del params
+        is_due = state.adam.count % refresh_interval == 0
+
+        def refresh(gradient: jax.Array, projection: Tree) -> Tree:
+            if isinstance(projection, optax.MaskedNode):
+                return projection
+            return jax.lax.cond(is_due, _leading_singular_vectors, lambda _, old: old, gradient, projection)
+
+        def project(gradient: jax.Array, projection: Tree) -> jax.Array:
+            if isinstance(projection, optax.MaskedNode):
+                return gradient
+            return _transposed(projection) @ gradient if _is_wide(gradient) else gradient @ projection
+
+        def project_back(step: jax.Array, projection: Tree, gradient: jax.Array) -> jax.Array:
+            if isinstance(projection, optax.MaskedNode):
+                return step
+            full = projection @ step if _is_wide(gradient) else step @ _transposed(projection)
+            return (scale * full).astype(gradient.dtype)
+
+        projection = jax.tree.map(refresh, updates, state.projection)
+        projected = jax.tree.map(project, updates, projection)
+        steps, adam_state = adam.update(projected, state.adam)
+        return jax.tree.map(project_back, steps, projection, updates), ScaleByGaloreState(projection, adam_state)
+
+    return optax.GradientTransformation(init, update)
+
+
+def is_matrix(path: KeyPath, param: Any) -> bool:
+    """Whether a parameter is a weight matrix, in its last two axes; axes before these are a stack of layers.
+
+    The shape alone cannot tell: the biases of scanned layers are stacked to two axes too, and an embedding table has
+    two axes but is no linear map. Hence the name that Flax gives to weights decides.
+    """
+    return jax.tree_util.keystr(path[-1:], simple=True) == "kernel" and len(param.shape) >= 2
+
+
+def projected_shapes(path: KeyPath, param: Any) -> tuple[Shape, Shape] | None:
     """Returns the shapes of a parameter's projection and of its projected gradient; None where nothing is projected.
 
     The shorter side is projected, to a quarter of its size: the ratio of the published 350M, 1B and 7B models.
+
+    Args:
+        path: the keys of the parameter, as `jax.tree_util.tree_map_with_path` passes them.
+        param: an array or a `jax.ShapeDtypeStruct`.
     """
-    if not param.is_matrix or min(param.shape[-2:]) < RANK_DIVISOR:
+    if not is_matrix(path, param) or min(param.shape[-2:]) < RANK_DIVISOR:
         return None
     *stack, rows, columns = param.shape
     rank = min(rows, columns) // RANK_DIVISOR
@@ -33,29 +149,17 @@ def projected_shapes(param: ParamLeaf) -> tuple[Shape, Shape] | None:
     return (*stack, columns, rank), (*stack, rows, rank)
 
 
-def create(config: TrainConfig) -> optax.GradientTransformation:
-    """Returns the optimizer. jax is imported here, not above, so that listing optimizers stays quick."""
-    from memprof.workloads.transformations.galore import galore
-
-    return galore(config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _state(param: ParamLeaf) -> Iterable[StateLeaf]:
-    shapes = projected_shapes(param)
-    if shapes is None:
-        return (*same(param), *same(param))
-    projection, projected = shapes
-    return tuple(StateLeaf(shape, param.dtype) for shape in (projection, projected, projected))
+def _leading_singular_vectors(gradient: jax.Array, projection: jax.Array) -> jax.Array:
+    """Returns as many singular vectors of the shorter side, largest first, as the projection has columns."""
+    rank = projection.shape[-1]
+    left, _, right = jnp.linalg.svd(gradient.astype(jnp.float32), full_matrices=False)
+    vectors = left[..., :rank] if _is_wide(gradient) else _transposed(right[..., :rank, :])
+    return vectors.astype(projection.dtype)
 
 
-OPTIMIZER = Optimizer(
-    name="galore",
-    keeps="two moments of the projected gradient and the projection, a quarter of the rank; other tensors two moments",
-    state_cost="2 to 3 (kernels), 8 (others)",
-    reference="Zhao et al. 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection, "
-    "arXiv:2403.03507",
-    decays_weights=True,
-    state=state_of(_state, scalars=("int32",)),
-    create=create,
-    code="memprof.workloads.transformations.galore.galore(learning_rate, weight_decay=weight_decay)",
-)
+def _is_wide(matrix: jax.Array) -> bool:
+    return matrix.shape[-2] <= matrix.shape[-1]
+
+
+def _transposed(matrix: jax.Array) -> jax.Array:
+    return jnp.swapaxes(matrix, -1, -2)

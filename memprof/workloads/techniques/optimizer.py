@@ -11,18 +11,18 @@ from memprof.analysis.report import Report
 from memprof.workloads import registry
 from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, untold, yes
 from memprof.workloads.intents import Aim, Recipe
-from memprof.workloads.optimizer_state import ParamLeaf, StateLeaf
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+
+Leaf = tuple[tuple[int, ...], str]  # shape and dtype
 
 
 def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for the declared state among the arguments of the optimizer, and for another one in the reference."""
+    """Looks for the optimizer's own state among the arguments, and for another one in the reference."""
     found = _state(report)
-    declared = registry.optimizer(str(argument)).state([_param(leaf) for leaf in _leaves(report, Role.PARAMS)])
+    kept, kept_bytes = _kept_by(str(argument), report)
     held = f"the program holds {in_words(total_bytes(_leaves(report, Role.OPTIMIZER_STATE)))} of optimizer state"
-    if found != Counter(declared):
-        expected = in_words(sum(leaf.size_bytes for leaf in declared))
-        return no(f"{held}, which is not the {expected} that {argument} keeps")
+    if found != kept:
+        return no(f"{held}, which is not the {in_words(kept_bytes)} that {argument} keeps")
     if reference is not None and found == _state(reference):
         if not _differ_in_optimizer_alone(report, reference, f"opt={argument}"):
             return untold(f"{held}, as the reference does; only a row that differs in the optimizer alone would tell")
@@ -36,17 +36,29 @@ def _differ_in_optimizer_alone(report: Report, reference: Report, label: str) ->
     return set(report.techniques) - {label, "baseline"} == set(reference.techniques) - {label, "baseline"}
 
 
-def _state(report: Report) -> Counter[StateLeaf]:
-    return Counter(StateLeaf(leaf.shape, leaf.dtype) for leaf in _leaves(report, Role.OPTIMIZER_STATE))
+def _state(report: Report) -> Counter[Leaf]:
+    return Counter((leaf.shape, leaf.dtype) for leaf in _leaves(report, Role.OPTIMIZER_STATE))
+
+
+def _kept_by(optimizer: str, report: Report) -> tuple[Counter[Leaf], int]:
+    """The leaves of the state that an optimizer keeps for the program's parameters, and their bytes."""
+    import jax
+
+    leaves = _leaves(report, Role.PARAMS)
+    with jax.enable_x64(any(leaf.dtype.endswith("64") for leaf in leaves)):
+        params = {leaf.path: {_name(leaf): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)} for leaf in leaves}
+        state = jax.tree.leaves(registry.optimizer(optimizer).state(params))
+    kept = Counter((tuple(leaf.shape), str(leaf.dtype)) for leaf in state)
+    return kept, sum(leaf.size * leaf.dtype.itemsize for leaf in state)
 
 
 def _leaves(report: Report, role: Role) -> list[ArgumentLeaf]:
     return [leaf for leaf in report.arguments if leaf.role is role]
 
 
-def _param(leaf: ArgumentLeaf) -> ParamLeaf:
-    name = leaf.path.rstrip("]").rpartition("[")[2].strip("'\"")
-    return ParamLeaf(name=name, shape=leaf.shape, dtype=leaf.dtype)
+def _name(leaf: ArgumentLeaf) -> str:
+    """The last key of its path: `kernel`."""
+    return leaf.path.rstrip("]").rpartition("[")[2].strip("'\"")
 
 
 def parse(text: str) -> str:

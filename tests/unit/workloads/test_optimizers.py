@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +18,15 @@ from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques, verdicts
-from memprof.workloads.optimizer_state import PARAMS_DTYPE, ParamLeaf, StateLeaf, same, size_bytes, state_of
 from memprof.workloads.train_config import TrainConfig
 
 OPTIMIZERS = [pytest.param(optimizer, id=optimizer.name) for optimizer in registry.optimizers()]
 
 
-def size_of(name: str, *params: ParamLeaf) -> int:
-    return size_bytes(registry.optimizer(name).state(params))
-
-
-KERNEL = ParamLeaf(name="kernel", shape=(512, 2048))
-BIAS = ParamLeaf(name="bias", shape=(2048,))
+LAYER = {
+    "kernel": jax.ShapeDtypeStruct((512, 2048), jnp.float32),
+    "bias": jax.ShapeDtypeStruct((2048,), jnp.float32),
+}
 
 
 @pytest.mark.parametrize(
@@ -50,19 +49,19 @@ BIAS = ParamLeaf(name="bias", shape=(2048,))
     ],
 )
 def test_the_bytes_of_a_layer_are_the_arithmetic(name, expected):
-    assert size_of(name, KERNEL, BIAS) == expected
+    state = registry.optimizer(name).state(LAYER)
+    assert sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) == expected
 
 
-def test_a_declared_state_follows_the_dtypes_of_the_parameters():
-    declare = state_of(same, scalars=("int32", PARAMS_DTYPE))
-    params = [ParamLeaf(name="a", shape=(2,)), ParamLeaf(name="b", shape=(3,), dtype="bfloat16")]
-    assert declare(params) == [
-        StateLeaf((), "int32"),
-        StateLeaf((), "bfloat16"),
-        StateLeaf((2,), "float32"),
-        StateLeaf((3,), "bfloat16"),
-    ]
-    assert size_bytes(declare(params)) == 4 + 2 + 8 + 6
+def test_asking_for_a_state_starts_no_device():
+    code = (
+        "import jax\n"
+        "from memprof.workloads import registry\n"
+        "params = {'kernel': jax.ShapeDtypeStruct((512, 2048), 'float32')}\n"
+        "jax.config.update('jax_platforms', 'none of these')\n"
+        "for optimizer in registry.optimizers(): optimizer.state(params)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_technique_chooses_the_optimizer_and_nothing_else():
@@ -200,4 +199,12 @@ def test_the_same_technique_in_row_and_reference_is_no_fault():
         for verdict in verdicts(row, parse_techniques("donate+opt=lion"), reference)
         if verdict.evidence.startswith("opt=lion")
     )
+    assert verdict.took_effect
+
+
+def test_evidence_takes_parameters_in_double_precision():
+    kernel = {"kernel": jax.ShapeDtypeStruct((4, 3), np.dtype("float64"))}
+    arguments = (*leaves("params", Role.PARAMS, kernel), *leaves("opt_state", Role.OPTIMIZER_STATE, kernel))
+    row = dataclasses.replace(report(arguments=arguments), techniques=("opt=momentum",))
+    (verdict,) = verdicts(row, parse_techniques("opt=momentum"), None)
     assert verdict.took_effect

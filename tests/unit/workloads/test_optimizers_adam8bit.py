@@ -12,9 +12,8 @@ import pytest
 
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
-from memprof.workloads.optimizers.adam8bit import MIN_QUANTISED_SIZE
-from memprof.workloads.transformations.adam8bit import adam8bit, scale_by_adam8bit
-from memprof.workloads.transformations.blockwise import SIGNED, UNSIGNED, dequantise
+from memprof.workloads.optimizers.adam8bit import MIN_QUANTISED_SIZE, adam8bit, scale_by_adam8bit
+from memprof.workloads.optimizers.blockwise import SIGNED, UNSIGNED, dequantise
 
 
 def state_bytes(tree) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from memprof.workloads.transformations.blockwise import SIGNED, UNSIGNED, dequantise, quantise
+from memprof.workloads.optimizers.blockwise import SIGNED, UNSIGNED, dequantise, quantise
 
 TINY = np.finfo(np.float32).tiny
 CODES = [pytest.param(SIGNED, id="signed"), pytest.param(UNSIGNED, id="unsigned")]

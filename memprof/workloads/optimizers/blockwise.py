@@ -28,8 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.optimizers.adam8bit import BLOCK_SIZE
-
+BLOCK_SIZE: Final = 256
 NEAREST: Final = 0.5
 _SMALLEST_SCALE: Final = float(np.finfo(np.float32).tiny)  # below it, devices may take a number for zero
 

@@ -1,1 +1,0 @@
-"""The gradient transformations of our own optimizers, for optax. They import jax; `optimizers/` does not."""
