@@ -12,7 +12,9 @@ from integration.command import wait_until
 
 from memprof.capture.capture_file import read_capture
 
-TINY = ("transformer", "--preset", "tiny", "--target", "cpu")
+TINY = ("mlp", "--preset", "tiny", "--target", "cpu")
+# For what an MLP has not: tokens, and random numbers in its step.
+TRANSFORMER = ("transformer", "--preset", "tiny", "--target", "cpu", "--set", "num_layers=1")
 # A temp block of some terabytes, which no machine has; the arguments are small.
 HUGE = ("mlp", "--preset", "tiny", "--target", "cpu", "--set", "batch_size=131072", "--set", "hidden_size=524288")
 
@@ -58,7 +60,7 @@ if "memprof.capture.child" in sys.orig_argv:
 
 
 def test_a_step_trains_and_is_measured(memprof):
-    ended = memprof("run", *TINY, "--steps", "20", "--format", "json", "-o", "tiny.memprof")
+    ended = memprof("run", *TRANSFORMER, "--steps", "20", "--format", "json", "-o", "tiny.memprof")
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     measured = report["measured"]
@@ -76,7 +78,7 @@ def test_a_step_trains_and_is_measured(memprof):
 
 
 def test_the_same_run_has_the_same_losses(memprof):
-    runs = [memprof("run", *TINY, "--steps", "2", "--no-save", "--format", "json") for _ in range(2)]
+    runs = [memprof("run", *TRANSFORMER, "--steps", "2", "--no-save", "--format", "json") for _ in range(2)]
     first, second = (json.loads(ended.stdout)["measured"]["losses"] for ended in runs)
     assert first == second
 
@@ -100,7 +102,8 @@ def test_a_device_that_is_not_here_runs_nothing(memprof):
 
 
 def test_every_row_of_a_comparison_is_measured(memprof):
-    ended = memprof("compare", *TINY, "--steps", "3", "-t", "baseline", "-t", "donate", "--no-save", "--format", "csv")
+    rows = ("-t", "baseline", "-t", "donate")
+    ended = memprof("compare", *TRANSFORMER, "--steps", "3", *rows, "--no-save", "--format", "csv")
     assert ended.returncode == 0, ended.stderr
     titles, *rows = (line.split(",") for line in ended.stdout.splitlines())
     assert len(rows) == 2
@@ -184,16 +187,16 @@ def test_a_child_that_is_killed_while_it_writes_leaves_no_capture(memprof):
 
 def test_rows_that_are_finished_survive_the_death_of_another(memprof):
     environment = memprof.run_before_start(DYING_WHILE_DONATING)
-    rows = ("-t", "bf16", "-t", "donate", "-t", "remat")
+    rows = ("-t", "accum2", "-t", "donate", "-t", "bf16")
     ended = memprof("compare", *TINY, "--steps", "1", *rows, "-o", "rows", "--format", "json", **environment)
     assert ended.returncode == 0, ended.stderr
     comparison = json.loads(ended.stdout)
-    assert [row["label"] for row in comparison["rows"]] == ["transformer bf16", "transformer remat"]
+    assert [row["label"] for row in comparison["rows"]] == ["mlp accum2", "mlp bf16"]
     (failure,) = comparison["failures"]
-    assert failure["label"] == "transformer donate"
+    assert failure["label"] == "mlp donate"
     assert "The running process was killed by SIGKILL" in failure["reason"]
     kept = sorted((memprof.folder / "rows").iterdir())
-    assert [read_capture(path).label for path in kept] == ["transformer bf16", "transformer remat"]
+    assert [read_capture(path).label for path in kept] == ["mlp accum2", "mlp bf16"]
     assert memprof.processes() == memprof.left_behind() == []
 
 

@@ -13,6 +13,9 @@ from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques, verdicts
 
+# Each compile is of a transformer with its own state; what lies beside that is kept small.
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+SMALL = ("num_layers=1", "dropout_rate=0", "attention_dropout_rate=0", "embedding_dropout_rate=0")
 COUNTER = 4  # an int32
 
 
@@ -35,7 +38,7 @@ def representatives() -> list[str]:
 
 
 def step_with(name: str) -> Step:
-    return Step(workload="transformer", preset="tiny", target="cpu", techniques=(f"opt={name}",))
+    return Step(workload="transformer", preset="tiny", target="cpu", overrides=SMALL, techniques=(f"opt={name}",))
 
 
 ADAMW = step_with("adamw")
@@ -44,7 +47,7 @@ STEPS = [pytest.param(name, step_with(name), id=name) for name in representative
 
 def pytree_bytes(name: str) -> int:
     """Bytes of the state as the optimizer itself makes it, on shapes alone."""
-    choices = plan(workload="transformer", preset="tiny", techniques=[f"opt={name}"])
+    choices = plan(workload="transformer", preset="tiny", overrides=SMALL, techniques=[f"opt={name}"])
     params = build_trainer(choices).abstract_state().params
     state = jax.eval_shape(choices.optimizer.create(choices.train_config).init, params)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
