@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from memprof.analysis.categories import Category
-from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import ModuleNode, Report
-from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
-from memprof.capture.targets.resolve import resolve
-from memprof.studies.subject import find_subject
+from memprof.api import profile_spec
+from memprof.workloads.user.build import build_user_step
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = ("h100-80gb", "cpu")
@@ -35,25 +33,10 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def reports() -> dict[tuple[str, str], Report]:
     """All examples on all targets. The analysis refuses a program whose categories do not add up."""
-    tasks = []
-    for name in EXPECTED:
-        subject = find_subject(f"{EXAMPLES / name}.py:step_spec")
-        for target in TARGETS:
-            tasks.append(
-                CompileTask(
-                    label=f"{name} {target}",
-                    builder=subject.builder,
-                    arguments=subject.builder_arguments([]),
-                    target=resolve(target),
-                )
-            )
-    results = compile_all(tasks, num_jobs=default_num_jobs(), progress=lambda label, stage: None)
-    found = {}
-    for result in results:
-        assert result.capture is not None, f"{result.task.label}: {result.error}"
-        name, target = result.task.label.split()
-        found[name, target] = analyze(result.capture)
-    return found
+    specs = {name: build_user_step(reference=f"{EXAMPLES / name}.py:step_spec") for name in EXPECTED}
+    return {
+        (name, target): profile_spec(spec, target=target).report for name, spec in specs.items() for target in TARGETS
+    }
 
 
 def test_every_example_is_here() -> None:
