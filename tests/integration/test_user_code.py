@@ -205,6 +205,7 @@ def test_an_import_that_fails_is_the_users(command: Command) -> None:
     assert "install it where memprof runs" in stderr
 
 
+@pytest.mark.with_one_jax
 def test_parameters_are_set_with_their_types(command: Command) -> None:
     returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none")
     assert returncode == 0
@@ -255,6 +256,7 @@ def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command:
     assert json.loads(stdout)["doubts"] == []
 
 
+@pytest.mark.with_one_jax
 def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     returncode, _, stderr = _run(command, "code.py:endless", "--timeout", "4")
     assert returncode == 3
@@ -262,6 +264,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     assert not command.processes()
 
 
+@pytest.mark.with_one_jax
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
