@@ -135,4 +135,4 @@ def _content(path: Path) -> str:
 
 
 def _without_times(text: str) -> str:
-    return re.sub(r"[\d.,]+ ?(m?s|min|h)\b|\"\w*seconds\": [\d.e-]+", "TIME", text)
+    return re.sub(r"\b[\d.,]+ ?(m?s|min|h)\b|\"\w*seconds\": [\d.e-]+", "TIME", text)

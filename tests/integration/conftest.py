@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from integration.command import Command
 from integration.steps import Compiler, Step
+from made_compiles import Commands
 
 from memprof.capture.capture_file import write_capture
 
@@ -25,6 +26,14 @@ def compiler() -> Compiler:
 def memprof(tmp_path: Path) -> Command:
     """The command line as a process, with an empty folder to run in and an empty temp folder of its own."""
     return Command.in_folder(tmp_path)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Commands:
+    """The command line in this process and an empty folder, for what compiles nothing and shows there as well."""
+    folder = tmp_path / "in_process"
+    folder.mkdir()
+    return Commands(monkeypatch, capsys, folder)
 
 
 @pytest.fixture

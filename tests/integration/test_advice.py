@@ -14,6 +14,7 @@ import pytest
 from integration.command import Command
 from integration.test_command_line import WITHOUT_JAX
 from jsonschema import Draft202012Validator
+from made_compiles import Commands
 from referencing import Registry, Resource
 
 from memprof.analysis.report import Report
@@ -177,7 +178,7 @@ def test_verified_advice_stands_beside_what_is_true(memprof: Command) -> None:
     assert verified[0]["true_saving_bytes"] == report["footprint_bytes"] - other["footprint_bytes"]
 
 
-def test_there_is_nothing_to_verify_without_advice(memprof: Command) -> None:
-    refused = memprof("run", "mlp", "--verify")
-    assert refused.returncode == 2
+def test_there_is_nothing_to_verify_without_advice(in_process: Commands) -> None:
+    refused = in_process("run", "mlp", "--verify")
+    assert (refused.code, refused.asked) == (2, ())
     assert "--advise" in refused.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from integration.command import Command
+from made_compiles import Commands
 
 TINY = ("check", "mlp", "--preset", "tiny", "--target", "cpu")
 
@@ -49,8 +50,8 @@ def test_a_capture_is_checked_without_compiling(memprof: Command, capture_path: 
         (("--update",), "say with --against where"),
     ],
 )
-def test_mistakes_are_one_sentence(memprof: Command, arguments: tuple[str, ...], fragment: str) -> None:
-    done = memprof(*TINY, *arguments)
-    assert done.returncode == 2
+def test_mistakes_are_one_sentence(in_process: Commands, arguments: tuple[str, ...], fragment: str) -> None:
+    done = in_process(*TINY, *arguments)
+    assert (done.code, done.asked) == (2, ())
     assert fragment in done.stderr
     assert done.stderr.count("\n") == 1

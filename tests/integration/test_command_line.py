@@ -40,6 +40,15 @@ PRINTING_WHEN_IMPORTED = """
 import sys
 sys.addaudithook(lambda event, args: print("hello") if event == "import" and args[0] == "optax" else None)
 """
+# Runs several commands in one process, and ends with the first exit code that is not 0.
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from memprof.profiler_cli import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["memprof", *arguments]
+    if code := main._run():
+        sys.exit(code)
+"""
 # Starts a program that must obey the permissions of files, even as root: without the capability to ignore them
 # (PR_CAPBSET_DROP is 24, CAP_DAC_OVERRIDE 1); 99 where root may not give that up.
 OBEYING_PERMISSIONS = (
@@ -110,9 +119,9 @@ class TestWithoutWork:
             ("optimizers", [optimizer.name for optimizer in registry.optimizers()]),
         ],
     )
-    def test_list_has_a_row_for_each(self, memprof, kind, names):
-        ended = memprof("list", kind)
-        assert (ended.returncode, ended.stderr) == (0, "")
+    def test_list_has_a_row_for_each(self, in_process, kind, names):
+        ended = in_process("list", kind)
+        assert (ended.code, ended.stderr) == (0, "")
         first_words = [line.split(" ")[0] for line in ended.stdout.splitlines()]
         assert set(names) <= set(first_words)
 
@@ -180,23 +189,19 @@ class TestRun:
 
 
 class TestShow:
-    @pytest.mark.parametrize("by", [None, "category", "module", "source", "dtype", "phase", "buffer"])
-    def test_it_needs_no_jax(self, memprof, capture_path, by):
+    def test_it_needs_no_jax(self, memprof, capture_path):
+        views = [[], *(["--by", by] for by in ("category", "module", "source", "dtype", "phase", "buffer"))]
+        formats = [["--format", name] for name in ("json", "csv", "html", "markdown", "speedscope")]
+        options = [*views, *formats]
+        commands = [["show", str(capture_path), *each, "-o", f"{n}"] for n, each in enumerate(options)]
         environment = memprof.run_before_start(WITHOUT_JAX)
-        ended = memprof("show", capture_path, *(["--by", by] if by else []), **environment)
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert len(ended.stdout.splitlines()) > 5
-
-    def test_json_keeps_to_the_schema(self, memprof, capture_path):
-        ended = memprof("show", capture_path, "--format", "json", **memprof.run_before_start(WITHOUT_JAX))
-        assert (ended.returncode, ended.stderr) == (0, "")
-        jsonschema.validate(json.loads(ended.stdout), json.loads(SCHEMA.read_text(encoding="utf-8")))
-
-    @pytest.mark.parametrize("format_name", ["csv", "html", "markdown", "speedscope"])
-    def test_a_format_needs_no_jax_either(self, memprof, capture_path, format_name):
-        ended = memprof("show", capture_path, "--format", format_name, **memprof.run_before_start(WITHOUT_JAX))
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert len(ended.stdout) > 1000
+        ended = memprof(json.dumps(commands), program=(sys.executable, "-c", ONE_AFTER_THE_OTHER), **environment)
+        assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+        assert ended.stderr == "".join(f"report written to {n}\n" for n in range(len(options)))
+        written = [(memprof.folder / f"{n}").read_text(encoding="utf-8") for n in range(len(options))]
+        assert min(len(text.splitlines()) for text in written[: len(views)]) > 5
+        assert min(map(len, written[len(views) :])) > 1000
+        jsonschema.validate(json.loads(written[len(views)]), json.loads(SCHEMA.read_text(encoding="utf-8")))
 
     def test_it_writes_a_file_and_leaves_one_that_is_there(self, memprof, capture_path):
         arguments = ("show", capture_path, "--format", "html", "-o", "report.html")
@@ -312,11 +317,10 @@ class TestMistakes:
         ],
         ids=lambda value: " ".join(value) if value[0] in ("run", "show") else "",
     )
-    def test_a_wrong_name_or_value(self, memprof, arguments, fragments):
-        ended = memprof(*arguments)
-        assert (ended.returncode, ended.stdout) == (2, "")
+    def test_a_wrong_name_or_value(self, in_process, arguments, fragments):
+        ended = in_process(*arguments)
+        assert (ended.code, ended.stdout, ended.asked, ended.files) == (2, "", (), {})
         assert_one_sentence(ended.stderr, *fragments)
-        assert list(memprof.folder.iterdir()) == memprof.left_behind() == []
 
     @pytest.mark.parametrize(
         ("content", "fragment"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from integration.command import Command
 from jsonschema import Draft202012Validator
+from made_compiles import Commands
 
 TINY = ("fit", "mlp", "--preset", "tiny", "--target", "cpu")
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "fit.schema.json").read_text())
@@ -84,11 +85,10 @@ def test_a_parameter_that_is_no_number_is_told_from_the_users_own_code(
     ],
 )
 def test_mistakes_are_found_before_anything_is_compiled(
-    memprof: Command, arguments: tuple[str, ...], fragments: tuple[str, ...]
+    in_process: Commands, arguments: tuple[str, ...], fragments: tuple[str, ...]
 ) -> None:
-    done = memprof(*TINY, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    done = in_process(*TINY, *arguments)
+    assert (done.code, done.stdout, done.asked) == (2, "", ())
     assert done.stderr.count("\n") == 1
     for fragment in fragments:
         assert fragment in done.stderr
