@@ -218,9 +218,16 @@ def _check_capture(capture: Capture) -> None:
 
 
 def _manifest(capture: Capture) -> bytes:
-    replay = capture.replay or replay_totals(capture.hlo_proto)
-    fields = _to_json(dataclasses.replace(capture, replay=replay))
-    return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1).encode("ascii")
+    fields = _plain(dataclasses.replace(capture, replay=capture.replay or replay_totals(capture.hlo_proto)))
+    return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1, default=_plain).encode("ascii")
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """What JSON has no notation for: a record by its fields, or a mapping of another kind than `dict`."""
+    if dataclasses.is_dataclass(value):
+        names = (field.name for field in dataclasses.fields(value) if field.name not in _NOT_IN_MANIFEST)
+        return {name: getattr(value, name) for name in names}
+    return dict(value)
 
 
 def _sums(parts: dict[str, bytes]) -> bytes:
@@ -240,17 +247,3 @@ def _check_written(content: bytes, capture: Capture, path: Path) -> None:
         raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
     if found.hlo_proto != capture.hlo_proto:
         raise MemprofError(f"the capture cannot be written to {path}: what was written is not what is read back")
-
-
-def _to_json(record: Any) -> Any:
-    """Records as plain JSON values."""
-    fields = (field for field in dataclasses.fields(record) if field.name not in _NOT_IN_MANIFEST)
-    return {field.name: _value_to_json(getattr(record, field.name)) for field in fields}
-
-
-def _value_to_json(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return _to_json(value)
-    if isinstance(value, (tuple, list)):
-        return [_value_to_json(item) for item in value]
-    return {key: _value_to_json(item) for key, item in value.items()} if hasattr(value, "keys") else value
