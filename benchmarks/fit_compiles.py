@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from memprof.capture.targets.resolve import resolve
-from memprof.reports.fit_json import fit_object
+from memprof.reports.json_answers import fit_json
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.value import FitRequest, fit
 from memprof.studies.subject import find_subject
@@ -74,7 +76,9 @@ def measure(case: Case) -> dict[str, Any]:
     subject = find_subject(case.workload, preset="tiny")
     memory = MemoryRequest(target=resolve(case.target), memory=case.memory, reserve="0")
     request = FitRequest(subject=subject, techniques=case.techniques, field="batch_size", memory=memory)
-    return fit_object(fit(request, progress=lambda stage: None, keep=lambda capture, value: None))
+    result = fit(request, progress=lambda stage: None, keep=lambda capture, value: None)
+    found: dict[str, Any] = msgspec.to_builtins(fit_json(result))
+    return found
 
 
 def row(found: dict[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ MAX_BYTES = 2**62  # sums of a few such amounts still fit what other programs re
 _MAX_SECONDS = 1e12
 _MAX_QUOTED = 200
 _ZERO_WIDTH_JOINER = "\u200d"  # part of many emoji, and harmless
-# msgspec looks at a dataclass when it is first converted to, and two threads that do so at once crash the process
+# msgspec looks at a class when it is first converted to, and two threads that do so at once crash the process
 # (msgspec 0.22).
-CONVERSION = threading.Lock()
+_CONVERSION = threading.Lock()
 
 # The types of the fields of records that are read from files. `Text` is a name or a sentence, `Words` may be longer.
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
@@ -114,10 +114,16 @@ def as_record(value: Any, kind: type[_Record]) -> _Record:
         UnfitError: a field is missing, of another type, or out of its range.
     """
     try:
-        with CONVERSION:
-            return msgspec.convert(value, kind, str_keys=True, builtin_types=(bytes,))
+        return convert(value, kind, str_keys=True, builtin_types=(bytes,))
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnfitError(_first_line(error)) from error
+
+
+def convert(value: Any, kind: type[_Record], **options: Any) -> _Record:
+    """`msgspec.convert`, by one thread at a time."""
+    with _CONVERSION:
+        converted: _Record = msgspec.convert(value, kind, **options)
+    return converted
 
 
 def _first_line(error: Exception) -> str:

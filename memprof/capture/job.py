@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from memprof.analysis.capture import Target
-from memprof.analysis.foreign import CONVERSION
+from memprof.analysis.foreign import convert
 
 _Record = TypeVar("_Record")
 
@@ -71,8 +71,7 @@ def encoded(record: Job | Message) -> bytes:
 
 def decoded(line: bytes | str, kind: type[_Record]) -> _Record:
     """The record that a line holds."""
-    with CONVERSION:
-        return msgspec.convert(json.loads(line), kind)
+    return convert(json.loads(line), kind)
 
 
 def no_process(error: OSError) -> Message:

@@ -24,7 +24,7 @@ def advise(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
-    from memprof.reports.advice_json import advice_list_object
+    from memprof.reports.json_answers import advice_list_json
     from memprof.reports.views.advice import advice_document
     from memprof.studies.advice.advise import advise as find_advice
 
@@ -32,4 +32,4 @@ def advise(
     show.check_shows_documents("advice")
     report = analyze(read_capture(capture))
     advice = find_advice(report)
-    print_document(advice_document(report, advice), advice_list_object(report, advice), show)
+    print_document(advice_document(report, advice), advice_list_json(report, advice), show)

@@ -68,7 +68,7 @@ def check(
     memprof check train.py:step_spec --against baseline.json --update
     """
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.reports.check_json import check_object
+    from memprof.reports.json_answers import check_json
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
 
@@ -86,7 +86,7 @@ def check(
     limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
     capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target or fits), timeout)
     result = check_capture(capture, limits)
-    print_document(check_document(result, top=show.options.top), check_object(result), show)
+    print_document(check_document(result, top=show.options.top), check_json(result), show)
     if not result.passed:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 

@@ -23,7 +23,7 @@ def print_cheapest_techniques(
         NothingFitsError: no combination does; what was tried is printed before.
         MemprofError, WorkloadError: see `fit_techniques`.
     """
-    from memprof.reports.fit_techniques_json import techniques_object
+    from memprof.reports.json_answers import fit_techniques_json
     from memprof.reports.views.fit import techniques_document
     from memprof.studies.fit.techniques import Work, fit_techniques
 
@@ -36,7 +36,7 @@ def print_cheapest_techniques(
             timeout_seconds=timeout,
         )
         result = fit_techniques(request, work)
-    print_document(techniques_document(result), techniques_object(result), show)
+    print_document(techniques_document(result), fit_techniques_json(result), show)
     kept.say_what_is_there()
     if result.answer is None:
         smallest = result.smallest

@@ -20,7 +20,7 @@ def print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: flo
         NothingFitsError: not even the smallest value does.
         MemprofError, WorkloadError: see `fit`.
     """
-    from memprof.reports.fit_json import fit_object
+    from memprof.reports.json_answers import fit_json
     from memprof.reports.views.fit import fit_document
     from memprof.studies.fit.value import fit
 
@@ -29,5 +29,5 @@ def print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: flo
 
     with stages(f"fit {request.subject.label}") as stage:
         result = fit(request, progress=stage, keep=keep, finished=kept.finished, timeout_seconds=timeout)
-    print_document(fit_document(result), fit_object(result), show)
+    print_document(fit_document(result), fit_json(result), show)
     kept.say_what_is_there()

@@ -17,12 +17,13 @@ from memprof.profiler_cli.exit_codes import ExitCode
 from memprof.profiler_cli.option_table import JSON
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from memprof.analysis.comparison import Comparison
     from memprof.analysis.diff import Diff
     from memprof.analysis.report import Report
     from memprof.reports.document import Document
     from memprof.reports.format import Format
-    from memprof.reports.json_objects import Json
     from memprof.reports.options import RenderOptions
 
 
@@ -94,12 +95,12 @@ def print_diff(diff: Diff, show: Rendering) -> None:
     _put(show.format.render_diff(diff, show.options), show)
 
 
-def print_document(document: Document, json_object: Json, show: Rendering) -> None:
-    """Write what is no report: as a document, or for other programs the JSON object of the same facts."""
+def print_document(document: Document, record: Struct, show: Rendering) -> None:
+    """Write what is no report: as a document, or for other programs the record of the same facts as JSON."""
     from memprof.reports.formats.json import render_object
 
     lower = show.format.lower
-    _put(render_object(json_object) if lower is None else lower(document, show.options), show)
+    _put(render_object(record) if lower is None else lower(document, show.options), show)
 
 
 def _put(rendered: str | bytes, show: Rendering) -> None:

@@ -10,14 +10,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Comparison, Effect
 from memprof.analysis.diff import Diff
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.foreign import convert
+from memprof.analysis.report import Report
 from memprof.reports.format import Format
-from memprof.reports.json_objects import Json, buffer_object, matched_buffers_object
+from memprof.reports.json_comparison import MatchedBuffersJson
+from memprof.reports.json_report import BufferJson
 from memprof.reports.options import RenderOptions
 from memprof.reports.text import printable
 
@@ -26,14 +31,6 @@ _STARTS_FORMULA = ("=", "+", "-", "@")
 Field = str | int | float | bool | None
 Record = Mapping[str, Field]
 
-_BUFFER_TITLES = (
-    "size_bytes", "shape", "dtype", "category", "module", "phase", "name", "op", "source", "library", "rule",
-    "evidence", "start", "end", "offset",
-)  # fmt: skip
-_MATCHED_TITLES = (
-    "delta_bytes", "before_bytes", "after_bytes", "num_before", "num_after", "shape", "dtypes", "category", "module",
-    "op", "source",
-)  # fmt: skip
 _CONFIGURATION_TITLES = (
     "label",
     "footprint_bytes",
@@ -59,7 +56,7 @@ _CONFIGURATION_TITLES = (
 
 def render_report(report: Report, options: RenderOptions) -> str:
     """The buffers that are live at the peak, largest first, all of them; a shape is a JSON list."""
-    return _table(_BUFFER_TITLES, map(_buffer, report.buffers), ascii_only=not options.unicode)
+    return _table(BufferJson.__struct_fields__, _records(report.buffers, BufferJson), ascii_only=not options.unicode)
 
 
 def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
@@ -72,20 +69,15 @@ def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
 
 def render_diff(diff: Diff, options: RenderOptions) -> str:
     """The buffers of either report, matched by operation and shape, the largest change first."""
-    records = (_flattened(matched_buffers_object(each)) for each in diff.buffers)
-    return _table(_MATCHED_TITLES, records, ascii_only=not options.unicode)
+    records = _records(diff.buffers, MatchedBuffersJson)
+    return _table(MatchedBuffersJson.__struct_fields__, records, ascii_only=not options.unicode)
 
 
-def _buffer(buffer: LiveBuffer) -> Record:
-    return _flattened(buffer_object(buffer))
-
-
-def _flattened(values: Mapping[str, Json]) -> Record:
-    return {title: _flat(value) for title, value in values.items()}
-
-
-def _flat(value: Json) -> Field:
-    return json.dumps(value) if isinstance(value, list | dict) else value
+def _records(rows: Sequence[object], kind: type[Struct]) -> Iterator[Record]:
+    """Rows with the fields that they have in the JSON."""
+    for row in rows:
+        values: dict[str, Any] = to_builtins(convert(row, kind, from_attributes=True))
+        yield {title: json.dumps(value) if isinstance(value, tuple) else value for title, value in values.items()}
 
 
 def _configuration(report: Report, effect: Effect) -> Record:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format
-from memprof.reports.json_objects import Json, comparison_object, diff_object, report_object
+from memprof.reports.json_report import report_json
 from memprof.reports.options import RenderOptions
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
@@ -16,33 +19,36 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 
 def render_report(report: Report, options: RenderOptions) -> str:
     """The report as one JSON object. What the options leave out of a view does not matter: data are never shortened."""
-    return _text(report_object(report, options.advice), levels=2)
+    return render_object(report_json(report, options.advice))
 
 
 def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
     """The comparison as one JSON object, whatever the options."""
+    from memprof.reports.json_comparison import comparison_json
+
     del options
-    return _text(comparison_object(comparison), levels=4)
+    return render_object(comparison_json(comparison), levels=4)
 
 
 def render_diff(diff: Diff, options: RenderOptions) -> str:
     """The diff as one JSON object, whatever the options."""
+    from memprof.reports.json_comparison import diff_json
+
     del options
-    return _text(diff_object(diff), levels=2)
+    return render_object(diff_json(diff))
 
 
-def render_object(value: Json) -> str:
-    """Any other JSON object, as the reports are written."""
-    return _text(value, levels=2)
+def render_object(record: Struct, *, levels: int = 2) -> str:
+    """A record as text.
+
+    There is a line for each buffer and each module: indenting them too would take several times as long, and as much
+    room. Python's encoder writes it, since msgspec's has other spaces, floats and escapes than reports ever had.
+    """
+    return _indented(to_builtins(record), levels=levels, indent="") + "\n"
 
 
-def _text(value: Json, *, levels: int) -> str:
-    """A line for each buffer and each module: indenting them too would take several times as long, and as much room."""
-    return _indented(value, levels=levels, indent="") + "\n"
-
-
-def _indented(value: Json, *, levels: int, indent: str) -> str:
-    if not levels or not value or not isinstance(value, dict | list):
+def _indented(value: Any, *, levels: int, indent: str) -> str:
+    if not levels or not value or not isinstance(value, dict | tuple):
         return _ENCODER.encode(value)
     inner = f"{indent} "
     if isinstance(value, dict):

@@ -17,7 +17,7 @@ from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
 from memprof.reports.format import Format
-from memprof.reports.json_objects import Json
+from memprof.reports.json_report import Json
 from memprof.reports.options import RenderOptions
 
 _PHASES, _MODULES = 1, 2  # threads of a process

@@ -15,7 +15,7 @@ from memprof.analysis.comparison import Comparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.reports.format import Format
-from memprof.reports.json_objects import Json
+from memprof.reports.json_report import Json
 from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 from memprof.reports.text import printable

@@ -13,7 +13,6 @@ from referencing import Registry, Resource
 
 from memprof.analysis.categories import Category
 from memprof.reports.formats.json import FORMAT
-from memprof.reports.json_objects import report_object
 from memprof.reports.options import RenderOptions
 
 _SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
@@ -60,7 +59,9 @@ def test_a_comparison_field_by_field() -> None:
     comparison = _json("troubled")
     assert comparison["schema"] == "memprof.comparison/1"
     assert comparison["baseline"] == "transformer baseline"
-    assert comparison["rows"] == json.loads(json.dumps([report_object(row) for row in COMPARISONS["troubled"]().rows]))
+    assert comparison["rows"] == [
+        json.loads(FORMAT.render_report(row, RenderOptions())) for row in COMPARISONS["troubled"]().rows
+    ]
     # bf16 halves 12 * 578,813,952 bytes of activations, and keeps a copy of 12 * 7,087,872 parameters
     assert comparison["effects"][1] == {
         "label": "transformer bf16+scan",

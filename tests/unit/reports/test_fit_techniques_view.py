@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memprof.reports.document import Cell, Heading, Note, Table
-from memprof.reports.fit_techniques_json import techniques_object
+from memprof.reports.json_answers import fit_techniques_json
 from memprof.reports.views.fit import techniques_document
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
@@ -67,14 +67,14 @@ def test_where_nothing_fits_the_smallest_is_shown() -> None:
     nothing = replace(RESULT, ranked=(), others=(PLAIN, BROKEN), changes=(), command="")
     assert _blocks(nothing, Heading)[0].text == "no combination of techniques fits"
     assert nothing.smallest is PLAIN
-    assert techniques_object(nothing)["answer"] is None
-    assert techniques_object(nothing)["command"] is None
+    assert fit_techniques_json(nothing).answer is None
+    assert fit_techniques_json(nothing).command is None
 
 
 def test_steps_have_a_column_where_they_were_run() -> None:
     timed = replace(RESULT, ranked=(replace(DONATE, step_seconds=0.5),))
     assert _rows(timed)[0][4] == "500 ms"
-    assert techniques_object(timed)["tried"][0]["step_seconds"] == 0.5
+    assert fit_techniques_json(timed).tried[0].step_seconds == 0.5
 
 
 def test_another_optimizer_is_warned_of() -> None:

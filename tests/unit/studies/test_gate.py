@@ -16,7 +16,8 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.reports.check_json import check_object
+from memprof.reports.formats.json import render_object
+from memprof.reports.json_answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import Change, Maximum, check, parse_threshold
@@ -167,7 +168,7 @@ def test_the_json_is_that_of_the_schema_and_the_document_leads_with_what_failed(
         baseline=baseline_of(_step()),
         thresholds=[parse_threshold("footprint:+1%")],
     )
-    Draft202012Validator(_SCHEMA).validate(check_object(result))
+    Draft202012Validator(_SCHEMA).validate(json.loads(render_object(check_json(result))))
     texts = [getattr(block, "text", "") for block in check_document(result, top=5).blocks]
     assert texts[0] == "1 of 2 checks failed"
     assert texts[1].startswith("footprint went from")

@@ -1,0 +1,206 @@
+"""What `--format json` prints of advice, checks and fits, as typed records (see `json_report`), and all schemas."""
+
+# Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, json
+
+from memprof.analysis.report import Report
+from memprof.reports.json_comparison import ComparisonJson, DiffJson
+from memprof.reports.json_report import AdviceJson, ReportJson, Size, about, advice_json, filled
+from memprof.studies.advice.advice import Advice
+from memprof.studies.check.check import CheckResult, Item
+from memprof.studies.fit.results import CodeChange, FitResult, TechniquesResult, TriedTechniques
+
+_Techniques = tuple[str, ...]
+
+
+class AdviceListJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.advice/1"):
+    """What could be done about the peak of a step: `memprof advise --format json`."""
+
+    label: str
+    target: str
+    footprint_bytes: Size
+    advice: tuple[AdviceJson, ...]
+
+
+class CheckChangeJson(Struct, frozen=True, kw_only=True):
+    """What changed against the baseline."""
+
+    what: Literal["category", "module", "buffer"]
+    name: str
+    before_bytes: Size
+    after_bytes: Size
+
+
+class CheckJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.check/1"):
+    """What was checked of a step's memory, how it ended, and what changed against the baseline."""
+
+    label: str
+    passed: Annotated[bool, about("Whether every item passed.")]
+    footprint_bytes: Size
+    items: tuple[Item, ...]
+    differences: Annotated[tuple[str, ...], about("Versions and flags that changed since the baseline.")]
+    changes: tuple[CheckChangeJson, ...]
+
+
+class TrialJson(Struct, frozen=True, kw_only=True):
+    """One compile of a fit."""
+
+    value: Annotated[int, Meta(ge=1)]
+    footprint_bytes: Size
+    fits: bool
+    seconds: Annotated[float, Meta(ge=0), about("What the compile took, with importing and analysing.")]
+
+
+class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit/1"):
+    """The largest value of a field with which a step fits, and every compile that was made to find it."""
+
+    subject: Annotated[str, about("The workload or the user's step.")]
+    techniques: _Techniques
+    target: str
+    field: Annotated[str, about("The field that was varied.")]
+    value: Annotated[
+        int,
+        Meta(ge=1),
+        about(
+            "A value that fits, while next_value does not. Where footprints are not monotone, a larger one may fit too."
+        ),
+    ]
+    next_value: Annotated[int, Meta(ge=2), about("The value after it, which does not fit: value + step.")]
+    step: Annotated[int, Meta(ge=1), about("Only multiples of it are valid, or were tried.")]
+    footprint_bytes: Annotated[Size, about("Footprint of value.")]
+    next_footprint_bytes: Annotated[Size, about("Footprint of next_value.")]
+    memory_bytes: Size
+    reserve_bytes: Annotated[Size, about("What of the memory stays free.")]
+    budget_bytes: Annotated[Size, about("memory_bytes - reserve_bytes.")]
+    num_compiles: Annotated[int, Meta(ge=2)]
+    tried: Annotated[
+        tuple[TrialJson, ...], Meta(min_length=2), about("The compiles in the order in which they were made.")
+    ]
+    findings: Annotated[tuple[str, ...], about("Sentences: where the footprint bends or falls.")]
+    command: Annotated[str, about("The command line that profiles the answer.")]
+
+
+class TriedTechniquesJson(Struct, frozen=True, kw_only=True):
+    """One combination that was compiled."""
+
+    techniques: _Techniques
+    footprint_bytes: Annotated[Size | None, about("null where the compile failed.")]
+    fits: bool
+    changes_training: Annotated[bool, about("Whether the optimizer is another.")]
+    recomputed_flops: Annotated[Size, about("Floating-point operations of a step that are computed again.")]
+    host_bytes: Annotated[Size, about("In host memory that the step holds.")]
+    step_seconds: Annotated[float | None, about("Median time of the steps that were run; null where none were.")]
+    seconds: Annotated[float, Meta(ge=0), about("What lowering and compiling took.")]
+    problem: Annotated[str | None, about("Why the compile failed.")]
+
+
+class FitTechniquesJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit_techniques/1"):
+    """The cheapest techniques with which a step fits as it is, and every compile that was made to find them."""
+
+    subject: Annotated[str, about("The workload or the user's step.")]
+    settings: Annotated[str, about("The preset and the fields that were asked for, in words.")]
+    target: str
+    memory_bytes: Size
+    reserve_bytes: Annotated[Size, about("What of the memory stays free.")]
+    budget_bytes: Annotated[Size, about("memory_bytes - reserve_bytes.")]
+    answer: Annotated[
+        _Techniques | None,
+        about("The cheapest techniques that fit: an empty list where none is needed, null where nothing fits."),
+    ]
+    footprint_bytes: Annotated[Size | None, about("Footprint with the answer.")]
+    command: Annotated[str | None, about("The command line that profiles the answer.")]
+    changes: Annotated[tuple[CodeChange, ...], about("How a user does the answer's techniques in code of their own.")]
+    num_combinations: Annotated[int, Meta(ge=1), about("How many combinations of the techniques that apply there are.")]
+    num_compiles: Annotated[int, Meta(ge=1)]
+    num_inferred: Annotated[
+        Size,
+        about(
+            "Combinations cheaper than the answer that were not compiled, since one that should hold less does not fit."
+        ),
+    ]
+    tried: Annotated[
+        tuple[TriedTechniquesJson, ...],
+        Meta(min_length=1),
+        about("Those that fit first, the best at the head, then the others in the order in which they were made."),
+    ]
+    left_out: Annotated[dict[str, str], about("Techniques that were not considered, each with the reason.")]
+    contradictions: Annotated[
+        tuple[str, ...], about("Techniques that hold more here than what they were expected to hold less than.")
+    ]
+
+
+_DOCUMENTS: Mapping[str, type[Struct]] = {
+    "report": ReportJson,
+    "comparison": ComparisonJson,
+    "diff": DiffJson,
+    "advice": AdviceListJson,
+    "check": CheckJson,
+    "fit": FitJson,
+    "fit_techniques": FitTechniquesJson,
+}
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """The JSON schema of each document, by name."""
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {name: {**draft, **json.schema(kind)} for name, kind in _DOCUMENTS.items()}
+
+
+def advice_list_json(report: Report, advice: Sequence[Advice]) -> AdviceListJson:
+    """What `memprof advise` prints."""
+    each = tuple(map(advice_json, advice))
+    return filled(AdviceListJson, report, target=report.target.name, advice=each)
+
+
+def check_json(result: CheckResult) -> CheckJson:
+    """What is printed of a check."""
+    return filled(CheckJson, result)
+
+
+def fit_json(result: FitResult) -> FitJson:
+    """What is printed of a fit."""
+    budget_bytes = result.budget_bytes
+    return filled(
+        FitJson,
+        result,
+        techniques=_names(result.techniques),
+        footprint_bytes=result.footprint_of(result.value),
+        next_footprint_bytes=result.footprint_of(result.next_value),
+        num_compiles=len(result.tried),
+        tried=[filled(TrialJson, trial, fits=trial.footprint_bytes <= budget_bytes) for trial in result.tried],
+        findings=result.findings(),
+    )
+
+
+def fit_techniques_json(result: TechniquesResult) -> FitTechniquesJson:
+    """What is printed of a fit over techniques."""
+    answer = result.answer
+    return filled(
+        FitTechniquesJson,
+        result,
+        answer=None if answer is None else _names(answer.techniques),
+        footprint_bytes=None if answer is None else answer.footprint_bytes,
+        command=result.command or None,
+        num_compiles=result.num_compiled,
+        tried=[_tried(each, result.budget_bytes) for each in (*result.ranked, *result.others)],
+    )
+
+
+def _tried(tried: TriedTechniques, budget_bytes: int) -> TriedTechniquesJson:
+    return filled(
+        TriedTechniquesJson,
+        tried,
+        techniques=_names(tried.techniques),
+        fits=tried.footprint_bytes is not None and tried.footprint_bytes <= budget_bytes,
+        changes_training=tried.cost.changes_training,
+        recomputed_flops=tried.cost.recomputed_flops,
+        problem=tried.problem or None,
+    )
+
+
+def _names(techniques: str) -> _Techniques:
+    return tuple(name for name in techniques.split("+") if name)

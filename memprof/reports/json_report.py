@@ -1,0 +1,349 @@
+"""What `--format json` prints of a report, as typed records; `json_comparison` and `json_answers` have the others.
+
+    record = report_json(report)
+    msgspec.convert(json.loads(render_object(record)), ReportJson) == record
+
+Other programs rely on the fields: within a schema version they may be added, never renamed or removed, and their order
+is fixed, so that two reports can be compared as text. `docs/schema/` says what is promised; the schemas of the site are
+made from these types. What the analysis has under the same name is taken over by `filled`.
+"""
+
+# Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct
+
+from memprof.analysis.capture import CompilerTotals
+from memprof.analysis.categories import CATEGORY_MEANINGS, Category, Phase, Role
+from memprof.analysis.foreign import convert
+from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
+from memprof.analysis.report import ModuleNode, Report
+from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advise import advise
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+_Record = TypeVar("_Record", bound=Struct)
+_Key = TypeVar("_Key", bound=str)
+
+
+def about(text: str) -> Meta:
+    """What the schema says of a field."""
+    return Meta(description=text)
+
+
+def _of_all_categories(minimum: Mapping[str, int]) -> Meta:
+    amounts = {each.value: {"type": "integer", "description": CATEGORY_MEANINGS[each], **minimum} for each in Category}
+    return Meta(extra_json_schema={"required": list(amounts), "properties": amounts})
+
+
+Size = Annotated[int, Meta(ge=0)]
+Shape = Annotated[tuple[Size, ...], about("Length of each axis; empty for a scalar.")]
+Sums = Annotated[dict[str, Size], about("The empty key holds what has none.")]
+PhaseSums = Annotated[dict[Phase, Size], Meta(extra_json_schema={"propertyNames": {"enum": list(map(str, Phase))}})]
+CategorySizes = Annotated[dict[Category, Size], _of_all_categories({"minimum": 0})]
+CategoryChanges = Annotated[dict[Category, int], _of_all_categories({})]
+Number = Annotated[float | str, about("A text stands for what JSON has no number for.")]
+
+
+class TargetJson(Struct, frozen=True, kw_only=True):
+    """The device that the step was compiled for."""
+
+    name: Annotated[str, about("Name in the catalogue of targets, or `local:...`.")]
+    memory_bytes: Annotated[Size | None, about("Device memory; null where there is no fixed amount.")]
+    description: Annotated[str, about("The vendor's name of the device.")]
+    platform: Annotated[str, about("XLA's platform: `cuda` or `cpu`.")]
+    compute_capability: Annotated[str | None, about("For example `9.0`; null where there is none.")]
+    reason: Annotated[str, about("Why this target was taken.")]
+
+
+class ToolchainJson(Struct, frozen=True, kw_only=True):
+    """The versions that made the capture; null: not installed."""
+
+    memprof: str
+    jax: str
+    jaxlib: str
+    python: str
+    cuda_plugin: str | None
+    flax: str | None
+    optax: str | None
+    xla_flags: Annotated[str, about("XLA flags that were set; empty if none.")]
+    jax_settings: Annotated[
+        dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
+    ]
+
+
+class TimingsJson(Struct, frozen=True, kw_only=True):
+    """Wall-clock seconds on the machine that made the capture, and of the analysis."""
+
+    lower_seconds: Annotated[float, Meta(ge=0)]
+    compile_seconds: Annotated[float, Meta(ge=0)]
+    analysis_seconds: Annotated[float, Meta(ge=0)]
+
+
+class ParamJson(Struct, frozen=True, kw_only=True):
+    """One parameter leaf of a module."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+
+class ModuleJson(Struct, frozen=True, kw_only=True):
+    """One module and everything under it."""
+
+    path: Annotated[str, about("For example `layers_0/mlp`; empty for the root.")]
+    bytes: Annotated[Size, about("The sum of its categories.")]
+    num_params: Annotated[Size, about("Trainable parameters in it and under it.")]
+    categories: CategorySizes
+    params: Annotated[tuple[ParamJson, ...], about("Its own parameter leaves, not its children's.")]
+
+
+class BufferJson(Struct, frozen=True, kw_only=True):
+    """One buffer that is live at the peak.
+
+    Size, shape, dtype, name, op, source, start, end and offset are the compiler's; category, module and phase are
+    inferred.
+    """
+
+    size_bytes: Size
+    shape: Shape
+    dtype: Annotated[str, about("In XLA's words: `bf16`, `f32`, `s32`.")]
+    category: Category
+    module: Annotated[str, about("Path of its module; empty at top level.")]
+    phase: Phase
+    name: Annotated[str, about("The HLO instruction that defines it, or the argument's path.")]
+    op: Annotated[str, about("The op name that JAX gave, or the argument's path.")]
+    source: Annotated[
+        str, about("`file.py:12`, the innermost line of the user's own code; empty where the program has none.")
+    ]
+    library: Annotated[
+        str, about("The line of a library beneath it that says most of what it does; empty where there is none.")
+    ]
+    rule: Annotated[str, about("The attribution rule that claimed it.")]
+    evidence: Annotated[str, about("Its reason, in one sentence.")]
+    start: Annotated[Size, about("First position in program order at which it is live.")]
+    end: Annotated[Size, about("Last position at which it is live.")]
+    offset: Annotated[Size | None, about("Byte offset in the temp block; null outside it.")]
+
+
+class ArgumentJson(Struct, frozen=True, kw_only=True):
+    """One leaf of the step's arguments."""
+
+    path: Annotated[str, about("As JAX writes it: `state.params['Dense_0']['kernel']`.")]
+    role: Role
+    shape: Shape
+    dtype: Annotated[str, about("In JAX's words: `float32`.")]
+    size_bytes: Size
+
+
+class OpJson(Struct, frozen=True, kw_only=True):
+    """One operation of a trace, over all its steps."""
+
+    name: str
+    op: Annotated[str, about("JAX's name.")]
+    seconds: float
+    num_calls: Size
+    contains_others: Annotated[bool, about("A loop, branch or call: what is inside is in the list too.")]
+    phase: Phase
+    module: str
+    category: Annotated[Category | None, about("Of the largest piece of memory that its result takes.")]
+    held_bytes: Size
+
+
+class MeasuredJson(Struct, frozen=True, kw_only=True):
+    """What was measured when the step ran."""
+
+    device: str
+    platform: str
+    num_steps: Annotated[Size, about("Steps that were timed.")]
+    num_warmup_steps: Annotated[Size, about("Steps before them.")]
+    step_seconds_median: Annotated[
+        float | None, about("From the call to the end of the results on the device; null where no step was timed.")
+    ]
+    step_seconds_p10: float | None
+    step_seconds_p90: float | None
+    step_seconds: tuple[float, ...]
+    examples_per_second: float | None
+    tokens_per_second: float | None
+    peak_flops_per_second: Annotated[
+        float | None, about("Of the device: dense 16-bit matrix products; null where it is not known.")
+    ]
+    mfu: Annotated[
+        float | None,
+        about("(flops - recomputed_flops) of a step at the median time, as a share of peak_flops_per_second."),
+    ]
+    losses: Annotated[tuple[Number, ...], about("Of all steps, those of the warm-up first.")]
+    peak_bytes: Annotated[
+        Size | None, about("Peak of XLA's allocator; null on a CPU, and where something before the steps took more.")
+    ]
+    resident_growth_bytes: Annotated[int | None, about("By how much the process grew, on a CPU.")]
+    predicted_bytes: Annotated[Size, about("The footprint, to set these against.")]
+    pool: PoolMemory | None
+    driver: DriverMemory | None
+    resident: ResidentMemory | None
+    out_of_memory: OutOfMemory | None
+    ops: Annotated[
+        tuple[OpJson, ...], about("Operations of a trace, over all its steps, those that took most time first.")
+    ]
+
+
+class AdviceJson(Struct, frozen=True, kw_only=True):
+    """One change that would lower the footprint."""
+
+    rule: Annotated[str, about("The name of the rule that found it.")]
+    what: Annotated[str, about("What to do.")]
+    evidence: Annotated[str, about("What in this program says so.")]
+    cost: Annotated[str, about("What it takes in exchange.")]
+    how_to: Annotated[str, about("One line of code.")]
+    technique: Annotated[str | None, about("The label of the technique that does it; null where memprof has none.")]
+    saving_bytes: Annotated[
+        Size, about("By how much the footprint would be lower, as the timeline without these buffers says.")
+    ]
+    true_saving_bytes: Annotated[
+        int | None, about("The same once it was compiled (run --advise --verify); null where it was not.")
+    ]
+    refusal: Annotated[str, about("Why it could not be compiled; empty where it was, or was not asked for.")]
+
+
+class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.report/1"):
+    """Where the device memory of one JAX training step goes.
+
+    Sizes are whole bytes. Within version 1, fields may be added, never renamed or removed.
+    """
+
+    label: Annotated[str, about("What the reports call this configuration.")]
+    workload: Annotated[str, about("The built-in name, or the user's own function.")]
+    techniques: Annotated[tuple[str, ...], about("The techniques applied, in order.")]
+    config: Annotated[
+        dict[str, str | int | float | bool | None],
+        about("The workload's configuration. Infinities and NaN are strings."),
+    ]
+    target: TargetJson
+    toolchain: ToolchainJson
+    footprint_bytes: Annotated[
+        Size,
+        about("What the allocator must hold: arguments, outputs that alias no argument, temp block, constants."),
+    ]
+    live_peak_bytes: Annotated[Size, about("The most bytes live at once. The footprint less this is fragmentation.")]
+    host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
+    fits: Annotated[
+        bool | None, about("Whether the footprint is within the target's memory; null where that is not fixed.")
+    ]
+    categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
+    compiler: CompilerTotals
+    num_params: Annotated[Size, about("Trainable parameters (elements).")]
+    flops: Annotated[
+        Size,
+        about("Floating-point operations of a step's matrix products and convolutions, counted in the traced program."),
+    ]
+    recomputed_flops: Annotated[Size, about("The part of flops that rematerialisation repeats.")]
+    by_source: Annotated[Sums, about("The footprint by source line, largest first.")]
+    by_dtype: Annotated[Sums, about("The footprint by dtype, largest first.")]
+    by_phase: Annotated[PhaseSums, about("The footprint by phase, largest first.")]
+    timings: TimingsJson
+    modules: Annotated[
+        tuple[ModuleJson, ...],
+        about("A module before its children; the first is the root. Bytes include those of the children."),
+    ]
+    buffers: Annotated[
+        tuple[BufferJson, ...], about("What is live at the peak, largest first. Adds up to live_peak_bytes.")
+    ]
+    unused_arguments: Annotated[
+        tuple[ArgumentJson, ...], about("Argument leaves that jit dropped; not in the footprint.")
+    ]
+    doubts: Annotated[
+        tuple[str, ...], about("Sentences about arguments whose role had to be guessed, or is not known.")
+    ]
+    measured: Annotated[MeasuredJson | None, about("What was measured when the step ran; null where it did not.")]
+    advice: Annotated[
+        tuple[AdviceJson, ...],
+        about("What saves most first; empty where nothing would save 2% of the footprint."),
+    ]
+
+
+def filled(kind: type[_Record], source: object, **others: object) -> _Record:
+    """A record with `others`, and with what `source` has under the names of its other fields."""
+    taken = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in others}
+    return convert({**taken, **others}, kind, from_attributes=True)
+
+
+def report_json(report: Report, advice: Sequence[Advice] | None = None) -> ReportJson:
+    """What is printed of one report.
+
+    Args:
+        advice: where more is known of it than the report itself says.
+    """
+    return filled(
+        ReportJson,
+        report,
+        config={name: _number(value) for name, value in report.config.items()},
+        host_bytes=report.program.host_bytes,
+        by_source=_largest_first(report.by_source),
+        by_dtype=_largest_first(report.by_dtype),
+        by_phase=_largest_first(report.by_phase),
+        timings=filled(TimingsJson, report.timings, analysis_seconds=report.analysis_seconds),
+        modules=[_module(node) for node in walk(report.modules)],
+        measured=None if report.measured is None else _measured(report, report.measured),
+        advice=[advice_json(each) for each in (advise(report) if advice is None else advice)],
+    )
+
+
+def advice_json(advice: Advice) -> AdviceJson:
+    """What is printed of one piece of advice."""
+    return filled(
+        AdviceJson,
+        advice.proposal,
+        rule=advice.rule,
+        saving_bytes=advice.saving_bytes,
+        true_saving_bytes=advice.true_saving_bytes,
+        refusal=advice.refusal,
+    )
+
+
+def walk(node: ModuleNode) -> Iterator[ModuleNode]:
+    """A node before its children, so that the root (path "") comes first."""
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def _module(node: ModuleNode) -> ModuleJson:
+    return ModuleJson(
+        path=node.path,
+        bytes=node.size_bytes,
+        num_params=node.num_params,
+        categories={category: node.categories.get(category, 0) for category in Category},
+        params=tuple(ParamJson(name=name, shape=shape, dtype=dtype) for name, shape, dtype in node.params),
+    )
+
+
+def _measured(report: Report, measured: Measurement) -> MeasuredJson:
+    timed = bool(measured.step_seconds)
+    return filled(
+        MeasuredJson,
+        measured,
+        num_steps=len(measured.step_seconds),
+        step_seconds_median=measured.median_seconds,
+        step_seconds_p10=measured.percentile_seconds(10) if timed else None,
+        step_seconds_p90=measured.percentile_seconds(90) if timed else None,
+        examples_per_second=measured.per_second(measured.num_examples),
+        tokens_per_second=measured.per_second(measured.num_tokens),
+        mfu=measured.utilization(report.flops - report.recomputed_flops),
+        losses=[_number(loss) for loss in measured.losses],
+        peak_bytes=measured.pool.peak_bytes if measured.pool else None,
+        resident_growth_bytes=measured.resident.growth_bytes if measured.resident else None,
+        predicted_bytes=report.footprint_bytes,
+        ops=report.op_costs,
+    )
+
+
+def _largest_first(sizes: Mapping[_Key, int]) -> dict[_Key, int]:
+    return {key: sizes[key] for key in sorted(sizes, key=lambda key: (-sizes[key], key))}
+
+
+def _number(value: str | float | bool | None) -> str | float | bool | None:
+    """JSON has no infinity and no NaN: they become their names."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
