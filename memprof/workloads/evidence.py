@@ -26,8 +26,8 @@ def no(evidence: str) -> Verdict:
     return Verdict(took_effect=False, evidence=evidence)
 
 
-def untold(evidence: str) -> Verdict:
-    """Returns the verdict that only a row without the technique would tell."""
+def undecided(evidence: str) -> Verdict:
+    """Returns the verdict that this program alone does not show it."""
     return Verdict(took_effect=None, evidence=evidence)
 
 

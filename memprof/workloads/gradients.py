@@ -60,7 +60,7 @@ def evaluate(metrics_of: Callable[[Params], Metrics], params: Params, scale: Dyn
 
 
 def new_scale() -> DynamicScale:
-    """Returns the scale to start with, as arrays: Flax starts at Python numbers, which would compile step two anew."""
+    """Returns the scale to start with, as arrays: Flax starts at Python numbers, which would compile step two again."""
     start = DynamicScale()
     return start.replace(fin_steps=jnp.int32(start.fin_steps), scale=jnp.float32(start.scale))
 

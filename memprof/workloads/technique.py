@@ -103,7 +103,7 @@ class Technique:
             reference row, where there is one; None for the baseline, which has nothing to look for.
         restates_baseline: whether all it does is to say what the baseline does anyway.
         needs: labels of techniques that it cannot be used without; any that does the same will do.
-        shows_with: labels of techniques in whose company it changes the program; alone, XLA does the same unasked.
+        shows_with: labels of techniques together with which it changes the program; alone, XLA does the same by itself.
         check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
             training configuration with all techniques on.
         check_target: raises `MemprofError` for a target that it cannot be compiled for. It may import jax.

@@ -159,7 +159,7 @@ class Trainer:
     def _state(self, params: Params) -> TrainState:
         fraction = self.config.pruned_fraction
         fields: dict[str, Any] = {
-            # Flax starts at the Python number 0, a weak type, which would compile the second step anew.
+            # Flax starts at the Python number 0, a weak type, which would compile the second step again.
             "step": jnp.zeros((), jnp.int32),
             "apply_fn": self.model.apply_fn,
             "params": params,

@@ -1,4 +1,4 @@
-"""A workload: a model with its configuration record and presets. Each file in `models/` exposes one as `WORKLOAD`."""
+"""A workload: a model with its configuration record and presets. Each folder of `models/` has one as `WORKLOAD`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The built-in workloads, one per file. Each file exposes `WORKLOAD` and imports no jax until it is built."""
+"""The built-in workloads, a folder each, which exposes `WORKLOAD` and imports no jax before the model is built."""

@@ -6,7 +6,7 @@ configuration. Two of them need a word:
 - `adafactor` subtracts the decayed weights as they are, not times the learning rate as the others do, so that it gets
   the product.
 - `muon` is for the weights of linear maps. Left alone it would take every parameter with two axes, and with scanned
-  layers those are the stacked biases, and not the stacked kernels. So it is told which parameters are matrices.
+  layers those are the stacked biases, and not the stacked kernels. So it is given which parameters are matrices.
 
 This file imports neither jax nor optax before an optimizer is made, so that listing them stays quick.
 """

@@ -1,7 +1,7 @@
 r"""GaLore: Adam on gradients that are projected to a subspace of lower rank.
 
 For a matrix with gradient :math:`G` (m x n, m at most n), the projection :math:`P` is made of the leading r left
-singular vectors of the gradient, anew every T updates. Adam sees the projected gradient, and its step is projected
+singular vectors of the gradient, again every T updates. Adam sees the projected gradient, and its step is projected
 back:
 
 .. math::

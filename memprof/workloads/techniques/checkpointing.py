@@ -183,7 +183,7 @@ REMAT_ACT = Technique(
 
     The smallest example of `jax.checkpoint` on a function: the value before the activation function is kept, and what
     its derivative needs is computed from it, instead of being kept beside it. It costs no matrix product. In unrolled
-    layers XLA does the same unasked, since it repeats cheap operations inside fusions of the backward pass; in a loop
+    layers XLA does the same by itself, since it repeats cheap operations inside fusions of the backward pass; in a loop
     over layers it keeps whatever JAX saves, and there the technique shows.""",
     summary="only the activation function of each MLP checkpointed",
     how_to=HowTo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.workloads.evidence import is_same_program, no, untold, yes
+from memprof.workloads.evidence import is_same_program, no, undecided, yes
 from memprof.workloads.intents import Aim, Recipe
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
@@ -14,7 +14,7 @@ def option_evidence(report: Report, argument: ArgumentValue | None, reference: R
     """Looks for any difference from the reference."""
     recorded = f"{argument} was passed to XLA and recorded"
     if reference is None:
-        return untold(f"{recorded}; only a row without it would tell what it changed")
+        return undecided(f"{recorded}; only a row without it would tell what it changed")
     if is_same_program(report, reference):
         return no(f"{recorded}, but the program is the reference's: the same buffers at the peak, loops and operations")
     return yes(f"{recorded}, and the program differs from the reference's")

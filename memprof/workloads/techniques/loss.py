@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from memprof.analysis.categories import Category, Role
@@ -27,9 +28,9 @@ def chunked_loss_evidence(report: Report, argument: ArgumentValue | None, refere
     }
     if argument == 1 or not all(argument in found for found in counts.values()):
         return no(f"there are no loops over {argument} chunks of the loss in forward and backward pass")
-    largest = _largest_logits(report)
-    if largest >= (full := _num_full_logits(report)):
-        return no(f"there are loops over {argument} chunks of the loss, but a value at the peak holds {largest} logits")
+    full = _num_full_logits(report)
+    if full == 0 or any(prod(buffer.shape) == full and HEAD in buffer.op + buffer.module for buffer in report.buffers):
+        return no(f"there are loops over {argument} chunks of the loss, but a value at the peak holds {full} logits")
     return yes(f"loops run {argument} times over chunks of the loss; no value at the peak holds all {full} logits")
 
 
@@ -40,19 +41,6 @@ def _num_full_logits(report: Report) -> int:
     )
     tables = [leaf.shape[0] for leaf in used_arguments(report, Role.PARAMS) if f"['{TOKEN_EMBEDDING}']" in leaf.path]
     return num_labels * max(tables, default=0)
-
-
-def _largest_logits(report: Report) -> int:
-    """Numbers in the largest value at the peak that has as many rows or columns as there are words."""
-    full = _num_full_logits(report)
-    sizes = []
-    for buffer in report.buffers:
-        num_elements = 1
-        for size in buffer.shape:
-            num_elements *= size
-        if num_elements == full and HEAD in buffer.op + buffer.module:
-            sizes.append(num_elements)
-    return max(sizes, default=0)
 
 
 def check_config(config: Any, train_config: TrainConfig) -> None:

@@ -9,7 +9,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads import registry
-from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, untold, yes
+from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, undecided, yes
 from memprof.workloads.intents import Aim, Recipe
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
@@ -25,7 +25,9 @@ def optimizer_evidence(report: Report, argument: ArgumentValue | None, reference
         return no(f"{held}, which is not the {in_words(kept_bytes)} that {argument} keeps")
     if reference is not None and found == _state(reference):
         if not _differ_in_optimizer_alone(report, reference, f"opt={argument}"):
-            return untold(f"{held}, as the reference does; only a row that differs in the optimizer alone would tell")
+            return undecided(
+                f"{held}, as the reference does; only a row that differs in the optimizer alone would tell"
+            )
         if is_same_program(report, reference):
             return no(f"{held}, which is just what the reference holds, and the program is the same")
         return yes(f"{held}, as the reference does, but its update is another program")

@@ -84,7 +84,7 @@ def _shares(computed: dict[str, int]) -> str:
 
 FP32 = Technique(
     name="fp32",
-    about="""Float32 throughout, said aloud.
+    about="""Float32 throughout, stated in the label.
 
     It is what the baseline computes in. A label such as `fp32+scan+accum4` says so beside rows in another precision.
     """,
@@ -126,8 +126,8 @@ BF16_PARAMS = Technique(
     name="bf16-params",
     about="""Parameters in bfloat16 too, not only what is computed from them.
 
-    Parameters halve, and so do their gradients. optax makes optimizer state in the dtype of the parameters unless it
-    is told otherwise, so the moments halve as well. No weight can change by less than 1/256 of itself in one step:
+    Parameters halve, and so do their gradients. optax makes optimizer state in the dtype of the parameters by
+    default, so the moments halve as well. No weight can change by less than 1/256 of itself in one step:
     late in a training run, small updates are lost. That is the price, and memory does not show it.""",
     summary="compute in bfloat16, and hold parameters in it too; so is the optimizer state, by optax's defaults",
     how_to=HowTo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
-from memprof.workloads.evidence import in_words, no, total_bytes, untold, used_arguments, yes
+from memprof.workloads.evidence import in_words, no, total_bytes, undecided, used_arguments, yes
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import require
 
@@ -27,7 +27,7 @@ def fewer_params_evidence(report: Report, argument: ArgumentValue | None, refere
     """Looks for fewer parameters than in the reference, in arrays of the same names."""
     del argument
     if reference is None:
-        return untold(
+        return undecided(
             f"the program takes {report.num_params} parameters; only a row without pruning would tell how many went"
         )
     sentence = f"the program takes {report.num_params} parameters, the reference {reference.num_params}"

@@ -95,9 +95,9 @@ DONATE = Technique(
 
 NO_DONATE = Technique(
     name="no-donate",
-    about="""The old state stays intact beside the new one, said aloud.
+    about="""The old state stays intact beside the new one, stated in the label.
 
-    It is what `jax.jit` does unless it is told otherwise, and what many training scripts do without knowing.""",
+    It is what `jax.jit` does by default, and what many training scripts do without knowing.""",
     summary="old and new state beside each other, as in the baseline",
     how_to=HowTo(
         sentence="Donate nothing, which is what JAX does unasked.",

@@ -164,7 +164,7 @@ def _is_module(node: Any) -> bool:
 
 
 def _map_leaves(params: Any, change: Callable[[Any, bool], Any]) -> Any:
-    """Changes each leaf, told whether it is one of an Equinox module."""
+    """Changes each leaf, given it and whether it is one of an Equinox module."""
 
     def change_node(node: Any) -> Any:
         if not _is_module(node):

@@ -1,7 +1,7 @@
 """The batches of a Transformer: what they look like, and synthetic ones with something in them that can be learnt.
 
 Synthetic batches are made on the host, in numpy, and are the same for the same generator. A model trains on them for
-real, so that a run can be told from one that does nothing.
+real, so that its loss falls, unlike that of a run that does nothing.
 """
 
 from __future__ import annotations
