@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from reports_data import one_buffer
 
@@ -24,6 +26,16 @@ def test_one_technique_without_effect_is_enough(told: tuple[bool | None, ...], t
     verdicts = tuple(Verdict(took_effect=each, evidence=str(each)) for each in told)
     (effect,) = compare([_REPORT], baseline=_REPORT.label, verdicts={_REPORT.label: verdicts}).effects
     assert effect.took_effect is took_effect
+
+
+def test_every_row_is_set_against_the_baseline_wherever_it_stands() -> None:
+    half = replace(_REPORT, label="half", footprint_bytes=_REPORT.footprint_bytes // 2)
+    effects = compare([half, _REPORT], baseline=_REPORT.label).effects
+    delta_bytes = half.footprint_bytes - _REPORT.footprint_bytes
+    assert [(effect.label, effect.footprint_delta_bytes, effect.footprint_ratio) for effect in effects] == [
+        ("half", delta_bytes, 0.5),
+        (_REPORT.label, 0, 1.0),
+    ]
 
 
 def test_what_took_no_effect_is_said_first() -> None:

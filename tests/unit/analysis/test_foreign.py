@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from memprof.analysis.foreign import open_regular, quote
 
 # Each round, eight threads are the first that have anything to do with a class. In a process of its own, since the
 # fault that this is about ends the process.
@@ -37,6 +43,30 @@ sys.setswitchinterval(1e-6)
 for _ in range(100):
     first_use()
 """
+
+
+@pytest.mark.parametrize(
+    ("value", "quoted"),
+    [
+        ("a\x1b[2J", r"'a\x1b[2J'"),
+        (7, "7"),
+        (["a"], "['a']"),
+        ("x" * 200, f"'{'x' * 200}'"),
+        ("x" * 201, f"'{'x' * 200}...'"),
+    ],
+)
+def test_what_was_read_is_quoted_clean_and_short(value: object, quoted: str) -> None:
+    assert quote(value) == quoted
+
+
+def test_what_is_no_regular_file_is_not_left_open(tmp_path: Path) -> None:
+    free = os.dup(0)
+    os.close(free)
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    again = os.dup(0)
+    os.close(again)
+    assert again == free
 
 
 def test_threads_may_read_records_of_one_class_for_the_first_time_at_once() -> None:

@@ -11,7 +11,7 @@ from memprof.analysis.categories import Phase, Role
 from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.program import Instruction, decode_program
 from memprof.analysis.program_order import ProgramOrder
-from memprof.analysis.timeline import PhaseSpan
+from memprof.analysis.timeline import ModuleSpan, PhaseSpan
 
 V = f32(4)
 
@@ -84,6 +84,23 @@ def test_the_phases_cover_the_schedule_and_what_has_none_belongs_to_the_one_arou
         PhaseSpan(phase=Phase.BACKWARD, start=4, end=5),
         PhaseSpan(phase=Phase.UPDATE, start=6, end=6),
         PhaseSpan(phase=Phase.FORWARD, start=7, end=8),
+    )
+
+
+def test_a_module_is_at_work_until_another_one_is_whatever_does_no_work_between() -> None:
+    step = Step()
+    x = step.argument("x", Role.BATCH, V)
+    a = step.op("a", "negate", V, [x])
+    b = step.op("b", "tanh", V, [step.op("view", "bitcast", V, [a])])
+    other = step.op("other", "negate", V, [b])
+    outside = step.op("outside", "negate", V, [other])
+    step.result(step.op("again", "negate", V, [outside]))
+    modules = {"a": "layer", "b": "layer", "other": "head", "again": "head"}
+    # x stands at 0 and the view at 2; what belongs to no module ends the stretch of the one before it
+    assert _order(step).module_spans(lambda instruction: modules.get(instruction.name, "")) == (
+        ModuleSpan(path="layer", start=1, end=3),
+        ModuleSpan(path="head", start=4, end=4),
+        ModuleSpan(path="head", start=6, end=6),
     )
 
 

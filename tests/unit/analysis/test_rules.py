@@ -211,6 +211,15 @@ def test_the_table_of_the_results_belongs_to_them() -> None:
     assert claim == Claim(category=Category.OUTPUTS, rule="outputs", evidence="table of pointers to the results")
 
 
+def test_the_table_of_a_tuple_inside_the_program_is_scratch() -> None:
+    step, w, _, x = _start()
+    table = step.tuple(step.op("a", "negate", V, [w], PLAIN), x, table=True)
+    step.result(step.op("b", "negate", V, [step.element(table, 0)], PLAIN))
+    evidence = "table of pointers to the elements of a tuple"
+    claim = Claim(category=Category.WORKSPACE, rule="tuple_tables", evidence=evidence)
+    assert attribute(values(step)[table.name]) == claim
+
+
 def test_a_constant_of_the_program_is_a_constant() -> None:
     step, _, _, x = _start()
     table = step.op("table", "constant", V)

@@ -89,6 +89,12 @@ def test_the_line_of_a_library_beneath_the_users(files: list[str], library: str)
     assert _lines("/home/me/train.py", *files).library == library
 
 
+def test_where_no_line_is_the_users_no_line_is_beneath_it() -> None:
+    assert _lines(f"{_SITE}/jax/_src/api.py", f"{_SITE}/optax/_src/alias.py") == SourcePlace(
+        "optax/_src/alias.py:2", ""
+    )
+
+
 def test_what_a_library_calls_from_everywhere_says_less_than_who_calls_it() -> None:
     step = Step()
     user = step.frame("/home/me/train.py", 1)

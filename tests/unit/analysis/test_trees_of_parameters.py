@@ -123,6 +123,30 @@ def test_weights_side_by_side_belong_to_what_their_modules_share() -> None:
     assert _modules(step, "both", "h") == ["a", "a"]
 
 
+def test_what_is_made_of_weights_of_several_layers_belongs_to_none_of_them_again() -> None:
+    step = Step()
+    q, k = (step.argument(f"params['a']['{name}']['w']", Role.PARAMS, V) for name in "qk")
+    big = step.argument("params['b']['w']", Role.PARAMS, f32(16))
+    x = step.argument("x", Role.BATCH, f32(24))
+    pair = step.op("pair", "concatenate", f32(8), [q, k], UNNAMED)
+    again = step.op("again", "copy", f32(8), [pair], UNNAMED)
+    all_ = step.op("all", "concatenate", f32(24), [again, big], UNNAMED)
+    step.op("h", "multiply", f32(24), [x, all_], "jit(step)/jvp()/dot_general")
+    assert _modules(step, "pair", "again", "all", "h") == ["a", "a", "", ""]
+
+
+@pytest.mark.parametrize("adapter_first", [False, True])
+def test_where_two_trees_have_a_scope_together_the_larger_one_has_it(adapter_first: bool) -> None:
+    step = Step()
+    paths = {"net['params']['Dense_0']['kernel']": f32(16), "lora['params']['Dense_0']['low']": V}
+    for path in sorted(paths) if adapter_first else paths:
+        w = step.argument(path, Role.PARAMS, paths[path])
+        step.op(f"made_{len(path)}", "dot", V, [w], "jit(step)/jvp(Net)/Dense_0/dot_general")
+    x = step.argument("x", Role.BATCH, V)
+    step.op("relu", "maximum", V, [x], "jit(step)/jvp(Net)/Dense_0/max")
+    assert _modules(step, "relu") == ["net/Dense_0"]
+
+
 def test_a_layer_belongs_to_its_weights_rather_than_to_their_scale() -> None:
     step = Step()
     scale = step.argument("scales['a']['s']", Role.PARAMS, f32())
