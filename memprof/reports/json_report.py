@@ -16,7 +16,6 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from memprof.analysis.capture import CompilerTotals
 from memprof.analysis.categories import CATEGORY_MEANINGS, Category, Phase, Role
 from memprof.analysis.foreign import convert
 from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
@@ -73,6 +72,17 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     jax_settings: Annotated[
         dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
     ]
+
+
+class CompilerJson(Struct, frozen=True, kw_only=True):
+    """What the compiler itself reports; null where it gives none."""
+
+    argument_bytes: Size
+    output_bytes: Size
+    alias_bytes: Size
+    temp_bytes: Size
+    peak_memory_bytes: Size | None
+    total_allocation_bytes: Size | None
 
 
 class TimingsJson(Struct, frozen=True, kw_only=True):
@@ -233,7 +243,7 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         bool | None, about("Whether the footprint is within the target's memory; null where that is not fixed.")
     ]
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
-    compiler: CompilerTotals
+    compiler: CompilerJson
     num_params: Annotated[Size, about("Trainable parameters (elements).")]
     flops: Annotated[
         Size,
