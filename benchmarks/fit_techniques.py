@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memprof.analysis.pipeline import analyze
-from memprof.capture.launch import compile_in_child, recomputed_in_child
-from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
+from memprof.capture.launch import compile_all, compile_in_child, default_num_jobs, recomputed_in_child
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.task import CountingTask
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, combine
 from memprof.studies.fit.ladder import find_ladder
-from memprof.studies.fit.techniques import is_valid
 from memprof.studies.subject import Subject, find_subject
 
 _COUNTS = ("num_combinations", "num_budgets", "num_no_worse", "num_missed", "mean_compiles", "most_compiles")
@@ -76,34 +75,23 @@ def main() -> None:
 def footprints(case: Case) -> dict[Combination, int]:
     """The footprint of every combination, all of them compiled."""
     subject = find_subject(case.workload, preset="tiny", overrides=case.overrides)
-    plain = analyze(
-        compile_in_child(
-            subject.builder, subject.builder_arguments([""]), target=resolve(case.target), progress=lambda stage: None
-        )
-    )
+    plain = analyze(compile_in_child(subject.task("", target=resolve(case.target)), progress=lambda stage: None))
     ladder = find_ladder(
         subject,
         plain,
         lambda labels: recomputed_in_child(
-            subject.builder,
-            [subject.builder_arguments([label]) for label in labels],
-            target=resolve(case.target),
+            CountingTask(recipes=tuple(map(subject.plan, labels)), target=resolve(case.target)),
             progress=lambda stage: None,
         ),
     )
     families = [family for family in ladder.families if family.name in case.families]
-    valid = (each for each in combine(families) if is_valid(subject, each))
+    valid = (each for each in combine(families) if subject.applies(each.label))
     combinations = {each.label: each for each in valid if not each.cost.moves_to_host}
     return {combinations[label]: size for label, size in _compile(subject, case.target, list(combinations)).items()}
 
 
 def _compile(subject: Subject, target: str, labels: list[str]) -> dict[str, int]:
-    tasks = [
-        CompileTask(
-            label=label, builder=subject.builder, arguments=subject.builder_arguments([label]), target=resolve(target)
-        )
-        for label in labels
-    ]
+    tasks = [subject.task(label, target=resolve(target), label=label) for label in labels]
     sizes = {}
     for result in compile_all(tasks, num_jobs=default_num_jobs(), progress=lambda label, stage: None):
         assert result.capture is not None, result.error

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from memprof.analysis.report import Report
-from memprof.capture.parallel import default_num_jobs
+from memprof.capture.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import TEACHING_ROWS, find_subject
@@ -46,7 +46,7 @@ class Measurement:
 def measure(num_jobs: int) -> tuple[Measurement, Sequence[Report]]:
     started = time.perf_counter()
     reports, failures = compile_rows(
-        ROWS, target=resolve(TARGET), num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
+        ROWS.tasks(resolve(TARGET)), num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
     )
     wall_seconds = time.perf_counter() - started
     if failures:

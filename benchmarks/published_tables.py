@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
-from memprof.capture.parallel import default_num_jobs
+from memprof.capture.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import find_subject
@@ -118,8 +118,7 @@ def main() -> int:
         techniques=tuple(row.techniques for row in table.rows),
     )
     reports, failures = compile_rows(
-        rows,
-        target=resolve(table.target),
+        rows.tasks(resolve(table.target)),
         num_jobs=arguments.jobs or default_num_jobs(),
         progress=lambda label, stage: print(f"{label}: {stage}", file=sys.stderr),
         keep=lambda capture: None,

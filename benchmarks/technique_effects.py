@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from memprof.analysis.report import Report
-from memprof.capture.parallel import default_num_jobs
+from memprof.capture.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
 from memprof.studies.subject import find_subject
@@ -65,8 +65,7 @@ def main() -> None:
     subject = find_subject(WORKLOAD, preset=PRESET, overrides=OVERRIDES)
     rows = Rows(subject=subject, techniques=tuple(wanted))
     found, failures = compile_rows(
-        rows,
-        target=resolve(TARGET),
+        rows.tasks(resolve(TARGET)),
         num_jobs=default_num_jobs(),
         progress=lambda row, stage: print(f"{row}: {stage}", flush=True),
         keep=lambda capture: None,

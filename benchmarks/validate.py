@@ -35,14 +35,14 @@ from typing import Any
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
-from memprof.capture.launch import compile_in_child
-from memprof.capture.parallel import CompileTask, compile_all, default_num_jobs
+from memprof.capture.launch import compile_all, compile_in_child, default_num_jobs
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import has_accelerator_device, resolve
+from memprof.capture.task import Task
 from memprof.errors import MemprofError
 from memprof.reports.units import format_bytes, format_short_seconds
+from memprof.studies.subject import find_subject
 
-BUILDER = "memprof.workloads.build:build_step"
 NUM_STEPS = 5
 SECONDS_PER_ROW = 120.0
 SECONDS_PER_DEVICELESS_ROW = 25.0  # on one core; what is kept free for these compiles
@@ -66,15 +66,19 @@ class Configuration:
     def label(self) -> str:
         return f"{self.model} {self.techniques}"
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of the builder."""
-        return {
-            "workload": self.workload,
-            "preset": self.preset,
-            "overrides": list(self.overrides),
-            "techniques": [self.techniques],
-        }
+    def task(self, target: str, *, num_steps: int = 0) -> Task:
+        """The compile for a target, and the steps to run.
+
+        Raises:
+            MemprofError: a name or a value is wrong.
+        """
+        return find_subject(self.workload, preset=self.preset, overrides=self.overrides).task(
+            self.techniques,
+            target=resolve(target),
+            label=self.label,
+            num_steps=num_steps,
+            timeout_seconds=SECONDS_PER_ROW,
+        )
 
 
 _TRANSFORMER_ROWS = (
@@ -130,14 +134,7 @@ class Row:
 def run_on_device(configuration: Configuration, target: str) -> Capture | str:
     """The capture of a run, or the reason why there is none."""
     try:
-        return compile_in_child(
-            BUILDER,
-            configuration.arguments,
-            target=resolve(target),
-            num_steps=NUM_STEPS,
-            timeout_seconds=SECONDS_PER_ROW,
-            progress=lambda stage: None,
-        )
+        return compile_in_child(configuration.task(target, num_steps=NUM_STEPS), progress=lambda stage: None)
     except MemprofError as error:
         return str(error)
 
@@ -146,16 +143,7 @@ def predict(
     configurations: Sequence[Configuration], target: str, num_jobs: int
 ) -> Iterator[tuple[Configuration, int | str]]:
     """Footprints, compiled without the device, or the reasons why there are none, as they are ready."""
-    tasks = [
-        CompileTask(
-            label=each.label,
-            builder=BUILDER,
-            arguments=each.arguments,
-            target=resolve(target),
-            timeout_seconds=SECONDS_PER_ROW,
-        )
-        for each in configurations
-    ]
+    tasks = [each.task(target) for each in configurations]
     of_label = {each.label: each for each in configurations}
     for result in compile_all(tasks, num_jobs=num_jobs, progress=lambda label, stage: None):
         footprint = str(result.error) if result.capture is None else analyze(result.capture).footprint_bytes

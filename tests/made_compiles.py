@@ -17,13 +17,17 @@ from hlo_nodes import f32
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
-from memprof.capture import launch, parallel, xprof_log
+from memprof.capture import launch, xprof_log
 from memprof.capture.capture_file import read_capture
+from memprof.capture.task import Task, encoded_task
 from memprof.errors import MemprofError
 from memprof.profiler_cli import fit as fit_verb
 from memprof.profiler_cli import main, trace
 from memprof.studies import side_by_side
 from memprof.studies.fit import techniques, value
+from memprof.workloads import registry
+from memprof.workloads.build import BuiltInStep
+from memprof.workloads.user.build import UserStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,10 @@ class Commands:
         self._capsys = capsys
         self._asked: list[str] = []
         monkeypatch.chdir(folder)
-        for module in (launch, parallel, value):
+        for module in (launch, value):
             monkeypatch.setattr(module, "compile_in_child", self._compile)
         monkeypatch.setattr(launch, "trace_in_child", self._trace)
-        monkeypatch.setattr(techniques, "recomputed_in_child", lambda builder, variants, **_: [0] * len(variants))
+        monkeypatch.setattr(techniques, "recomputed_in_child", lambda task, **_: [0] * len(task.recipes))
         monkeypatch.setattr(trace, "check_can_view", lambda: None)
         monkeypatch.setattr(trace, "view", lambda folder: self._asked.append("view"))
         for module in (side_by_side, techniques):
@@ -106,25 +110,32 @@ class Commands:
                 path.write_bytes(content)
         return ended
 
-    def _compile(self, builder: str, arguments: Mapping[str, Any], **others: Any) -> Capture:
-        wanted = {name: others.get(name) for name in ("target", "num_steps", "timeout_seconds")}
-        self._asked.append(f"{builder} {dict(arguments)} {wanted}")
-        techniques = "+".join(arguments["techniques"])
-        fields = dict(text.split("=") for text in arguments["overrides"])
+    def _compile(self, task: Task, **_: Any) -> Capture:
+        self._asked.append(encoded_task(task).decode())
+        recipe = task.recipe
+        assert isinstance(recipe, BuiltInStep | UserStep)
+        techniques = "+".join(each.label for each in recipe.techniques)
+        fields: Mapping[str, Any] = dict(recipe.overrides) if isinstance(recipe, UserStep) else _changed(recipe)
         batch_size = int(fields.get("batch_size", 32)) * int(fields.get("hidden_size", 32)) // 32
         return made_capture(
             batch_size=batch_size // {"": 1, "baseline": 1, "bf16": 2}.get(techniques, 4),
             techniques=tuple(techniques.split("+")) if techniques else (),
         )
 
-    def _trace(self, builder: str, arguments: Mapping[str, Any], **others: Any) -> tuple[Capture, Path]:
-        capture = self._compile(builder, arguments, **others)
+    def _trace(self, task: Task, **others: Any) -> tuple[Capture, Path]:
+        capture = self._compile(task)
         name = others["session_name"](capture)
         return capture, xprof_log.write_compiled_session(capture, others["log_folder"], name=name)
 
     def _compile_all(self, tasks: Any, *, num_jobs: int, progress: Callable[[str, str], None]) -> Any:
         self._asked.append(f"{num_jobs} at a time")
-        return parallel.compile_all(tasks, num_jobs=num_jobs, progress=progress)
+        return launch.compile_all(tasks, num_jobs=num_jobs, progress=progress)
+
+
+def _changed(recipe: BuiltInStep) -> Mapping[str, Any]:
+    """The fields that are not the preset's."""
+    preset = registry.workload(recipe.workload).preset(recipe.preset)
+    return {name: value for name, value in recipe.config.items() if value != getattr(preset, name)}
 
 
 def _content(path: Path) -> str:

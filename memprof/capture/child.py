@@ -1,8 +1,8 @@
 """The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`.
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
-that started this process lives on. The job comes as one line of JSON on stdin; then this process forks: see
-`supervisor.py` for what becomes of the first one. The second does the job, leaves the capture in the work folder as
+that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
+`supervisor.py` for what becomes of the first one. The second does it, leaves the capture in the work folder as
 `capture.memprof`, and ends. Messages go back as lines of JSON.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import json
 import os
 import signal
@@ -22,25 +21,35 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from memprof.capture.hints import hint
-from memprof.capture.inputs import watch_inputs
-from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, RESULT_FILE, TRACE_FOLDER, Job, Message, decoded, encoded
+from memprof.capture.inputs import Inputs, watch_inputs
 from memprof.capture.supervisor import fork_worker
+from memprof.capture.task import (
+    CAPTURE_FILE,
+    RECOMPUTED_FILE,
+    RESULT_FILE,
+    TRACE_FOLDER,
+    CountingTask,
+    Message,
+    Task,
+    decoded_task,
+    encoded,
+)
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.work_folder import remove_folder
 from memprof.errors import MemprofError, WorkloadError
 
 
 def main() -> NoReturn:
-    """Do the job that stdin names."""
+    """Do the task that stdin names."""
     work_folder = Path(sys.argv[1])
     line = sys.stdin.readline()
-    if not line:  # the command was killed before it sent the job
+    if not line:  # the command was killed before it sent the task
         remove_folder(work_folder)
         os._exit(1)
     messages = fork_worker(work_folder)
     exit_code = 1
     try:
-        _work(decoded(line, Job), work_folder, _Line(messages, work_folder))
+        _work(line, work_folder, _Line(messages, work_folder))
         exit_code = 0
     except BaseException:  # a signal handler of the user's may raise anything, anywhere
         traceback.print_exc()
@@ -49,10 +58,16 @@ def main() -> NoReturn:
         os._exit(exit_code)
 
 
-def _work(job: Job, work_folder: Path, line_to_command: _Line) -> None:
-    """Do the job, and say how it came out."""
+def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
+    """Do the task, and say how it came out."""
     try:
-        (_count if job.variants else _run)(job, work_folder, line_to_command.stage)
+        line_to_command.stage("importing")
+        inputs = watch_inputs()
+        task = decoded_task(line)
+        if isinstance(task, CountingTask):
+            _count(task, work_folder, line_to_command.stage)
+        else:
+            _run(task, inputs, work_folder, line_to_command.stage)
     except WorkloadError as error:
         result = Message(kind="workload_error", text=str(error), details=error.details)
     except MemprofError as error:
@@ -120,31 +135,28 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
-    progress("importing")
-    inputs = watch_inputs()
+def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
     from memprof.capture.memory_readings import open_driver
     from memprof.capture.targets.choose import choose_target, spare_devices
 
-    driver = open_driver() if job.num_steps else None  # before JAX takes hold of the device
-    spare_devices(job.target)
-    build = _builder(job.builder)
+    driver = open_driver() if task.num_steps else None  # before JAX takes hold of the device
+    spare_devices(task.target)
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
-    spec = _as_workload_error("could not be built", lambda: build(**job.arguments))
+    spec = _as_workload_error("could not be built", task.recipe.build)
     progress("preparing")
-    target = choose_target(job.target, runs=bool(job.num_steps))
+    target = choose_target(task.target, runs=bool(task.num_steps))
     dump_folder = work_folder / "dump"
     compiled = _as_workload_error(
         f"could not be compiled for {target.name}",
         lambda: compile_step(
-            spec, target, dump_folder=dump_folder, progress=progress, stop_at_plan=not (job.num_steps or job.complete)
+            spec, target, dump_folder=dump_folder, progress=progress, stop_at_plan=not (task.num_steps or task.complete)
         ),
     )
     capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())
-    if job.num_steps:
+    if task.num_steps:
         from memprof.capture.run import measure
 
         is_gpu = target.platform != "cpu"
@@ -153,9 +165,9 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
             lambda: measure(
                 spec,
                 compiled,
-                num_steps=job.num_steps,
+                num_steps=task.num_steps,
                 driver=driver if is_gpu else None,
-                trace_folder=work_folder / TRACE_FOLDER if job.traces else None,
+                trace_folder=work_folder / TRACE_FOLDER if task.traces else None,
                 progress=progress,
             ),
         )
@@ -164,20 +176,18 @@ def _run(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
     write_capture(capture, work_folder / CAPTURE_FILE)
 
 
-def _count(job: Job, work_folder: Path, progress: Callable[[str], None]) -> None:
-    """Count what each variant computes again. One that cannot be built or traced has its sentence instead."""
-    progress("importing")
+def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:
+    """Count what each step computes again. One that cannot be built or traced has its sentence instead."""
     from memprof.capture.compile import traced_recomputation
     from memprof.capture.targets.choose import choose_target, spare_devices
 
-    spare_devices(job.target)
-    build = _builder(job.builder)
+    spare_devices(task.target)
     counts: list[int | str] = []
-    for number, arguments in enumerate(job.variants, start=1):
-        progress(f"tracing {number} of {len(job.variants)}")
+    for number, recipe in enumerate(task.recipes, start=1):
+        progress(f"tracing {number} of {len(task.recipes)}")
         try:
-            spec = _as_workload_error("could not be built", functools.partial(build, **arguments))
-            target = choose_target(job.target)
+            spec = _as_workload_error("could not be built", recipe.build)
+            target = choose_target(task.target)
             flops = _as_workload_error("could not be traced", functools.partial(traced_recomputation, spec, target))
         except MemprofError as error:
             counts.append(str(error))
@@ -197,12 +207,6 @@ def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
         advice = hint(error)
         sentence = f"the step {what}: {summary}" + (f" ({advice})" if advice else "")
         raise WorkloadError(sentence, details=user_traceback(error)) from error
-
-
-def _builder(reference: str) -> Callable[..., Any]:
-    module, _, name = reference.partition(":")
-    builder: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return builder
 
 
 if __name__ == "__main__":

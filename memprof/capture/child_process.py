@@ -1,4 +1,4 @@
-"""The child process as the command sees it: started with a job, listened to, gone when the block is left."""
+"""The child process as the command sees it: started with a task, listened to, gone when the block is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from memprof.capture import processes
-from memprof.capture.job import RESULT_FILE, Job, Message, decoded, encoded, no_process
+from memprof.capture.task import RESULT_FILE, CountingTask, Message, Task, decoded, encoded_task, no_process
 from memprof.capture.user_traceback import shortened
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
@@ -86,8 +86,8 @@ class ChildProcess:
 
     @classmethod
     @contextmanager
-    def started(cls, work_folder: Path, job: Job, children: Children) -> Iterator[ChildProcess]:
-        """A child that has its job, gone when the block is left, however that happens.
+    def started(cls, work_folder: Path, task: Task | CountingTask, children: Children) -> Iterator[ChildProcess]:
+        """A child that has its task, gone when the block is left, however that happens.
 
         Raises:
             MemprofError: no process can be started.
@@ -98,7 +98,7 @@ class ChildProcess:
             raise MemprofError(no_process(error).text) from error
         try:
             children.add(child)
-            child._send(job)
+            child._send(encoded_task(task))
             yield child
         finally:
             children.remove(child)
@@ -141,9 +141,9 @@ class ChildProcess:
             raise self._crash()
         _raise(result)
 
-    def _send(self, job: Job) -> None:
+    def _send(self, line: bytes) -> None:
         with suppress(BrokenPipeError):  # its end will be noticed where it is listened to
-            self._stdin.write(encoded(job))
+            self._stdin.write(line)
             self._stdin.flush()  # and left open
 
     def _listen(self, progress: Progress) -> None:

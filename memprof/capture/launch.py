@@ -1,62 +1,84 @@
-"""Compile and run in a child process, and bring back the capture or what went wrong. Needs no JAX in this process."""
+"""Compile and run in child processes, and bring back captures or what went wrong. Needs no JAX in this process."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from memprof.analysis.capture import Capture, Target
+from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import read_capture
 from memprof.capture.child_process import ChildProcess, Children, Progress
-from memprof.capture.job import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, Job
+from memprof.capture.task import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, CountingTask, Task
 from memprof.capture.work_folder import work_folder
 from memprof.capture.xprof_log import write_traced_session
+from memprof.errors import MemprofError
+
+# What one compile of a large step takes at its highest, jax and its libraries included.
+_MEMORY_PER_JOB_BYTES = 2 * 1024**3
 
 
-def compile_in_child(
-    builder: str,
-    arguments: Mapping[str, Any],
-    *,
-    target: Target | None,
-    num_steps: int = 0,
-    progress: Progress,
-    timeout_seconds: float | None = None,
-    children: Children | None = None,
-) -> Capture:
-    """Build and compile a step in a process of its own, and run it there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileResult:
+    """What came of a task: a capture, or the error that stands in its place."""
+
+    task: Task
+    capture: Capture | None
+    error: MemprofError | None
+
+
+def compile_in_child(task: Task, *, progress: Progress, children: Children | None = None) -> Capture:
+    """Build and compile a step in a process of its own, and run it there where the task says so.
 
     Args:
-        builder: `module:function` that returns the `StepSpec`.
-        arguments: its keyword arguments, JSON values.
-        target: what to compile for; None for the best there is.
-        num_steps: how many steps to run and time; 0: none.
         progress: called with the name of each stage as it begins.
-        timeout_seconds: the child is ended after so long; None: never.
-        children: those that it is to end with; None: it has no company.
+        children: those that it is to end with; None: it is alone.
 
     Raises:
         MemprofError: a mistake that the child found.
         WorkloadError: the step failed, or compiling or running it took the child down; its last lines are in `details`.
     """
-    job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps)
-    with _done(job, progress, timeout_seconds, children) as folder:
+    with _done(task, progress, children) as folder:
         return _made_here(folder)
 
 
+def compile_all(
+    tasks: Sequence[Task], *, num_jobs: int, progress: Callable[[str, str], None]
+) -> Iterator[CompileResult]:
+    """Compile tasks in parallel and give each result as soon as it is there, in whatever order.
+
+    A task that fails does not touch the others. When the caller stops listening (Ctrl-C, an error), the children that
+    are still at work end at once.
+
+    Args:
+        num_jobs: how many children at most at a time.
+        progress: called with a task's label and the name of each stage as it begins; from several threads.
+    """
+
+    def run(task: Task) -> CompileResult:
+        try:
+            capture = compile_in_child(task, progress=lambda stage: progress(task.label, stage), children=children)
+        except MemprofError as error:
+            return CompileResult(task=task, capture=None, error=error)
+        return CompileResult(task=task, capture=capture, error=None)
+
+    children = Children()
+    executor = ThreadPoolExecutor(max_workers=num_jobs)
+    try:
+        for future in as_completed([executor.submit(run, task) for task in tasks]):
+            yield future.result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        children.end()
+        executor.shutdown(wait=True)
+
+
 def trace_in_child(
-    builder: str,
-    arguments: Mapping[str, Any],
-    *,
-    target: Target | None,
-    num_steps: int,
-    log_folder: Path,
-    session_name: Callable[[Capture], str],
-    progress: Progress,
-    timeout_seconds: float | None = None,
+    task: Task, *, log_folder: Path, session_name: Callable[[Capture], str], progress: Progress
 ) -> tuple[Capture, Path | None]:
     """Like `compile_in_child`, with a trace of the timed steps, written as a session to a log directory.
 
@@ -66,31 +88,15 @@ def trace_in_child(
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`; or the session cannot be written.
     """
-    job = Job(builder=builder, arguments=arguments, target=target, num_steps=num_steps, traces=True)
-    with _done(job, progress, timeout_seconds, None) as folder:
+    with _done(replace(task, traces=True), progress) as folder:
         capture = _made_here(folder)
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
 
 
-def _made_here(folder: Path) -> Capture:
-    """The capture that the child has left: what is wrong with it is no damage to a file, but a defect."""
-    return replace(read_capture(folder / CAPTURE_FILE), file=None)
-
-
-def recomputed_in_child(
-    builder: str,
-    variants: Sequence[Mapping[str, Any]],
-    *,
-    target: Target | None,
-    progress: Progress,
-    timeout_seconds: float | None = None,
-) -> list[int | str]:
+def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
     """Count how many operations steps compute again, by tracing them: no compile, so that it takes seconds.
-
-    Args:
-        variants: keyword arguments of the builder, one set for each step; at least one.
 
     Returns:
         For each its floating-point operations, or the sentence that says why it cannot be built or traced.
@@ -98,15 +104,37 @@ def recomputed_in_child(
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`.
     """
-    job = Job(builder=builder, arguments={}, target=target, variants=variants)
-    with _done(job, progress, timeout_seconds, None) as folder:
+    with _done(task, progress) as folder:
         counts: list[int | str] = json.loads((folder / RECOMPUTED_FILE).read_text(encoding="utf-8"))
         return counts
 
 
+def default_num_jobs() -> int:
+    """As many as there are processors, as far as the free memory goes."""
+    num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free_bytes = _free_memory_bytes()
+    by_memory = num_processors if free_bytes is None else free_bytes // _MEMORY_PER_JOB_BYTES
+    return max(1, min(num_processors, by_memory))
+
+
 @contextmanager
-def _done(job: Job, progress: Progress, timeout_seconds: float | None, children: Children | None) -> Iterator[Path]:
-    """Have a child do a job, and give the work folder with what came of it; the folder is gone with the child."""
-    with work_folder() as folder, ChildProcess.started(folder, job, children or Children()) as child:
-        child.finish(progress, timeout_seconds)
+def _done(task: Task | CountingTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
+    """Have a child do a task, and give the work folder with what came of it; the folder is gone with the child."""
+    with work_folder() as folder, ChildProcess.started(folder, task, children or Children()) as child:
+        child.finish(progress, task.timeout_seconds)
         yield folder
+
+
+def _made_here(folder: Path) -> Capture:
+    """The capture that the child has left: what is wrong with it is no damage to a file, but a defect."""
+    return replace(read_capture(folder / CAPTURE_FILE), file=None)
+
+
+def _free_memory_bytes() -> int | None:
+    """Memory that new processes can use without swapping; None where the system does not tell (not Linux)."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    available = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return None if available is None else int(available[1]) * 1024

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memprof.capture import processes
-from memprof.capture.job import Message, encoded, no_process
+from memprof.capture.task import Message, encoded, no_process
 from memprof.capture.work_folder import remove_folder
 
 _KEPT_BYTES = 64 * 1024  # of what the worker prints

@@ -9,7 +9,6 @@ import typer
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.exit_codes import ExitCode
 from memprof.profiler_cli.option_table import is_capture
@@ -104,15 +103,11 @@ def _capture(
     """The capture that was named, or that of a step compiled now."""
     from memprof.capture.capture_file import read_capture
     from memprof.capture.launch import compile_in_child
+    from memprof.studies.subject import find_subject
 
     if is_capture(what):
         return read_capture(Path(what))
-    subject = checked_subject(what, technique, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject = find_subject(what, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    task = subject.task("+".join(technique), target=target, timeout_seconds=timeout)
     with stages(f"check {subject.label}") as stage:
-        return compile_in_child(
-            subject.builder,
-            subject.builder_arguments(technique),
-            target=target,
-            progress=stage,
-            timeout_seconds=timeout,
-        )
+        return compile_in_child(task, progress=stage)

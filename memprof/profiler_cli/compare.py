@@ -75,10 +75,11 @@ def compare(
     memprof compare transformer --target a100-40gb -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
     """
-    from memprof.capture.parallel import default_num_jobs
+    from memprof.capture.launch import default_num_jobs
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.profiler_cli.kept_captures import kept_captures
-    from memprof.studies.side_by_side import Rows, check_rows, compile_rows, set_side_by_side
+    from memprof.studies.row_key import row_key
+    from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
     from memprof.studies.subject import find_subject
     from memprof.workloads.user.reference import is_reference
 
@@ -91,10 +92,9 @@ def compare(
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-    check_rows(rows)
+    tasks = rows.tasks(resolve_asked(target, runs=bool(steps)), num_steps=steps or 0, timeout_seconds=timeout)
     rows.check_reference(reference)
-    aim = resolve_asked(target, runs=bool(steps))
-    keys = rows.keys(aim)
+    keys = {row_key(task) for task in tasks}
     with kept_captures(
         output,
         file_name("compare", subject.label, preset or ""),
@@ -105,16 +105,9 @@ def compare(
         is_of_it=lambda capture: bool(capture.row) and capture.row in keys,
     ) as kept:
         num_jobs = jobs or (1 if steps else default_num_jobs())  # steps that are timed want the device for themselves
-        with row_stages([rows.label(row) for row in rows.techniques]) as progress:
+        with row_stages([task.label for task in tasks]) as progress:
             reports, failures = compile_rows(
-                rows,
-                target=aim,
-                num_steps=steps or 0,
-                num_jobs=num_jobs,
-                progress=progress,
-                keep=kept.keep,
-                finished=kept.finished,
-                timeout_seconds=timeout,
+                tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, finished=kept.finished
             )
         kept.say_what_is_there(f"; compare them again with: memprof compare {kept.folder}/*.memprof")
     print_comparison(set_side_by_side(reports, failures, reference=reference), show)

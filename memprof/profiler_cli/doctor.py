@@ -33,13 +33,11 @@ def doctor() -> None:
 def _try_compile(target: Target) -> Finding:
     from memprof.capture.doctor import Finding
     from memprof.capture.launch import compile_in_child
+    from memprof.studies.subject import find_subject
 
     what = f"compile for {target.name}"
-    arguments = {"workload": "mlp", "preset": "tiny"}
     try:
-        capture = compile_in_child(
-            "memprof.workloads.build:build_step", arguments, target=target, progress=lambda stage: None
-        )
+        capture = compile_in_child(find_subject("mlp", preset="tiny").task("", target=target), progress=lambda _: None)
     except WorkloadError as error:
         return Finding(what=what, ok=False, found="\n".join([str(error), *error.details.splitlines()[-1:]]))
     except MemprofError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memprof.capture.parallel import default_num_jobs
+from memprof.capture.launch import default_num_jobs
 from memprof.profiler_cli.console import stages
 from memprof.profiler_cli.kept_captures import KeptCaptures
 from memprof.profiler_cli.render import Rendering, print_document

@@ -12,7 +12,6 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
-from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 
@@ -64,33 +63,25 @@ def run(
     from memprof.capture.capture_file import without_source
     from memprof.capture.launch import compile_in_child
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     aim = resolve_asked(target, runs=bool(steps))
-    subject = checked_subject(
-        workload, technique,
-        preset=preset, overrides=overrides, roles=role, arguments=arguments,
-    )  # fmt: skip
-    label = f"{subject.label} {'+'.join(technique)}".rstrip()
+    techniques = "+".join(technique)
+    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    task = subject.task(techniques, target=aim, num_steps=steps or 0, timeout_seconds=timeout)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
-    with stages(label) as stage:
-        capture = compile_in_child(
-            subject.builder,
-            subject.builder_arguments(technique),
-            target=aim,
-            num_steps=steps or 0,
-            progress=stage,
-            timeout_seconds=timeout,
-        )
+    with stages(f"{subject.label} {techniques}".rstrip()) as stage:
+        capture = compile_in_child(task, progress=stage)
         if not source:
             capture = without_source(capture)
         path, not_written = _written(capture, output, force=force) if save else (None, None)
         stage("analysing")
         report = analyze(capture)
     if verify:
-        verified = _verified(report, subject, technique, aim, timeout)
+        verified = _verified(report, subject, techniques, aim, timeout)
         show = replace(show, options=replace(show.options, advice=verified))
     print_report(report, show)
     if not_written:  # the compile is not lost: its report stands above
@@ -112,10 +103,10 @@ def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Pat
 
 
 def _verified(
-    report: Report, subject: Subject, techniques: list[str], target: Target | None, timeout: float | None
+    report: Report, subject: Subject, techniques: str, target: Target | None, timeout: float | None
 ) -> tuple[Advice, ...]:
     """The advice for a report, with what it really saves."""
-    from memprof.capture.parallel import default_num_jobs
+    from memprof.capture.launch import default_num_jobs
     from memprof.studies.advice.advise import advise
     from memprof.studies.advice.verify import tasks_for, verify
 

@@ -9,7 +9,6 @@ import typer
 
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
-from memprof.profiler_cli.checked_subject import checked_subject
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
 from memprof.profiler_cli.viewer import check_can_view, view
@@ -54,33 +53,26 @@ def trace(
     from memprof.capture.launch import compile_in_child, trace_in_child
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.xprof_log import check_log_folder, write_compiled_session
+    from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width)
     aim = resolve_asked(target, runs=bool(steps))
     runs = aim is None or not aim.is_deviceless
-    subject = checked_subject(
-        workload, technique,
-        preset=preset, overrides=overrides, roles=role, arguments=arguments,
-    )  # fmt: skip
+    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    task = subject.task(
+        "+".join(technique),
+        target=aim,
+        num_steps=(steps or _DEFAULT_STEPS) if runs else 0,
+        timeout_seconds=timeout,
+    )
     if view_it:
         check_can_view()
     check_log_folder(log_folder)
-    builder, builder_arguments = subject.builder, subject.builder_arguments(technique)
     with stages(f"{subject.label} {'+'.join(technique)}".rstrip()) as stage:
         if runs:
-            num_steps = steps or _DEFAULT_STEPS
-            capture, session = trace_in_child(
-                builder,
-                builder_arguments,
-                target=aim,
-                timeout_seconds=timeout,
-                num_steps=num_steps,
-                log_folder=log_folder,
-                session_name=stem,
-                progress=stage,
-            )
+            capture, session = trace_in_child(task, log_folder=log_folder, session_name=stem, progress=stage)
         else:
-            capture = compile_in_child(builder, builder_arguments, target=aim, timeout_seconds=timeout, progress=stage)
+            capture = compile_in_child(task, progress=stage)
             session = write_compiled_session(capture, log_folder, name=stem(capture))
         stage("analysing")
         report = analyze(capture)

@@ -1,7 +1,7 @@
 """What decides what a compile gives, as one text: two compiles with the same key give the same program.
 
-    key = row_key(subject, ["bf16+remat"], target="h100-80gb")
-    is_of_row(capture, key)      # then it need not be compiled again
+    key = row_key(subject.task("bf16+remat", target=resolve("h100-80gb")))
+    is_of_row(capture, key, subject)      # then it need not be compiled again
 
 In doubt a key differs: it holds all that is installed, all variables of the environment that could matter, and
 memprof's own files. What a user's step was made of is in the capture itself (see `capture/inputs.py`).
@@ -16,14 +16,15 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from memprof.analysis.capture import Capture, Target
+from memprof.analysis.capture import Capture
 from memprof.capture.inputs import are_unchanged, digest_of_memprof
 from memprof.capture.targets.resolve import option_of
+from memprof.capture.task import Task, plain
 from memprof.studies.subject import Subject
+from memprof.workloads.build import BuiltInStep
 
 _FOR_COMPILERS = re.compile(r"(XLA|JAX|LIBTPU|TPU|TF|CUDA|NVIDIA|NV|LD|PYTHON|OMP|MKL)_|CUDA|PYTHON")
 # What differs between two shells and says nothing to a program that builds a step.
@@ -35,17 +36,17 @@ _OF_THE_SHELL = re.compile(
 _DEVICES = ("nvidia[0-9]*", "nvidiactl", "accel*", "vfio/[0-9]*", "kfd", "dxg")
 
 
-def row_key(subject: Subject, techniques: Sequence[str], *, target: Target | None) -> str:
+def row_key(task: Task) -> str:
     """The key of a compile; empty where what it gives cannot be told beforehand."""
+    target, is_built_in = task.target, isinstance(task.recipe, BuiltInStep)
     if _has_device() if target is None else not target.platform:
         return ""
     facts = {
-        "builder": subject.builder,
-        "arguments": subject.builder_arguments(techniques),
+        "recipe": [type(task.recipe).__name__, plain(task.recipe)],
         "target": None if target is None else [option_of(target), target.compiler_config],
         "surroundings": _surroundings(),
-        "environment": _environment(_FOR_COMPILERS if subject.is_built_in else None),
-        "folder": "" if subject.is_built_in else os.getcwd(),
+        "environment": _environment(_FOR_COMPILERS if is_built_in else None),
+        "folder": "" if is_built_in else os.getcwd(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -9,7 +9,8 @@ from memprof.analysis.capture import Capture, Target
 from memprof.analysis.comparison import Comparison, FailedRow, Verdict, compare
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.parallel import CompileTask, compile_all
+from memprof.capture.launch import compile_all
+from memprof.capture.task import Task
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject
@@ -27,9 +28,30 @@ class Rows:
         """The label of a row: `transformer bf16+scan`."""
         return f"{self.subject.label} {techniques}"
 
-    def keys(self, target: Target | None) -> tuple[str, ...]:
-        """What decides what each row's compile gives (see `row_key.py`)."""
-        return tuple(row_key(self.subject, [techniques], target=target) for techniques in self.techniques)
+    def tasks(
+        self, target: Target | None, *, num_steps: int = 0, timeout_seconds: float | None = None
+    ) -> tuple[Task, ...]:
+        """The compile of each row.
+
+        Raises:
+            MemprofError: a name or a value is wrong, or two rows are the same.
+        """
+        tasks = tuple(
+            self.subject.task(
+                techniques,
+                target=target,
+                label=self.label(techniques),
+                num_steps=num_steps,
+                timeout_seconds=timeout_seconds,
+            )
+            for techniques in self.techniques
+        )
+        repeated = sorted({row for row in self.techniques if self.techniques.count(row) > 1})
+        if repeated:
+            raise MemprofError(
+                f"the row {repeated[0]} is there more than once; each row of a comparison must be another"
+            )
+        return tasks
 
     def check_reference(self, reference: str | None) -> None:
         """Raises `MemprofError` where the row to compare with is none of these."""
@@ -38,63 +60,35 @@ class Rows:
             raise _no_row(reference, map(self.label, self.techniques))
 
 
-def check_rows(rows: Rows) -> None:
-    """Find mistakes in names and values before anything is compiled.
-
-    Raises:
-        MemprofError: a name or a value is wrong, or two rows are the same.
-    """
-    for techniques in rows.techniques:
-        rows.subject.check([techniques])
-    repeated = sorted({row for row in rows.techniques if rows.techniques.count(row) > 1})
-    if repeated:
-        raise MemprofError(f"the row {repeated[0]} is there more than once; each row of a comparison must be another")
-
-
 def compile_rows(
-    rows: Rows,
+    tasks: Sequence[Task],
     *,
-    target: Target | None,
-    num_steps: int = 0,
     num_jobs: int,
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
     finished: Callable[[str], Capture | None] = lambda key: None,
-    timeout_seconds: float | None = None,
 ) -> tuple[list[Report], list[FailedRow]]:
     """Compile and analyse all rows.
 
     Args:
-        num_steps: how many steps to run of each row; 0: none.
+        tasks: see `Rows.tasks`.
         num_jobs: how many rows at most at a time.
         progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
-        finished: what an earlier command has compiled with a row's key, if anything; such a row is taken, unless steps
-            are to run.
-        timeout_seconds: each compile is given up after so long; None: never.
+        finished: what an earlier command has compiled with a row's key (see `row_key.py`), if anything; such a row is
+            taken, unless steps are to run.
 
     Returns:
         The reports in the order of the rows, and the rows that failed.
     """
-    tasks = [
-        CompileTask(
-            label=rows.label(techniques),
-            builder=rows.subject.builder,
-            arguments=rows.subject.builder_arguments([techniques]),
-            target=target,
-            num_steps=num_steps,
-            timeout_seconds=timeout_seconds,
-        )
-        for techniques in rows.techniques
-    ]
-    keys = dict(zip([task.label for task in tasks], rows.keys(target), strict=True))
+    keys = {task.label: row_key(task) for task in tasks}
     reports: dict[str, Report] = {}
     failures: dict[str, FailedRow] = {}
-    for label, key in keys.items():
-        taken = finished(key) if key and not num_steps else None
+    for task in tasks:
+        taken = finished(keys[task.label]) if keys[task.label] and not task.num_steps else None
         if taken is not None:
-            reports[label] = analyze(replace(taken, label=label))
-            progress(label, "done")
+            reports[task.label] = analyze(replace(taken, label=task.label))
+            progress(task.label, "done")
     left = [task for task in tasks if task.label not in reports]
     for result in compile_all(left, num_jobs=num_jobs, progress=progress):
         label = result.task.label

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from memprof.analysis.capture import Target
+from memprof.capture.targets.resolve import option_of
+from memprof.capture.task import Task
 from memprof.errors import MemprofError
-from memprof.workloads.build import plan
+from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques
+from memprof.workloads.overrides import split_override
+from memprof.workloads.user.build import UserStep
 from memprof.workloads.user.reference import is_reference, parse
 
 # Rows that teach: each technique against the one row that lacks it, then what they come to together.
@@ -38,41 +43,71 @@ _TEACHING_ROWS_OF_A_LOSS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is profiled, under whatever techniques.
+    """What is profiled, under whatever techniques, as the user wrote it.
 
     Attributes:
+        name: of a built-in workload, or a reference to the user's code.
         label: what messages call it.
-        builder: `module:function` that returns its `StepSpec` in the child process.
-        arguments: the builder's keyword arguments, JSON values, but for the techniques.
+        preset: of a built-in workload.
+        overrides: texts `field=value`.
+        roles: of arguments of the user's code, by path.
+        arguments: for the `sys.argv` of the user's code.
     """
 
+    name: str
     label: str
-    builder: str
-    arguments: Mapping[str, Any]
+    is_built_in: bool
+    preset: str | None = None
+    overrides: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
 
-    @property
-    def is_built_in(self) -> bool:
-        return "workload" in self.arguments
-
-    def builder_arguments(self, techniques: Sequence[str]) -> dict[str, Any]:
-        """The builder's keyword arguments for a set of techniques."""
-        return {**self.arguments, "techniques": list(techniques)}
-
-    def with_override(self, field: str, value: object) -> Subject:
+    def with_override(self, name: str, value: object) -> Subject:
         """The same with one field set."""
-        others = [text for text in self.arguments["overrides"] if text.partition("=")[0].strip() != field]
-        return replace(self, arguments={**self.arguments, "overrides": [*others, f"{field}={value}"]})
+        return replace(self, overrides=(*(text for text in self.overrides if _field(text) != name), f"{name}={value}"))
 
-    def check(self, techniques: Sequence[str]) -> None:
-        """Find mistakes in names and values before the work starts.
+    def sets(self, name: str) -> bool:
+        """Whether a field is among the overrides."""
+        return any(_field(text) == name for text in self.overrides)
+
+    def plan(self, techniques: str = "") -> BuiltInStep | UserStep:
+        """What a child process builds the step from, with all choices made and checked.
+
+        Args:
+            techniques: joined with `+`.
 
         Raises:
             MemprofError: a name or a value is wrong, or a technique does not apply.
         """
         if self.is_built_in:
-            plan(**self.builder_arguments(techniques))
-        else:
-            parse_techniques(*techniques)
+            return plan(
+                workload=self.name, preset=self.preset, overrides=self.overrides, techniques=[techniques]
+            ).recipe
+        return UserStep(
+            reference=parse(self.name),
+            overrides=tuple(map(split_override, self.overrides)),
+            techniques=tuple(applied.chosen for applied in parse_techniques(techniques)),
+            roles=dict(self.roles),
+            arguments=self.arguments,
+        )
+
+    def task(
+        self,
+        techniques: str,
+        *,
+        target: Target | None,
+        label: str = "",
+        num_steps: int = 0,
+        timeout_seconds: float | None = None,
+    ) -> Task:
+        """Its compile with techniques (see `plan`), for a target; and `num_steps` steps."""
+        return Task(
+            recipe=self.plan(techniques),
+            target=target,
+            label=label,
+            num_steps=num_steps,
+            timeout_seconds=timeout_seconds,
+        )
 
     def teaching_rows(self) -> tuple[str, ...]:
         """The rows for somebody who names none: those of the default ones that apply.
@@ -82,12 +117,13 @@ class Subject:
         """
         if not self.is_built_in:
             return _TEACHING_ROWS_OF_A_LOSS
-        self.check([])
-        return tuple(row for row in TEACHING_ROWS if self._applies(row))
+        self.plan()
+        return tuple(filter(self.applies, TEACHING_ROWS))
 
-    def _applies(self, row: str) -> bool:
+    def applies(self, techniques: str) -> bool:
+        """Whether techniques do, as far as that is known without the user's code."""
         try:
-            self.check([row])
+            self.plan(techniques)
         except MemprofError:
             return False
         return True
@@ -118,23 +154,34 @@ def find_subject(
             raise MemprofError(f"--role is for a step of your own; what the arguments of {text} are for is known")
         if arguments:
             raise MemprofError(f"{text} takes no arguments, but got {' '.join(arguments)}; choices are made with --set")
-        return Subject(
-            label=text,
-            builder="memprof.workloads.build:build_step",
-            arguments={"workload": text, "preset": preset, "overrides": list(overrides)},
-        )
+        return Subject(name=text, label=text, is_built_in=True, preset=preset, overrides=tuple(overrides))
     if preset is not None:
         raise MemprofError(f"--preset is for built-in workloads; parameters of {text} are set with --set")
     return Subject(
+        name=text,
         label=parse(text).label,
-        builder="memprof.workloads.user.build:build_user_step",
-        arguments={
-            "reference": text,
-            "overrides": list(overrides),
-            "roles": dict(map(_role, roles)),
-            "arguments": list(arguments),
-        },
+        is_built_in=False,
+        overrides=tuple(overrides),
+        roles=dict(map(_role, roles)),
+        arguments=tuple(arguments),
     )
+
+
+def run_command(subject: Subject, target: Target | None, techniques: str) -> str:
+    """`memprof run` with all the choices of a subject, quoted for a shell."""
+    words = ["memprof", "run", subject.name]
+    aim = option_of(target) if target is not None else None
+    for option, text in (("--preset", subject.preset), ("--target", aim), ("-t", techniques)):
+        words += [option, text] if text else []
+    for override in subject.overrides:
+        words += ["--set", override]
+    for path, role in subject.roles.items():
+        words += ["--role", f"{path}={role}"]
+    return shlex.join([*words, *(["--", *subject.arguments] if subject.arguments else [])])
+
+
+def _field(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def _role(text: str) -> tuple[str, str]:

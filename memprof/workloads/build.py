@@ -1,7 +1,9 @@
-"""From names to a step: what the command line knows becomes a `StepSpec`.
+"""From names to a step: what the command line knows becomes a `Plan`, and that a `StepSpec`.
 
-`build_step` takes JSON values alone, since the capture calls it in a child process, by its name
-`memprof.workloads.build:build_step`. Whatever is wrong with a name or a value is found before jax is imported.
+    plan(workload="transformer", preset="tiny", techniques=["bf16+donate"]).build()
+
+Whatever is wrong with a name or a value is found by `plan`, before jax is imported. The step is built in a child
+process, which gets the plan as a `BuiltInStep`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from memprof.capture.step import Feed, StepSpec
 from memprof.workloads import registry
-from memprof.workloads.composition import apply_techniques, check_applicable, check_target, parse_techniques
+from memprof.workloads.composition import (
+    applied_techniques,
+    apply_techniques,
+    check_applicable,
+    check_target,
+    parse_techniques,
+)
 from memprof.workloads.optimizers.catalogue import Optimizer
 from memprof.workloads.overrides import apply_overrides
-from memprof.workloads.technique import AppliedTechnique
+from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.workload import Workload
 
@@ -50,6 +58,63 @@ class Plan:
         model_fields, train_fields = dataclasses.asdict(self.config), dataclasses.asdict(self.train_config)
         assert not model_fields.keys() & train_fields.keys(), "a field of the model hides one of the training"
         return {"preset": self.preset, **model_fields, **train_fields}
+
+    def build(self) -> StepSpec:
+        """Returns the training step, with abstract arguments."""
+        trainer = build_trainer(self)
+        from memprof.workloads.train_step import STATE_ARGNUM
+
+        return StepSpec(
+            fn=trainer.step,
+            args=(trainer.abstract_state(), trainer.abstract_batch()),
+            roles=trainer.roles(),
+            donate_argnums=(STATE_ARGNUM,) if self.train_config.donate else (),
+            workload=self.workload.name,
+            techniques=tuple(applied.label for applied in self.techniques),
+            config=self.flat_config(),
+            compiler_options=self.train_config.compiler_option_values(),
+            memory_kinds=trainer.memory_kinds(),
+            feed=_feed(self, trainer),
+            check_target=functools.partial(check_target, self.techniques),
+        )
+
+    @property
+    def recipe(self) -> BuiltInStep:
+        """The same for another process."""
+        return BuiltInStep(
+            workload=self.workload.name,
+            preset=self.preset,
+            config=dataclasses.asdict(self.config),
+            train_config=self.train_config,
+            techniques=tuple(applied.chosen for applied in self.techniques),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltInStep:
+    """A plan as it is sent to another process: with the names of what there is, and the choices made of it."""
+
+    workload: str
+    preset: str
+    config: dict[str, ConfigValue]
+    train_config: TrainConfig
+    techniques: tuple[ChosenTechnique, ...]
+
+    def plan(self) -> Plan:
+        """Returns the plan that it was made of."""
+        found = registry.workload(self.workload)
+        return Plan(
+            workload=found,
+            preset=self.preset,
+            config=found.config_type(**self.config),
+            train_config=self.train_config,
+            optimizer=registry.optimizer(self.train_config.optimizer),
+            techniques=applied_techniques(self.techniques),
+        )
+
+    def build(self) -> StepSpec:
+        """Returns the training step."""
+        return self.plan().build()
 
 
 def plan(
@@ -96,23 +161,7 @@ def build_step(
     *, workload: str, preset: str | None = None, overrides: Sequence[str] = (), techniques: Sequence[str] = ()
 ) -> StepSpec:
     """Returns the training step of a built-in workload, with abstract arguments. See `plan` for the arguments."""
-    choices = plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques)
-    trainer = build_trainer(choices)
-    from memprof.workloads.train_step import STATE_ARGNUM
-
-    return StepSpec(
-        fn=trainer.step,
-        args=(trainer.abstract_state(), trainer.abstract_batch()),
-        roles=trainer.roles(),
-        donate_argnums=(STATE_ARGNUM,) if choices.train_config.donate else (),
-        workload=workload,
-        techniques=tuple(applied.label for applied in choices.techniques),
-        config=choices.flat_config(),
-        compiler_options=choices.train_config.compiler_option_values(),
-        memory_kinds=trainer.memory_kinds(),
-        feed=_feed(choices, trainer),
-        check_target=functools.partial(check_target, choices.techniques),
-    )
+    return plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques).build()
 
 
 def _feed(choices: Plan, trainer: Trainer) -> Feed:

@@ -18,7 +18,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
-from memprof.workloads.technique import AppliedTechnique
+from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig, model_fields
 
 
@@ -37,6 +37,14 @@ def parse_techniques(*texts: str) -> tuple[AppliedTechnique, ...]:
     applied = tuple(_parse_one(part.strip(), text) for part in text.split("+"))
     _check_composition(applied)
     return applied
+
+
+def applied_techniques(chosen: Iterable[ChosenTechnique]) -> tuple[AppliedTechnique, ...]:
+    """Returns what another process has read and checked."""
+    return tuple(
+        AppliedTechnique(technique=registry.technique(each.name), label=each.label, argument=each.argument)
+        for each in chosen
+    )
 
 
 def apply_techniques(config: TrainConfig, techniques: Iterable[AppliedTechnique]) -> TrainConfig:

@@ -49,6 +49,11 @@ def workload(name: str) -> Workload[Any]:
     return _find("workload", name, workloads())
 
 
+def technique(name: str) -> Technique:
+    """Returns the technique of that name; raises `MemprofError` where there is none."""
+    return _find("technique", name, techniques())
+
+
 def optimizer(name: str) -> Optimizer:
     """Returns the optimizer of that name; raises `MemprofError` where there is none."""
     return _find("optimizer", name, optimizers())

@@ -140,6 +140,15 @@ class Technique:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenTechnique:
+    """An applied technique as it is sent to another process: with the name of its technique."""
+
+    name: str
+    label: str
+    argument: ArgumentValue | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedTechnique:
     """A technique as the user asked for it.
 
@@ -151,6 +160,11 @@ class AppliedTechnique:
     technique: Technique
     label: str
     argument: ArgumentValue | None = None
+
+    @property
+    def chosen(self) -> ChosenTechnique:
+        """The same for another process; `composition.applied_techniques` finds it there."""
+        return ChosenTechnique(name=self.technique.name, label=self.label, argument=self.argument)
 
     @property
     def how_to(self) -> HowTo | None:

@@ -10,7 +10,8 @@ import pytest
 from memprof.analysis.categories import Category
 from memprof.analysis.report import ModuleNode, Report
 from memprof.api import profile_spec
-from memprof.workloads.user.build import build_user_step
+from memprof.workloads.user.build import UserStep
+from memprof.workloads.user.reference import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = ("h100-80gb", "cpu")
@@ -33,7 +34,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def reports() -> dict[tuple[str, str], Report]:
     """All examples on all targets. The analysis refuses a program whose categories do not add up."""
-    specs = {name: build_user_step(reference=f"{EXAMPLES / name}.py:step_spec") for name in EXPECTED}
+    specs = {name: UserStep(reference=parse(f"{EXAMPLES / name}.py:step_spec")).build() for name in EXPECTED}
     return {
         (name, target): profile_spec(spec, target=target).report for name, spec in specs.items() for target in TARGETS
     }

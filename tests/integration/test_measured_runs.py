@@ -32,30 +32,30 @@ if "memprof.capture.child" in sys.orig_argv:
 TELLING_OF_ITS_STEP = """
 import os, pathlib, sys
 if "memprof.capture.child" in sys.orig_argv:
-    import memprof.capture.job
-    decoded = memprof.capture.job.decoded
-    def watched(line, kind):
+    import memprof.capture.task
+    decoded = memprof.capture.task.decoded_task
+    def watched(line):
         import memprof.capture.run
         take = memprof.capture.run.Arguments.take
         def telling(self, result):
             pathlib.Path(os.environ["TMPDIR"], "has_run_a_step").touch()
             return take(self, result)
         memprof.capture.run.Arguments.take = telling
-        return decoded(line, kind)
-    memprof.capture.job.decoded = watched
+        return decoded(line)
+    memprof.capture.task.decoded_task = watched
 """
 DYING_WHILE_DONATING = """
 import os, signal, sys
 if "memprof.capture.child" in sys.orig_argv:
-    import memprof.capture.job
-    decoded = memprof.capture.job.decoded
-    def watched(line, kind):
-        job = decoded(line, kind)
-        if "donate" in job.arguments["techniques"]:
+    import memprof.capture.task
+    decoded = memprof.capture.task.decoded_task
+    def watched(line):
+        job = decoded(line)
+        if "donate" in [each.label for each in job.recipe.techniques]:
             import memprof.capture.run
             memprof.capture.run.Arguments.take = lambda self, result: os.kill(os.getpid(), signal.SIGKILL)
         return job
-    memprof.capture.job.decoded = watched
+    memprof.capture.task.decoded_task = watched
 """
 
 

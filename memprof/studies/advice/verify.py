@@ -8,7 +8,8 @@ from dataclasses import replace
 from memprof.analysis.capture import Target
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.parallel import CompileTask, compile_all
+from memprof.capture.launch import compile_all
+from memprof.capture.task import Task
 from memprof.errors import MemprofError
 from memprof.studies.advice.advice import Advice
 from memprof.studies.subject import Subject
@@ -16,44 +17,34 @@ from memprof.studies.subject import Subject
 
 def tasks_for(
     subject: Subject,
-    techniques: Sequence[str],
+    techniques: str,
     advice: Sequence[Advice],
     *,
     target: Target | None,
     timeout_seconds: float | None,
-) -> tuple[list[CompileTask], dict[str, str]]:
+) -> tuple[list[Task], dict[str, str]]:
     """What to compile to put advice to the test, each technique beside those that are applied already.
 
     Returns:
         A task for each technique, labelled with it, and for those that cannot be applied the reason.
     """
-    tasks: list[CompileTask] = []
+    tasks: list[Task] = []
     refusals: dict[str, str] = {}
     for technique in dict.fromkeys(each.proposal.technique for each in advice):
         if technique is None:
             continue
-        row = "+".join((*techniques, technique))
+        row = f"{techniques}+{technique}" if techniques else technique
         try:
-            subject.check([row])
+            tasks.append(subject.task(row, target=target, label=technique, timeout_seconds=timeout_seconds))
         except MemprofError as error:
             refusals[technique] = str(error)
-            continue
-        tasks.append(
-            CompileTask(
-                label=technique,
-                builder=subject.builder,
-                arguments=subject.builder_arguments([row]),
-                target=target,
-                timeout_seconds=timeout_seconds,
-            )
-        )
     return tasks, refusals
 
 
 def verify(
     report: Report,
     advice: Sequence[Advice],
-    tasks: Sequence[CompileTask],
+    tasks: Sequence[Task],
     refusals: dict[str, str],
     *,
     num_jobs: int,

@@ -102,7 +102,7 @@ def _refusals(subject: Subject, plain: Report, labels: Sequence[str]) -> dict[st
     refusals = {}
     for label in labels:
         try:
-            subject.check([label])
+            subject.plan(label)
             check_target(parse_techniques(label), plain.target)
         except MemprofError as error:
             refusals[label] = str(error)

@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.launch import recomputed_in_child
-from memprof.capture.parallel import CompileResult, CompileTask, compile_all
-from memprof.errors import InternalError, MemprofError
+from memprof.capture.launch import CompileResult, compile_all, recomputed_in_child
+from memprof.capture.task import CountingTask
+from memprof.errors import InternalError
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
 from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
 from memprof.studies.row_key import row_key
-from memprof.studies.run_command import run_command
-from memprof.studies.subject import Subject
+from memprof.studies.subject import Subject, run_command
 from memprof.workloads.composition import parse_techniques
 
 _NUM_MEASURED = 3  # of those that fit, so many of the cheapest are run where steps are asked for
@@ -39,15 +38,16 @@ class TechniquesRequest:
     def check(self) -> None:
         """Raises `MemprofError` for the mistakes that can be found before anything is compiled."""
         self.memory.check()
-        self.subject.check([])
+        self.subject.plan()
 
     def key(self, techniques: str) -> str:
         """What decides what the compile with techniques gives (see `row_key.py`)."""
-        return row_key(self.subject, [techniques], target=self.memory.target)
+        return row_key(self.subject.task(techniques, target=self.memory.target))
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this search would compile too."""
-        return bool(capture.row) and capture.row == self.key("+".join(capture.techniques))
+        techniques = "+".join(capture.techniques)
+        return bool(capture.row) and self.subject.applies(techniques) and capture.row == self.key(techniques)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
     ladder = Ladder(families=(), left_out={})
     if plain_report.footprint_bytes > budget.size_bytes:
         ladder = find_ladder(request.subject, plain_report, runs.count_recomputed)
-    combinations = [each for each in combine(ladder.families) if is_valid(request.subject, each)]
+    combinations = [each for each in combine(ladder.families) if request.subject.applies(each.label)]
     search = CheapestSearch(combinations, budget_bytes=budget.size_bytes)
     tried = {"": plain}
     search.record(next(each for each in combinations if not each.label), plain.footprint_bytes)
@@ -159,22 +159,22 @@ class _Runs:
 
     def count_recomputed(self, labels: Sequence[str]) -> Sequence[int | str]:
         """What single techniques compute again."""
-        return recomputed_in_child(
-            self._request.subject.builder,
-            [self._request.subject.builder_arguments([label]) for label in labels],
+        task = CountingTask(
+            recipes=tuple(map(self._request.subject.plan, labels)),
             target=self._request.memory.target,
-            progress=lambda stage: self._work.progress(f"what techniques compute again: {stage}"),
             timeout_seconds=self._work.timeout_seconds,
+        )
+        return recomputed_in_child(
+            task, progress=lambda stage: self._work.progress(f"what techniques compute again: {stage}")
         )
 
     def _compile(self, labels: Sequence[str], *, note: str, num_steps: int = 0) -> list[CompileResult]:
         subject, work = self._request.subject, self._work
         tasks = [
-            CompileTask(
-                label=label,
-                builder=subject.builder,
-                arguments=subject.builder_arguments([label]),
+            subject.task(
+                label,
                 target=self._request.memory.target,
+                label=label,
                 num_steps=num_steps,
                 timeout_seconds=work.timeout_seconds,
             )
@@ -208,15 +208,6 @@ def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
     return batch
 
 
-def is_valid(subject: Subject, combination: Combination) -> bool:
-    """Whether techniques that apply one by one do so together, as far as that can be told without the user's code."""
-    try:
-        subject.check([combination.label])
-    except MemprofError:
-        return False
-    return True
-
-
 def _outcome(result: CompileResult, cost: Cost) -> TriedTechniques:
     """One that failed, or whose program memprof does not understand, stands in the table with its problem."""
     error = result.error
@@ -240,12 +231,11 @@ def _of_report(report: Report, techniques: str, cost: Cost) -> TriedTechniques:
 
 def _settings(subject: Subject, plain: Report) -> str:
     """What was asked for: the preset, the batch, and whatever else was set."""
-    overrides = list(subject.arguments["overrides"])
+    overrides = list(subject.overrides)
     batch_size = plain.config.get("batch_size")
-    if batch_size is not None and not any(text.partition("=")[0].strip() == "batch_size" for text in overrides):
+    if batch_size is not None and not subject.sets("batch_size"):
         overrides.insert(0, f"batch_size={batch_size}")
-    preset = subject.arguments.get("preset")
-    return ", ".join([*([preset] if preset else []), *overrides])
+    return ", ".join([*([subject.preset] if subject.preset else []), *overrides])
 
 
 def _contradictions(search: CheapestSearch) -> tuple[str, ...]:

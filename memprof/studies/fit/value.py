@@ -15,14 +15,14 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_in_child
+from memprof.capture.task import Task
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.results import FitResult, Trial
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.row_key import row_key
-from memprof.studies.run_command import run_command
-from memprof.studies.subject import Subject
-from memprof.workloads.build import plan
+from memprof.studies.subject import Subject, run_command
+from memprof.workloads.build import BuiltInStep
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
 
@@ -58,14 +58,17 @@ class FitRequest:
         """The subject with a value of the field; None: with the one that it has by itself."""
         return self.subject if value is None else self.subject.with_override(self.field, value)
 
-    def key(self, value: int | None) -> str:
-        """What decides what the compile for a value gives (see `row_key.py`)."""
-        return row_key(self.subject_with(value), [self.techniques], target=self.memory.target)
+    def task(self, value: int | None, *, timeout_seconds: float | None = None) -> Task:
+        """The compile for a value."""
+        return self.subject_with(value).task(
+            self.techniques, target=self.memory.target, timeout_seconds=timeout_seconds
+        )
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this fit would compile too."""
         value = capture.config.get(self.field)
-        return bool(capture.row) and capture.row in (self.key(None), self.key(value) if _is_number(value) else "")
+        values = [value] if _is_number(value) and self.subject_with(value).applies(self.techniques) else []
+        return bool(capture.row) and capture.row in {row_key(self.task(each)) for each in (None, *values)}
 
 
 def check_fit(request: FitRequest) -> None:
@@ -75,10 +78,9 @@ def check_fit(request: FitRequest) -> None:
         MemprofError: for an unknown name, a bad value, or a memory that is not known.
     """
     request.memory.check()
-    request.subject.check([request.techniques])
-    if request.subject.is_built_in:
-        choices = plan(**request.subject.builder_arguments([request.techniques]))
-        _start(request, choices.flat_config())
+    recipe = request.subject.plan(request.techniques)
+    if isinstance(recipe, BuiltInStep):
+        _start(request, recipe.plan().flat_config())
         _step(request)
 
 
@@ -175,10 +177,11 @@ class _Compiles:
     def add(self, value: int | None) -> Report:
         """Compile for a value of the field; None: for the one that it has by itself."""
         began = time.monotonic()
-        key = self._request.key(value)
+        task = self._request.task(value, timeout_seconds=self._timeout_seconds)
+        key = row_key(task)
         capture = self._finished(key) if key else None
         if capture is None:
-            capture = replace(self._compile(value), row=key)
+            capture = replace(self._compile(task, value), row=key)
             self._keep(capture, value)
         report = analyze(capture)
         actual = _start(self._request, capture.config) if value is None else value
@@ -187,17 +190,10 @@ class _Compiles:
         self.trials.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
         return report
 
-    def _compile(self, value: int | None) -> Capture:
-        request, number = self._request, len(self.trials) + 1
-        subject = request.subject_with(value)
-        name = f"{request.field} as it is" if value is None else f"{request.field}={value}"
-        return compile_in_child(
-            subject.builder,
-            subject.builder_arguments([request.techniques]),
-            target=request.memory.target,
-            progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"),
-            timeout_seconds=self._timeout_seconds,
-        )
+    def _compile(self, task: Task, value: int | None) -> Capture:
+        field, number = self._request.field, len(self.trials) + 1
+        name = f"{field} as it is" if value is None else f"{field}={value}"
+        return compile_in_child(task, progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"))
 
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:
@@ -248,7 +244,7 @@ def _step(request: FitRequest) -> tuple[int, str]:
     for step in range(1, _LARGEST_STEP + 1):
         try:
             for value in (step, 2 * step, 3 * step):
-                request.subject.with_override(request.field, value).check([request.techniques])
+                request.subject_with(value).plan(request.techniques)
         except MemprofError as error:
             refusal = refusal or str(error).rstrip(".")
         else:

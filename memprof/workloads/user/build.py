@@ -2,70 +2,72 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memprof.capture.step import Feed, StepSpec
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
-from memprof.workloads.composition import apply_techniques, check_applicable, check_target, parse_techniques
-from memprof.workloads.overrides import parse_value, split_override
+from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target
+from memprof.workloads.overrides import parse_value
+from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig
-from memprof.workloads.user.reference import load, parse
+from memprof.workloads.user.reference import Reference, load
 
 # Of the technique-owned fields that are for a model, those that can be applied around a loss.
 _HONOURS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
 
 
-def build_user_step(
-    *,
-    reference: str,
-    overrides: Sequence[str] = (),
-    techniques: Sequence[str] = (),
-    roles: Mapping[str, str] | None = None,
-    arguments: Sequence[str] = (),
-) -> StepSpec:
-    """The step that a reference names.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserStep:
+    """What the user's code is to give: a reference that holds in any folder, and what to make of what it names.
 
-    Args:
-        reference: `PATH.py:NAME` or `package.module:NAME`; NAME is a `StepSpec`, a `TrainSpec` or a function that
-            returns one.
-        overrides: texts `parameter=value` for the parameters of that function.
-        techniques: labels of techniques; they need a `TrainSpec`.
-        roles: roles by path prefix, over those that the spec gives.
+    Attributes:
+        reference: names a `StepSpec`, a `TrainSpec` or a function that returns one.
+        overrides: names and texts for the parameters of that function.
+        techniques: they need a `TrainSpec`.
+        roles: by path prefix, over those that the spec gives.
         arguments: for the code's `sys.argv`.
-
-    Raises:
-        MemprofError: for whatever of these is wrong, in one sentence.
     """
-    from memprof.workloads.user.train_spec import TrainSpec
 
-    where = parse(reference)
-    spec, config = _make_spec(load(where, arguments), overrides, where.label)
-    if isinstance(spec, TrainSpec):
-        step = _train_step(spec, techniques, where.label)
-    elif isinstance(spec, StepSpec):
-        if any(techniques):
+    reference: Reference
+    overrides: tuple[tuple[str, str], ...] = ()
+    techniques: tuple[ChosenTechnique, ...] = ()
+    roles: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+    def build(self) -> StepSpec:
+        """The step.
+
+        Raises:
+            MemprofError: for whatever is wrong with the choices, in one sentence.
+        """
+        from memprof.workloads.user.train_spec import TrainSpec
+
+        where = self.reference
+        spec, config = _make_spec(load(where, self.arguments), self.overrides, where.label)
+        if isinstance(spec, TrainSpec):
+            step = _train_step(spec, applied_techniques(self.techniques), where.label)
+        elif isinstance(spec, StepSpec):
+            if self.techniques:
+                raise MemprofError(
+                    f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss,"
+                    " parameters, optimizer, batch), and memprof builds the step around it"
+                )
+            step = spec
+        else:
             raise MemprofError(
-                f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss,"
-                " parameters, optimizer, batch), and memprof builds the step around it"
+                f"{where} gives {_described(spec)}, no step to profile: it must be a memprof.StepSpec, a"
+                " memprof.TrainSpec, or a function that returns one"
             )
-        step = spec
-    else:
-        raise MemprofError(
-            f"{where} gives {_described(spec)}, no step to profile: it must be a memprof.StepSpec, a memprof.TrainSpec,"
-            " or a function that returns one"
-        )
-    name = where.label if step.workload == "step" else step.workload
-    return dataclasses.replace(
-        step, workload=name, roles={**step.roles, **(roles or {})}, config={**config, **step.config}
-    )
+        name = where.label if step.workload == "step" else step.workload
+        return replace(step, workload=name, roles={**step.roles, **self.roles}, config={**config, **step.config})
 
 
-def _make_spec(found: Any, overrides: Sequence[str], label: str) -> tuple[Any, dict[str, Any]]:
+def _make_spec(found: Any, overrides: Sequence[tuple[str, str]], label: str) -> tuple[Any, dict[str, Any]]:
     """The spec, made by calling what was found if it is a function, and the values of the function's parameters."""
     if not callable(found):  # a spec, or something that is none
         if overrides:
@@ -77,8 +79,7 @@ def _make_spec(found: Any, overrides: Sequence[str], label: str) -> tuple[Any, d
         if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     }
     values: dict[str, Any] = {}
-    for text in overrides:
-        name, value = split_override(text)
+    for name, value in overrides:
         if name not in parameters:
             raise unknown_name(f"parameter of {label}", name, parameters)
         values[name] = parse_value(name, value, _type_of(parameters[name], found))
@@ -100,11 +101,10 @@ def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
     return str if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default)
 
 
-def _train_step(spec: Any, techniques: Sequence[str], label: str) -> StepSpec:
+def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str) -> StepSpec:
     from memprof.workloads.train_step import STATE_ARGNUM, Trainer, mean_loss
     from memprof.workloads.user.train_spec import UserConfig, UserModel
 
-    applied = parse_techniques(*techniques)
     config = apply_techniques(TrainConfig(), applied)
     model = UserModel(spec, config)
     if config.remat_modules not in ("none", "block") or config.remat_policy == "names":

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from integration.command import parent_of, wait_until
 
-from memprof.capture.job import Message, decoded
+from memprof.capture.task import Message, decoded
 
 _PROGRAM = """
 import os, sys

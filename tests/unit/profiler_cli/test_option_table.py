@@ -75,7 +75,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
 # How an option is given, and what else has to be there for it to mean anything (`with` and without it).
 GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "arguments": (["--", "--mine"], []),
-    "preset": (["--preset", "base"], []),
+    "preset": (["--preset", "tiny"], []),
     "overrides": (["--set", "batch_size=16"], []),
     "technique": (["-t", "donate"], []),
     "role": (["--role", "state=params"], []),

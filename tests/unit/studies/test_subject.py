@@ -1,0 +1,86 @@
+"""What the command knows of a step, and what a child process gets of it: the same choices, checked and read once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memprof.capture.targets.resolve import resolve
+from memprof.capture.task import CountingTask, Task, decoded_task, encoded_task
+from memprof.errors import MemprofError
+from memprof.studies.subject import Subject, find_subject, run_command
+from memprof.workloads import registry
+from memprof.workloads.build import BuiltInStep, plan
+from memprof.workloads.user.build import UserStep
+
+
+def sent(subject: Subject, techniques: str) -> Task:
+    """The task that the child decodes."""
+    task = subject.task(techniques, target=resolve("l4"), label="a", num_steps=3, timeout_seconds=2.5)
+    found = decoded_task(encoded_task(task))
+    assert found == task
+    assert isinstance(found, Task)
+    assert found.target is not None
+    assert found.target.compiler_config == resolve("l4").compiler_config
+    return found
+
+
+@pytest.mark.parametrize("workload", registry.workloads(), ids=lambda each: each.name)
+def test_the_plan_of_every_preset_arrives_as_it_was(workload: registry.Workload) -> None:
+    for preset in workload.presets:
+        recipe = sent(find_subject(workload.name, preset=preset), "").recipe
+        assert isinstance(recipe, BuiltInStep)
+        assert repr(recipe.plan().flat_config()) == repr(plan(workload=workload.name, preset=preset).flat_config())
+
+
+@pytest.mark.parametrize("technique", registry.techniques(), ids=lambda each: each.name)
+def test_every_technique_arrives_with_its_argument(technique: registry.Technique) -> None:
+    labels = [*technique.needs, technique.example]
+    wanted = plan(workload="transformer", preset="tiny", techniques=labels)
+    recipe = sent(find_subject("transformer", preset="tiny"), "+".join(labels)).recipe
+    assert isinstance(recipe, BuiltInStep)
+    assert recipe.plan() == wanted
+    assert repr(recipe.plan().flat_config()) == repr(wanted.flat_config())
+
+
+def test_what_the_user_wrote_of_their_own_code_arrives(tmp_path: Path) -> None:
+    path = tmp_path / "train\udcff.py"  # a name that is no UTF-8
+    path.write_text("")
+    subject = find_subject(f"{path}:make", overrides=["n = 3"], roles=["a.b=params"], arguments=["--x", "\udcfe"])
+    recipe = sent(subject, "bf16+accum2").recipe
+    assert isinstance(recipe, UserStep)
+    assert (recipe.reference.path, recipe.reference.name) == (path, "make")
+    assert (recipe.overrides, recipe.roles, recipe.arguments) == (
+        (("n", "3"),),
+        {"a.b": "params"},
+        ("--x", "\udcfe"),
+    )
+    assert [(each.name, each.argument) for each in recipe.techniques] == [("bf16", None), ("accum", 2)]
+
+
+def test_several_steps_to_count_arrive() -> None:
+    subject = find_subject("mlp", preset="tiny")
+    task = CountingTask(recipes=(subject.plan("bf16"), subject.plan()), target=None, timeout_seconds=1.0)
+    assert decoded_task(encoded_task(task)) == task
+
+
+def test_a_mistake_is_found_where_the_plan_is_made() -> None:
+    with pytest.raises(MemprofError, match="expects a whole number"):
+        find_subject("mlp", overrides=["batch_size=many"]).task("", target=None)
+    with pytest.raises(MemprofError, match="no setting"):
+        find_subject("package.train:step", overrides=["many"]).task("", target=None)
+
+
+def test_a_field_is_overridden_once() -> None:
+    subject = find_subject("mlp", overrides=["batch_size = 4", "seed=1"])
+    assert subject.with_override("batch_size", 8).overrides == ("seed=1", "batch_size=8")
+    assert subject.sets("batch_size")
+    assert not subject.sets("batch")
+
+
+def test_the_command_has_all_choices() -> None:
+    subject = find_subject("package.train:step", overrides=["a=b c"], roles=["x=params"], arguments=["-v"])
+    assert run_command(subject, resolve("l4"), "bf16") == (
+        "memprof run package.train:step --target l4 -t bf16 --set 'a=b c' --role x=params -- -v"
+    )
