@@ -17,6 +17,7 @@ from memprof.analysis.module_paths import ModulePaths
 from memprof.workloads import registry
 from memprof.workloads.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 OPTIMIZERS = [pytest.param(optimizer, id=optimizer.name) for optimizer in registry.optimizers()]
 NUM_STEPS = 40
 

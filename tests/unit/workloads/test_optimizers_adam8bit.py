@@ -15,6 +15,8 @@ from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.optimizers.adam8bit import MIN_QUANTISED_SIZE, adam8bit, scale_by_adam8bit
 from memprof.workloads.optimizers.blockwise import SIGNED, UNSIGNED, dequantise
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def state_bytes(tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

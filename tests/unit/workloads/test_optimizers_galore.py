@@ -12,6 +12,8 @@ import pytest
 
 from memprof.workloads.optimizers.galore import projected_shapes, scale_by_galore
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def matrix(seed: int, shape: tuple[int, ...], rank: int) -> np.ndarray:
     """A matrix, or a stack of them, of that rank."""

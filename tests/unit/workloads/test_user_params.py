@@ -17,6 +17,7 @@ from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.train_step import Trainer
 from memprof.workloads.user.train_spec import TrainSpec, UserModel
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 X, Y = jnp.arange(12.0).reshape(4, 3), jnp.ones((4, 1))
 
 
