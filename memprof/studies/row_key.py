@@ -37,7 +37,7 @@ _DEVICES = ("nvidia[0-9]*", "nvidiactl", "accel*", "vfio/[0-9]*", "kfd", "dxg")
 
 
 def row_key(task: Task) -> str:
-    """The key of a compile; empty where what it gives cannot be told beforehand."""
+    """The key of a compile; empty where what it gives is not known beforehand."""
     target, is_built_in = task.target, isinstance(task.recipe, BuiltInStep)
     if _has_device() if target is None else not target.platform:
         return ""

@@ -1,11 +1,11 @@
-"""Intents and recipes: what should become of a step's memory, and how that is done in code.
+"""Intents and the means to them: what should become of a step's memory, and how that is done in code.
 
 Advice (`studies/advice`) finds in a compiled program what could be smaller, and says so as an intent. It knows no
-technique. Each family of techniques says in `RECIPES` how it follows intents: by a line of code in the user's own step,
+technique. Each family of techniques says in `MEANS` how it follows intents: by a line of code in the user's own step,
 and by a technique where it has one that does the same to memprof's models.
 
-    recipe(Intent(aim=Aim.DONATE, positions=(0, 2)))
-    # Recipe(code="step = jax.jit(step, donate_argnums=(0, 2))", technique="donate")
+    means_to(Intent(aim=Aim.DONATE, positions=(0, 2)))
+    # Means(code="step = jax.jit(step, donate_argnums=(0, 2))", technique="donate")
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Means:
     """How an intent is followed.
 
     Attributes:
@@ -73,22 +73,22 @@ class Recipe:
     technique: str | None = None
 
 
-Recipes = Mapping[Aim, Recipe | Callable[[Intent], Recipe]]
+MeansByAim = Mapping[Aim, Means | Callable[[Intent], Means]]
 
 
-def recipe(intent: Intent) -> Recipe:
+def means_to(intent: Intent) -> Means:
     """How an intent is followed."""
-    found = _recipes()[intent.aim]
-    return found if isinstance(found, Recipe) else found(intent)
+    found = _means()[intent.aim]
+    return found if isinstance(found, Means) else found(intent)
 
 
 @cache
-def _recipes() -> Recipes:
+def _means() -> MeansByAim:
     """Those of all families; scanned as in `registry.py`, whose other plugins are not needed here."""
-    found: dict[Aim, Recipe | Callable[[Intent], Recipe]] = {}
+    found: dict[Aim, Means | Callable[[Intent], Means]] = {}
     for module in pkgutil.iter_modules(techniques_package.__path__):
         family = importlib.import_module(f"{techniques_package.__name__}.{module.name}")
-        recipes: Recipes = getattr(family, "RECIPES", {})
-        assert not found.keys() & recipes.keys(), module.name
-        found |= recipes
+        own: MeansByAim = getattr(family, "MEANS", {})
+        assert not found.keys() & own.keys(), module.name
+        found |= own
     return found

@@ -22,7 +22,7 @@ from memprof.api import profile_spec
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 from memprof.studies.advice.what_if import footprint_without
-from memprof.workloads.intents import Aim, Intent, recipe
+from memprof.workloads.intents import Aim, Intent, means_to
 
 # optax calls it itself, in `adafactor`.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
@@ -45,7 +45,7 @@ EXPECTED = {
 }
 # These are found too, though they do not save most.
 ALSO_EXPECTED = {"attention_probabilities": "remat_elementwise", "state_that_waits": "offload_optimizer"}
-# How far a saving may be from that of the followed recipe: XLA also orders anew what is recomputed, and saves more.
+# How far a saving may be from that of the followed recipe: XLA also reorders what is recomputed, and saves more.
 TOLERANCE = {"remat_elementwise": 0.2}
 FOLLOWED = [*EXPECTED.items(), *ALSO_EXPECTED.items()]
 
@@ -65,7 +65,7 @@ def _recipe(report: Report, rule: str) -> str:
 
 
 def _code(aim: Aim, dtype: str = "") -> str:
-    return recipe(Intent(aim=aim, dtype=dtype)).code
+    return means_to(Intent(aim=aim, dtype=dtype)).code
 
 
 def _advice(report: Report, rule: str) -> Advice:

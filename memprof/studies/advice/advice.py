@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memprof.studies.advice.what_if import Without
-from memprof.workloads.intents import Intent, recipe
+from memprof.workloads.intents import Intent, means_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,12 @@ class Proposal:
     @property
     def how_to(self) -> str:
         """One line of code."""
-        return recipe(self.intent).code
+        return means_to(self.intent).code
 
     @property
     def technique(self) -> str | None:
         """Label of the technique of memprof's that does it; None where there is none."""
-        return recipe(self.intent).technique
+        return means_to(self.intent).technique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

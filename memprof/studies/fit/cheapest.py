@@ -121,7 +121,7 @@ def combine(families: Sequence[Family]) -> tuple[Combination, ...]:
 
 
 class CheapestSearch:
-    """The state of one search. It is asked for what to measure (`next`) and told what came of it (`record`).
+    """The state of one search. It is asked for what to measure (`next`) and given what came of it (`record`).
 
     Args:
         combinations: all there are, those that cost least first.

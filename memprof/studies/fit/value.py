@@ -237,7 +237,7 @@ def _step(request: FitRequest) -> tuple[int, str]:
     if request.multiple_of is not None:
         return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
     if not request.subject.is_built_in:
-        # Only a compile would tell what a user's function takes; what accumulation asks of its batch is known.
+        # Only a compile would show what a user's function takes; what accumulation asks of its batch is known.
         step = apply_techniques(TrainConfig(), parse_techniques(request.techniques)).num_minibatches
         return step, f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
     refusal = ""

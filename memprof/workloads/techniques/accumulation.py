@@ -9,7 +9,7 @@ from memprof.analysis.categories import Category, Phase
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
-from memprof.workloads.intents import Aim, Recipe
+from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import MINIBATCHES
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
@@ -106,8 +106,8 @@ TECHNIQUES = (
     ACCUM,
     ACCUM_LOOP,
 )
-RECIPES = {
-    Aim.CAST_ACCUMULATORS: Recipe(
+MEANS = {
+    Aim.CAST_ACCUMULATORS: Means(
         code="zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.bfloat16), params); "
         "add = lambda total, gradients: jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradients)"
     ),

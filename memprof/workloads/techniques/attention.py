@@ -10,7 +10,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import no, used_arguments, yes
-from memprof.workloads.intents import Aim, Intent, Recipe
+from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
@@ -100,16 +100,16 @@ FLASH = Technique(
 TECHNIQUES = (FLASH,)
 
 
-def fused(intent: Intent) -> Recipe:
+def fused(intent: Intent) -> Means:
     """The kernel takes arrays of 16 bits alone."""
     inputs = "*(a.astype(jnp.bfloat16) for a in (q, k, v))" if intent.dtype == "f32" else "q, k, v"
     code = f'attended = jax.nn.dot_product_attention({inputs}, implementation="cudnn")  # is_causal=True, if it is'
-    return Recipe(code=code, technique=FLASH.name)
+    return Means(code=code, technique=FLASH.name)
 
 
-RECIPES = {
+MEANS = {
     Aim.FUSE_ATTENTION: fused,
-    Aim.CHUNK_ATTENTION: Recipe(
+    Aim.CHUNK_ATTENTION: Means(
         code="attended = jax.lax.map(jax.checkpoint(lambda queries: attend(queries, k, v)), blocks_of_q)"
     ),
 }

@@ -12,7 +12,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
-from memprof.workloads.intents import Aim, Intent, Recipe
+from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import ATTENTION, MLP, RESIDUALS
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.techniques.offload import check_has_host_memory
@@ -278,26 +278,26 @@ TECHNIQUES = (
 )
 
 
-def of_modules(intent: Intent) -> Recipe:
+def of_modules(intent: Intent) -> Means:
     """Modules that repeat are the blocks, or what memprof's own models call so inside them."""
     inside = {"mlp": REMAT_MLP.name, "attention": REMAT_ATTN.name}
     blocks = None if "/" in intent.modules else REMAT.name
-    return Recipe(
+    return Means(
         code="block = jax.checkpoint(block)  # in Flax: nn.remat(Block)",
         technique=inside.get(intent.modules.rpartition("/")[2], blocks),
     )
 
 
-RECIPES = {
+MEANS = {
     Aim.RECOMPUTE_MODULES: of_modules,
-    Aim.RECOMPUTE_SCAN: Recipe(
+    Aim.RECOMPUTE_SCAN: Means(
         code="x, _ = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), x, layers)", technique=REMAT.name
     ),
-    Aim.RECOMPUTE_ALL_BUT_PRODUCTS: Recipe(
+    Aim.RECOMPUTE_ALL_BUT_PRODUCTS: Means(
         code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
         technique=REMAT_DOTS.name,
     ),
-    Aim.CAST_WEIGHTS_IN_LAYERS: Recipe(
+    Aim.CAST_WEIGHTS_IN_LAYERS: Means(
         code="block = jax.checkpoint(lambda params, x: apply(jax.tree.map(to_bfloat16, params), x))"
     ),
 }

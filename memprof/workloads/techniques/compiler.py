@@ -6,7 +6,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import is_same_program, no, undecided, yes
-from memprof.workloads.intents import Aim, Recipe
+from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
 
@@ -56,8 +56,8 @@ XLA = Technique(
 )
 
 TECHNIQUES = (XLA,)
-RECIPES = {
-    Aim.GENERATE_PRODUCTS: Recipe(
+MEANS = {
+    Aim.GENERATE_PRODUCTS: Means(
         code='XLA_FLAGS="--xla_gpu_cublas_fallback=false"', technique="xla:xla_gpu_cublas_fallback=false"
     ),
 }

@@ -9,7 +9,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import BACKWARD, FORWARD, loop_direction, loop_scopes, no, used_arguments, yes
-from memprof.workloads.intents import Aim, Intent, Recipe
+from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import HEAD, LOSS_CHUNKS, TOKEN_EMBEDDING
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
@@ -82,12 +82,12 @@ CHUNKED_LOSS = Technique(
 TECHNIQUES = (CHUNKED_LOSS,)
 
 
-def in_chunks(intent: Intent) -> Recipe:
+def in_chunks(intent: Intent) -> Means:
     """The user makes as many chunks as advice says."""
-    return Recipe(
+    return Means(
         code="loss = jax.lax.map(jax.checkpoint(loss_of_chunk), (hidden_chunks, label_chunks)).sum()",
         technique=f"{CHUNKED_LOSS.name}={intent.num_parts}",
     )
 
 
-RECIPES = {Aim.CHUNK_LOSS: in_chunks}
+MEANS = {Aim.CHUNK_LOSS: in_chunks}

@@ -8,7 +8,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
-from memprof.workloads.intents import Aim, Recipe
+from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
 
@@ -56,8 +56,8 @@ OFFLOAD_OPT = Technique(
 )
 
 TECHNIQUES = (OFFLOAD_OPT,)
-RECIPES = {
-    Aim.OFFLOAD_OPTIMIZER_STATE: Recipe(
+MEANS = {
+    Aim.OFFLOAD_OPTIMIZER_STATE: Means(
         code="gradients, state = jax.lax.optimization_barrier((gradients, state)); "
         "state = jax.device_put(state, jax.memory.Space.Device)"
         "  # it lies in jax.memory.Space.Host before and after",

@@ -10,7 +10,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads import registry
 from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, undecided, yes
-from memprof.workloads.intents import Aim, Recipe
+from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 
 Leaf = tuple[tuple[int, ...], str]  # shape and dtype
@@ -92,11 +92,11 @@ OPT = Technique(
 )
 
 TECHNIQUES = (OPT,)
-RECIPES = {
-    Aim.FACTOR_OPTIMIZER_STATE: Recipe(
+MEANS = {
+    Aim.FACTOR_OPTIMIZER_STATE: Means(
         code="optimizer = optax.adafactor(learning_rate)", technique=f"{OPT.name}=adafactor"
     ),
-    Aim.CHUNK_UPDATE: Recipe(
+    Aim.CHUNK_UPDATE: Means(
         code="updates = jax.tree.map(update_one, gradients, params)  # not one stacked or flattened array"
     ),
 }

@@ -10,7 +10,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import in_words, no, used_arguments, yes
-from memprof.workloads.intents import Aim, Recipe
+from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
 # XLA's names of the floating-point types that a technique can choose.
@@ -171,8 +171,8 @@ TECHNIQUES = (
     BF16_PARAMS,
     FP16,
 )
-RECIPES = {
-    Aim.CAST_PASSES: Recipe(
+MEANS = {
+    Aim.CAST_PASSES: Means(
         code="params, x = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (params, x))"
         "  # in the loss, floats alone; Flax: Model(dtype=jnp.bfloat16)",
         technique=BF16.name,

@@ -16,7 +16,7 @@ from memprof.workloads.evidence import (
     used_arguments,
     yes,
 )
-from memprof.workloads.intents import Aim, Intent, Recipe
+from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import LAYERS, LOSS_CHUNKS
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
@@ -140,22 +140,22 @@ TECHNIQUES = (
 )
 
 
-def donated(intent: Intent) -> Recipe:
+def donated(intent: Intent) -> Means:
     """Arguments that have no position are keywords."""
     arguments = [f"donate_argnums={intent.positions}"] if intent.positions else []
     arguments += [f"donate_argnames={intent.names}"] if intent.names else []
-    return Recipe(code=f"step = jax.jit(step, {', '.join(arguments)})", technique=DONATE.name)
+    return Means(code=f"step = jax.jit(step, {', '.join(arguments)})", technique=DONATE.name)
 
 
-def in_pieces(intent: Intent) -> Recipe:
+def in_pieces(intent: Intent) -> Means:
     """No technique: which array that is differs from model to model."""
-    return Recipe(code=f"ys = jax.lax.map(jax.checkpoint(f), xs, batch_size=max(1, len(xs) // {intent.num_parts}))")
+    return Means(code=f"ys = jax.lax.map(jax.checkpoint(f), xs, batch_size=max(1, len(xs) // {intent.num_parts}))")
 
 
-RECIPES = {
+MEANS = {
     Aim.DONATE: donated,
     Aim.CHUNK_ARRAY: in_pieces,
-    Aim.SCAN_LAYERS: Recipe(
+    Aim.SCAN_LAYERS: Means(
         code="x, _ = jax.lax.scan(lambda x, params: (block(params, x), None), x, stacked_params)", technique=SCAN.name
     ),
 }

@@ -18,7 +18,7 @@ from memprof.analysis.timeline import Change, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
 from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.intents import Aim, Intent, recipe
+from memprof.workloads.intents import Aim, Intent, means_to
 
 _KB = (16, 16)  # 1,024 bytes of float32
 _FORWARD, _BACKWARD = "jit(step)/jvp(Net)/dot_general", "jit(step)/transpose(jvp(Net))/dot_general"
@@ -412,8 +412,8 @@ def test_two_that_save_the_same_are_both_named() -> None:
 
 @pytest.mark.parametrize("aim", Aim)
 def test_there_is_one_line_of_code_for_each_aim_and_a_technique_that_there_is(aim: Aim) -> None:
-    found = recipe(Intent(aim=aim, positions=(0,), modules="layers_*"))
-    compile(found.code, "recipe", "exec")
+    found = means_to(Intent(aim=aim, positions=(0,), modules="layers_*"))
+    compile(found.code, "advice", "exec")
     assert "\n" not in found.code
     assert found.technique is None or len(parse_techniques(found.technique)) == 1
 
@@ -428,4 +428,4 @@ def test_there_is_one_line_of_code_for_each_aim_and_a_technique_that_there_is(ai
     ],
 )
 def test_modules_are_recomputed_by_the_technique_for_them(modules: str, technique: str | None) -> None:
-    assert recipe(Intent(aim=Aim.RECOMPUTE_MODULES, modules=modules)).technique == technique
+    assert means_to(Intent(aim=Aim.RECOMPUTE_MODULES, modules=modules)).technique == technique
