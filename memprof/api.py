@@ -139,7 +139,7 @@ class Comparison:
         result: rows and effects, as records.
     """
 
-    result: comparisons.Comparison
+    result: comparisons.ReportComparison
 
     def render(self, format: str = "terminal", *, width: int = 100) -> str | bytes:  # noqa: A002 - as on the command line
         """The comparison in a format of `memprof compare`: terminal (as plain text), json, html, ...; `png` is bytes.

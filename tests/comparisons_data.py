@@ -8,21 +8,21 @@ from dataclasses import replace
 from gpt2_rows import V100, gpt2
 from reports_data import empty, hostile_names, many_buffers, one_buffer
 
-from memprof.analysis.comparison import Comparison, FailedRow, Verdict, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
 from memprof.analysis.report import Report
 
 
-def nothing() -> Comparison:
+def nothing() -> ReportComparison:
     """No rows at all."""
-    return Comparison(baseline="", rows=(), effects=(), failures=(), differences=())
+    return ReportComparison(baseline="", rows=(), effects=(), failures=(), differences=())
 
 
-def one_row() -> Comparison:
+def one_row() -> ReportComparison:
     """A reference without anything to set against it."""
     return compare([one_buffer()], baseline="tiny baseline")
 
 
-def all_else_failed() -> Comparison:
+def all_else_failed() -> ReportComparison:
     """Only the reference gave a report."""
     failures = [
         FailedRow(label="tiny accum3", reason="the batch of 8 does not divide by 3"),
@@ -31,7 +31,7 @@ def all_else_failed() -> Comparison:
     return compare([one_buffer()], baseline="tiny baseline", failures=failures)
 
 
-def equal_rows() -> Comparison:
+def equal_rows() -> ReportComparison:
     """A row that changes nothing: every delta is zero."""
     verdict = Verdict(
         took_effect=False, evidence="scan: no loop over layers in the program, although one was asked for"
@@ -40,12 +40,12 @@ def equal_rows() -> Comparison:
     return compare([one_buffer(), row], baseline="tiny baseline", verdicts={"tiny scan": [verdict]})
 
 
-def from_nothing() -> Comparison:
+def from_nothing() -> ReportComparison:
     """A reference of no bytes."""
     return compare([empty(), replace(one_buffer(), label="tiny more")], baseline="tiny baseline")
 
 
-def hostile() -> Comparison:
+def hostile() -> ReportComparison:
     """Labels, evidence, reasons and differences that try to break the output."""
     first = hostile_names()
     labels = [
@@ -62,13 +62,13 @@ def hostile() -> Comparison:
     return compare(rows, baseline=labels[0], verdicts=verdicts, failures=failures)
 
 
-def many(count: int = 2_000) -> Comparison:
+def many(count: int = 2_000) -> ReportComparison:
     """Many buffers: three fifths of them in one report, the others in a second one."""
     rows = [many_buffers(count * 3 // 5), replace(many_buffers(count * 2 // 5), label="tiny fewer")]
     return compare(rows, baseline="tiny baseline")
 
 
-def techniques() -> Comparison:
+def techniques() -> ReportComparison:
     """GPT-2 small under eight sets of techniques, the first being the reference."""
     copies = "bf16: 100% of the bytes of activations but the logits are bf16"
     loop = "accum4: a loop of 4 iterations runs forward and backward pass; gradients are accumulated in 475 MiB"
@@ -92,7 +92,7 @@ def techniques() -> Comparison:
     return compare([gpt2(name) for name in evidence], baseline="transformer baseline", verdicts=verdicts)
 
 
-def troubled() -> Comparison:
+def troubled() -> ReportComparison:
     """What can go wrong: a flagged row, one that does not fit, one that failed, another target and another jax."""
     small = replace(V100, name="small-8gb", description="a card of 8 GiB", memory_bytes=8 * 2**30)
     rows = [gpt2("baseline", target=small), gpt2("bf16+scan", target=small), _offloaded(gpt2("bf16+remat"))]
@@ -118,7 +118,7 @@ def _offloaded(row: Report) -> Report:
     )
 
 
-COMPARISONS: Mapping[str, Callable[[], Comparison]] = {
+COMPARISONS: Mapping[str, Callable[[], ReportComparison]] = {
     "nothing": nothing,
     "one_row": one_row,
     "all_else_failed": all_else_failed,

@@ -11,7 +11,7 @@ from report_builder import buffer, report
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import Report
-from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions
 
@@ -37,8 +37,8 @@ def staircase() -> Report:
     ]
     made = report([*arguments, *stairs], label="tiny stairs")
     sizes = [each.size_bytes for each in stairs]
-    changes = [Change(10 * (n + 1), Category.ACTIVATIONS, size) for n, size in enumerate(sizes)]
-    changes += [Change(60 + 10 * n, Category.ACTIVATIONS, -size) for n, size in enumerate(reversed(sizes))]
+    changes = [LiveChange(10 * (n + 1), Category.ACTIVATIONS, size) for n, size in enumerate(sizes)]
+    changes += [LiveChange(60 + 10 * n, Category.ACTIVATIONS, -size) for n, size in enumerate(reversed(sizes))]
     live = sorted([*arguments, *stairs], key=lambda each: -each.size_bytes)
     return replace(
         made,

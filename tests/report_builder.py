@@ -9,7 +9,7 @@ from typing import TypeVar
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, ModuleNode, ProgramFacts, Report
-from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 
 Key = TypeVar("Key")
 
@@ -152,8 +152,8 @@ def flat_timeline(buffers: Iterable[LiveBuffer]) -> Timeline:
     """Three positions; what is no argument lives at the middle one."""
     buffers = tuple(buffers)
     temps = _temps(buffers)
-    births = [Change(position=1, category=item.category, delta_bytes=item.size_bytes) for item in temps]
-    deaths = [Change(position=2, category=item.category, delta_bytes=-item.size_bytes) for item in temps]
+    births = [LiveChange(position=1, category=item.category, delta_bytes=item.size_bytes) for item in temps]
+    deaths = [LiveChange(position=2, category=item.category, delta_bytes=-item.size_bytes) for item in temps]
     return Timeline(
         num_positions=3,
         base=_sum((item for item in buffers if not item.is_temp), lambda item: item.category),

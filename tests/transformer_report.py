@@ -9,7 +9,7 @@ from report_builder import BASE, buffer, node, report
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
-from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 
 # The transformer: GPT-2 small, 12 layers, batch 8, sequence 1024, float32, AdamW, donated.
 #   wte 50257*768 = 38,597,376   wpe 1024*768 = 786,432   ln_f 2*768 = 1,536
@@ -170,10 +170,10 @@ def _transformer_timeline() -> Timeline:
     50 positions a layer in the forward pass, 100 in the backward pass, 200 for the update: 2,000 in all.
     """
     layer_activations, logits, layer_gradients = 578_813_952, 1_646_821_376, 28_351_488
-    changes: list[Change] = []
+    changes: list[LiveChange] = []
 
     def change(position: int, category: Category, delta_bytes: int) -> None:
-        changes.append(Change(position=position, category=category, delta_bytes=delta_bytes))
+        changes.append(LiveChange(position=position, category=category, delta_bytes=delta_bytes))
 
     for layer in _LAYERS:
         change(50 * layer + 10, Category.ACTIVATIONS, layer_activations)

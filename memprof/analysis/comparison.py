@@ -50,7 +50,7 @@ class FailedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ReportComparison:
     """Rows in the order given; one effect for each, the reference's own being zero.
 
     Attributes:
@@ -72,7 +72,7 @@ def compare(
     baseline: str,
     verdicts: Mapping[str, Sequence[Verdict]] | None = None,
     failures: Sequence[FailedRow] = (),
-) -> Comparison:
+) -> ReportComparison:
     """Set reports against one of them.
 
     Args:
@@ -83,7 +83,7 @@ def compare(
     """
     reference = next(row for row in rows if row.label == baseline)
     verdicts = verdicts or {}
-    return Comparison(
+    return ReportComparison(
         baseline=baseline,
         rows=tuple(rows),
         effects=tuple(_effect(row, reference, verdicts.get(row.label, ())) for row in rows),

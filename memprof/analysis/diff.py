@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison, compare
+from memprof.analysis.comparison import ReportComparison, compare
 from memprof.analysis.report import LiveBuffer, Report
 
 
@@ -49,7 +49,7 @@ class Diff:
         buffers: all that either has, the largest change first; their changes add up to that of the live peak.
     """
 
-    comparison: Comparison
+    comparison: ReportComparison
     buffers: tuple[MatchedBuffers, ...]
 
     @property

@@ -19,7 +19,7 @@ from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import LiveBuffer
 from memprof.analysis.rules import attribute
 from memprof.analysis.sources import SourcePlace, Sources
-from memprof.analysis.timeline import Change, Timeline
+from memprof.analysis.timeline import LiveChange, Timeline
 from memprof.analysis.values import Value, Values
 
 # When values of the forward pass are used that were kept for it.
@@ -181,7 +181,7 @@ def _timeline(
     return Timeline(
         num_positions=order.length,
         base=dict(base),
-        changes=tuple(Change(position, temps[number].category, delta) for position, _, delta, number in moments),
+        changes=tuple(LiveChange(position, temps[number].category, delta) for position, _, delta, number in moments),
         temp_changes=tuple((born, died) for born, died in places),
         phases=order.phase_spans(values.phase_of),
         peak_position=peak_position,

@@ -1,7 +1,7 @@
 """Live bytes over program order, by category.
 
 A timeline keeps changes, not samples: at each position of the schedule some bytes of a category come alive or die. What
-is live for the whole step (arguments, outputs, constants) is the base. A picture of any width is made with `columns`.
+is live for the whole step (arguments, outputs, constants) is the base. A picture of any width is made with `slices`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memprof.analysis.categories import Category, Phase
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LiveChange:
     """`delta_bytes` of `category` come alive (positive) or die (negative) at `position`."""
 
     position: int
@@ -40,7 +40,7 @@ class ModuleSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TimelineSlice:
     """The moment with the most live bytes within one slice of the program.
 
     Attributes:
@@ -74,29 +74,29 @@ class Timeline:
 
     num_positions: int
     base: Mapping[Category, int]
-    changes: tuple[Change, ...]
+    changes: tuple[LiveChange, ...]
     phases: tuple[PhaseSpan, ...]
     peak_position: int
     modules: tuple[ModuleSpan, ...] = ()
     temp_changes: tuple[tuple[int, int], ...] = ()
 
-    def columns(self, num_columns: int) -> tuple[Column, ...]:
+    def slices(self, num_slices: int) -> tuple[TimelineSlice, ...]:
         """Cut the program into slices of equal length and keep each slice's highest moment.
 
         Args:
-            num_columns: how many slices at most; fewer come back when the program is shorter.
+            num_slices: how many slices at most; fewer come back when the program is shorter.
 
         Returns:
-            The columns in program order. The highest of them shows the live peak, whatever the number of columns.
+            The slices in program order. The highest of them shows the live peak, whatever the number of slices.
         """
-        num_columns = min(num_columns, self.num_positions)
+        num_slices = min(num_slices, self.num_positions)
         live = dict(self.base)
         total = sum(live.values())
-        columns: list[Column] = []
+        slices: list[TimelineSlice] = []
         index = 0
-        for column in range(num_columns):
-            stop = (column + 1) * self.num_positions // num_columns
-            best_total, best_position, best = total, column * self.num_positions // num_columns, dict(live)
+        for number in range(num_slices):
+            stop = (number + 1) * self.num_positions // num_slices
+            best_total, best_position, best = total, number * self.num_positions // num_slices, dict(live)
             while index < len(self.changes) and self.changes[index].position < stop:
                 change = self.changes[index]
                 live[change.category] = live.get(change.category, 0) + change.delta_bytes
@@ -105,8 +105,10 @@ class Timeline:
                 if total > best_total:
                     best_total, best_position, best = total, change.position, dict(live)
             categories = {category: size for category, size in best.items() if size}
-            columns.append(Column(position=best_position, phase=self.phase_at(best_position), categories=categories))
-        return tuple(columns)
+            slices.append(
+                TimelineSlice(position=best_position, phase=self.phase_at(best_position), categories=categories)
+            )
+        return tuple(slices)
 
     def phase_at(self, position: int) -> Phase:
         """The phase of the span that holds `position`."""

@@ -18,7 +18,7 @@ from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.options import By, Order
 
 if TYPE_CHECKING:
-    from memprof.analysis.comparison import Comparison
+    from memprof.analysis.comparison import ReportComparison
 
 
 class ComparedBy(StrEnum):
@@ -113,7 +113,7 @@ def compare(
     print_comparison(set_side_by_side(reports, failures, reference=reference), show)
 
 
-def _of_captures(paths: list[Path], reference: str | None) -> Comparison:
+def _of_captures(paths: list[Path], reference: str | None) -> ReportComparison:
     """Compare saved captures; where two have one label, the name of the file tells them apart."""
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture

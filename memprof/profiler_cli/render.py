@@ -19,7 +19,7 @@ from memprof.profiler_cli.option_table import JSON
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from memprof.analysis.comparison import Comparison
+    from memprof.analysis.comparison import ReportComparison
     from memprof.analysis.diff import Diff
     from memprof.analysis.report import Report
     from memprof.reports.document import Document
@@ -85,7 +85,7 @@ def end_if_out_of_memory(report: Report) -> None:
         raise typer.Exit(ExitCode.OUT_OF_MEMORY)
 
 
-def print_comparison(comparison: Comparison, show: Rendering) -> None:
+def print_comparison(comparison: ReportComparison, show: Rendering) -> None:
     """Write a comparison to where it should go."""
     _put(show.format.render_comparison(comparison, show.options), show)
 

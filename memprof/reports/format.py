@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from memprof.analysis.comparison import Comparison
+from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
@@ -45,7 +45,7 @@ class Format:
     suffix: str
     summary: str
     render_report: Callable[[Report, RenderOptions], str | bytes]
-    render_comparison: Callable[[Comparison, RenderOptions], str | bytes]
+    render_comparison: Callable[[ReportComparison, RenderOptions], str | bytes]
     render_diff: Callable[[Diff, RenderOptions], str | bytes]
     lower: Callable[[Document, RenderOptions], str | bytes] | None = None
     is_file: bool = False
@@ -66,7 +66,7 @@ def document_format(
     def render_report(report: Report, options: RenderOptions) -> str | bytes:
         return lower(report_document(report, options), options)
 
-    def render_comparison(comparison: Comparison, options: RenderOptions) -> str | bytes:
+    def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str | bytes:
         document = comparison_document(
             comparison, by=options.by, depth=options.depth, top=options.top, order=options.order
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison, FailedRow
+from memprof.analysis.comparison import FailedRow, ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.json_report import (
@@ -125,7 +125,7 @@ class DiffJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempr
     ]
 
 
-def comparison_json(comparison: Comparison) -> ComparisonJson:
+def comparison_json(comparison: ReportComparison) -> ComparisonJson:
     """What is printed of a comparison, with the whole of each report."""
     return filled(ComparisonJson, comparison, rows=[report_json(row) for row in comparison.rows])
 

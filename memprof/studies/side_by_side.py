@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from memprof.analysis.capture import Capture, Target
-from memprof.analysis.comparison import Comparison, FailedRow, Verdict, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_all
@@ -108,7 +108,7 @@ def compile_rows(
 
 def set_side_by_side(
     reports: Sequence[Report], failures: Sequence[FailedRow] = (), *, reference: str | None = None
-) -> Comparison:
+) -> ReportComparison:
     """Compare reports with one of them.
 
     Args:

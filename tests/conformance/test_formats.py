@@ -20,7 +20,7 @@ from comparisons_data import COMPARISONS, many
 from diffs_data import DIFFS
 from reports_data import REPORTS, many_buffers
 
-from memprof.analysis.comparison import Comparison
+from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format, format_named, formats
@@ -142,7 +142,7 @@ def test_it_renders_every_comparison(format_: Format, name: str, by: By | None) 
 
 @every_text_format
 @every_comparison
-def test_plain_options_give_a_comparison_in_plain_ascii(format_: Format, comparison: Comparison) -> None:
+def test_plain_options_give_a_comparison_in_plain_ascii(format_: Format, comparison: ReportComparison) -> None:
     text = _text(format_.render_comparison(comparison, RenderOptions(unicode=False)))
     assert text.isascii()
     assert "\x1b" not in text
@@ -150,7 +150,7 @@ def test_plain_options_give_a_comparison_in_plain_ascii(format_: Format, compari
 
 @every_text_format
 @every_comparison
-def test_a_comparison_has_the_numbers_of_the_json(format_: Format, comparison: Comparison) -> None:
+def test_a_comparison_has_the_numbers_of_the_json(format_: Format, comparison: ReportComparison) -> None:
     facts = json.loads(format_named("json").render_comparison(comparison, RenderOptions()))
     text = _text(format_.render_comparison(comparison, RenderOptions(width=200)))
     by_category = _text(format_.render_comparison(comparison, RenderOptions(width=200, by=By.CATEGORY)))

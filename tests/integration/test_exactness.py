@@ -79,9 +79,9 @@ def test_the_footprint_is_all_that_the_compiler_allocates(compiler, step):
 @pytest.mark.parametrize("step", STEPS)
 def test_the_live_peak_is_the_highest_point_of_the_timeline(compiler, step):
     report = compiler.report(step)
-    columns = report.timeline.columns(report.timeline.num_positions)
+    columns = report.timeline.slices(report.timeline.num_positions)
     assert max(column.live_bytes for column in columns) == report.live_peak_bytes
-    assert report.timeline.columns(1)[0].live_bytes == report.live_peak_bytes
+    assert report.timeline.slices(1)[0].live_bytes == report.live_peak_bytes
 
 
 @pytest.mark.parametrize("step", STEPS)

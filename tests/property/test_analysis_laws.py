@@ -115,11 +115,11 @@ def test_every_breakdown_adds_up_to_the_footprint(step: Step) -> None:
 
 @laws
 @given(steps(), st.integers(1, 100))
-def test_the_peak_is_the_highest_column_of_the_timeline(step: Step, num_columns: int) -> None:
+def test_the_peak_is_the_highest_slice_of_the_timeline(step: Step, num_slices: int) -> None:
     report = analyze(step.capture())
-    columns = report.timeline.columns(num_columns)
-    assert max(column.live_bytes for column in columns) == report.live_peak_bytes
-    assert all(size >= 0 for column in columns for size in column.categories.values())
+    slices = report.timeline.slices(num_slices)
+    assert max(each.live_bytes for each in slices) == report.live_peak_bytes
+    assert all(size >= 0 for each in slices for size in each.categories.values())
     # Whatever comes alive in the temp block dies in it.
     assert sum(change.delta_bytes for change in report.timeline.changes) == 0
     places = [place for span in report.timeline.phases for place in range(span.start, span.end + 1)]

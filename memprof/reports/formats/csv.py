@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison, Effect
+from memprof.analysis.comparison import Effect, ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.foreign import convert
 from memprof.analysis.report import Report
@@ -59,7 +59,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
     return _table(BufferJson.__struct_fields__, _records(report.buffers, BufferJson), ascii_only=not options.unicode)
 
 
-def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """The configurations as they were given; one that failed has a reason in place of numbers."""
     rows = zip(comparison.rows, comparison.effects, strict=True)
     records: list[Record] = [_configuration(report, effect) for report, effect in rows]

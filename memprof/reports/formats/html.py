@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memprof.analysis.comparison import Comparison
+from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Document, Heading
@@ -57,7 +57,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
     )
 
 
-def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """The comparison with the differences by category and module, or the differences by one key."""
     document = comparison_document(
         comparison,
@@ -93,7 +93,7 @@ def html_fragment(report: Report) -> str:
     return _fragment(blocks)
 
 
-def comparison_fragment(comparison: Comparison) -> str:
+def comparison_fragment(comparison: ReportComparison) -> str:
     """The footprints of all configurations as bars, and their table."""
     rows = compared_rows(comparison, Order.GIVEN)
     blocks: list[Block] = [comparison_title(comparison)]

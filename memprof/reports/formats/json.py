@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from memprof.analysis.comparison import Comparison
+from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format
@@ -22,7 +22,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
     return render_object(report_json(report, options.advice))
 
 
-def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """The comparison as one JSON object, whatever the options."""
     from memprof.reports.json_comparison import comparison_json
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison
+from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
@@ -29,7 +29,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
     return _text([report], {"memprof": _totals(report)})
 
 
-def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """One process for each configuration, the first position of each at the same time."""
     del options
     effects = zip(comparison.rows, comparison.effects, strict=True)

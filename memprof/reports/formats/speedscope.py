@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison
+from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.diff import Diff
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.reports.format import Format
@@ -38,7 +38,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
     return _file(report.label, frames, profiles)
 
 
-def render_comparison(comparison: Comparison, options: RenderOptions) -> str:
+def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """The footprint of each configuration."""
     del options
     frames = _Frames()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison, FailedRow
+from memprof.analysis.comparison import FailedRow, ReportComparison
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
 from memprof.reports.options import By, Order
@@ -29,7 +29,7 @@ _MEASURED = "Step time and throughput were measured, each row in a process of it
 
 
 def comparison_document(
-    comparison: Comparison, *, by: By | None, depth: int, top: int, order: Order, with_differences: bool = False
+    comparison: ReportComparison, *, by: By | None, depth: int, top: int, order: Order, with_differences: bool = False
 ) -> Document:
     """The whole comparison, or the differences by one key alone.
 
@@ -76,7 +76,7 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
     )
 
 
-def comparison_title(comparison: Comparison) -> Heading:
+def comparison_title(comparison: ReportComparison) -> Heading:
     """The workload, if there is one for all, and how many rows there are."""
     workloads = {row.workload for row in comparison.rows}
     count = len(comparison.rows)
@@ -158,7 +158,7 @@ def failure_blocks(failures: Sequence[FailedRow]) -> tuple[Block, ...]:
     return (Heading(text="Failed", level=2), *reasons)
 
 
-def comparison_notes(comparison: Comparison, rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+def comparison_notes(comparison: ReportComparison, rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     """What makes the rows harder to compare, and where the numbers come from."""
     found = [_differences(comparison), _unattributed_note(rows)]
     return (*(note for note in found if note is not None), _provenance_note(rows))
@@ -170,7 +170,7 @@ def _evidence(row: ComparedRow, tone: Tone) -> Note:
     return Note(tone=tone, text=evidence if evidence.startswith(f"{row.name}: ") else f"{row.name}: {evidence}")
 
 
-def _differences(comparison: Comparison) -> Note | None:
+def _differences(comparison: ReportComparison) -> Note | None:
     if not comparison.differences:
         return None
     text = f"The rows differ in more than their techniques. {'; '.join(comparison.differences)}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison, Effect, FailedRow
+from memprof.analysis.comparison import Effect, FailedRow, ReportComparison
 from memprof.analysis.report import Report
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, StackedBar, StackedBars, Table, Tone
 from memprof.reports.options import Order
@@ -30,7 +30,7 @@ class ComparedRow:
     is_reference: bool
 
 
-def compared_rows(comparison: Comparison, order: Order) -> tuple[ComparedRow, ...]:
+def compared_rows(comparison: ReportComparison, order: Order) -> tuple[ComparedRow, ...]:
     """The rows with their effects, as given or the smallest footprint first."""
     rows = tuple(
         ComparedRow(
@@ -46,7 +46,7 @@ def compared_rows(comparison: Comparison, order: Order) -> tuple[ComparedRow, ..
     return rows if order is Order.GIVEN else tuple(sorted(rows, key=lambda row: row.report.footprint_bytes))
 
 
-def row_name(comparison: Comparison, label: str) -> str:
+def row_name(comparison: ReportComparison, label: str) -> str:
     """`bf16+scan` for `transformer bf16+scan`, unless another row is no transformer."""
     prefixes = {f"{row.workload} " for row in comparison.rows}
     if len(prefixes) != 1 or not all(_is_long(row.label, *prefixes) for row in comparison.rows):

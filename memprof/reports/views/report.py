@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import Report
-from memprof.analysis.timeline import Column, Timeline
+from memprof.analysis.timeline import Timeline, TimelineSlice
 from memprof.reports.document import Block, Document, Heading, Moment, Note, Part, StackedChart, Table, Tone
 from memprof.reports.options import By
 from memprof.reports.units import format_bytes, format_share
@@ -134,18 +134,18 @@ def timeline_chart(timeline: Timeline, *, live_peak_bytes: int) -> StackedChart:
     order = sorted(Category, key=lambda category: category not in timeline.base)
     position = f"position {timeline.peak_position:,} of {timeline.num_positions:,}"
     return StackedChart(
-        moments=tuple(_moment(column, order) for column in timeline.columns(_RESOLUTION)),
+        moments=tuple(_moment(each, order) for each in timeline.slices(_RESOLUTION)),
         mark=f"peak {format_bytes(live_peak_bytes)}, {position}",
     )
 
 
-def _moment(column: Column, order: list[Category]) -> Moment:
+def _moment(each: TimelineSlice, order: list[Category]) -> Moment:
     parts = tuple(
-        Part(category=category, size_bytes=column.categories[category])
+        Part(category=category, size_bytes=each.categories[category])
         for category in order
-        if column.categories.get(category)
+        if each.categories.get(category)
     )
-    return Moment(parts=parts, band=column.phase.value if column.phase in _PASSES else "")
+    return Moment(parts=parts, band=each.phase.value if each.phase in _PASSES else "")
 
 
 def notes(report: Report) -> tuple[Note, ...]:

@@ -56,7 +56,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class BaselineChange:
     """What a category, a module or a kind of buffer takes now and took in the baseline."""
 
     what: str
@@ -83,7 +83,7 @@ class CheckResult:
     footprint_bytes: int
     items: tuple[Item, ...]
     differences: tuple[str, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[BaselineChange, ...]
 
     @property
     def passed(self) -> bool:
@@ -185,14 +185,14 @@ def _differences(before: Baseline, after: Baseline) -> tuple[str, ...]:
     )
 
 
-def _changes(before: Baseline, after: Baseline) -> tuple[Change, ...]:
+def _changes(before: Baseline, after: Baseline) -> tuple[BaselineChange, ...]:
     sums: Sequence[tuple[str, Mapping[str, int], Mapping[str, int]]] = (
         ("category", before.categories, after.categories),
         ("module", before.modules, after.modules),
         ("buffer", before.buffers, after.buffers),
     )
     found = [
-        Change(what=what, name=name, before_bytes=was.get(name, 0), after_bytes=now.get(name, 0))
+        BaselineChange(what=what, name=name, before_bytes=was.get(name, 0), after_bytes=now.get(name, 0))
         for what, was, now in sums
         for name in dict.fromkeys([*now, *was])
         if was.get(name, 0) != now.get(name, 0)

@@ -15,7 +15,7 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.measurement import OpTime
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import LiveBuffer, ModuleNode
-from memprof.analysis.timeline import Change, PhaseSpan
+from memprof.analysis.timeline import LiveChange, PhaseSpan
 
 V = f32(4)
 
@@ -129,14 +129,14 @@ def test_the_timeline_tells_what_comes_and_goes() -> None:
     }
     # XLA gives the memory of t back after dw has got its own, and dies out at the end.
     assert timeline.changes == (
-        Change(4, Category.ACTIVATIONS, 16),
-        Change(5, Category.FORWARD_TEMPS, 32),
-        Change(7, Category.GRADIENTS, 16),
-        Change(7, Category.FORWARD_TEMPS, -32),
-        Change(8, Category.COTANGENTS, 8),
-        Change(8, Category.COTANGENTS, -8),
-        Change(8, Category.GRADIENTS, -16),
-        Change(8, Category.ACTIVATIONS, -16),
+        LiveChange(4, Category.ACTIVATIONS, 16),
+        LiveChange(5, Category.FORWARD_TEMPS, 32),
+        LiveChange(7, Category.GRADIENTS, 16),
+        LiveChange(7, Category.FORWARD_TEMPS, -32),
+        LiveChange(8, Category.COTANGENTS, 8),
+        LiveChange(8, Category.COTANGENTS, -8),
+        LiveChange(8, Category.GRADIENTS, -16),
+        LiveChange(8, Category.ACTIVATIONS, -16),
     )
     assert timeline.phases == (
         PhaseSpan(phase=Phase.FORWARD, start=0, end=6),
@@ -158,10 +158,10 @@ def test_shared_memory_belongs_to_the_value_that_took_it_last() -> None:
         ("h", 1, 2)
     ]
     assert report.timeline.changes == (
-        Change(1, Category.FORWARD_TEMPS, 16),
-        Change(2, Category.FORWARD_TEMPS, -16),
-        Change(2, Category.ACTIVATIONS, 16),
-        Change(2, Category.ACTIVATIONS, -16),
+        LiveChange(1, Category.FORWARD_TEMPS, 16),
+        LiveChange(2, Category.FORWARD_TEMPS, -16),
+        LiveChange(2, Category.ACTIVATIONS, 16),
+        LiveChange(2, Category.ACTIVATIONS, -16),
     )
 
 
@@ -178,11 +178,11 @@ def test_memory_that_is_taken_again_is_held_twice() -> None:
     # x, dx and the 16 + 32 + 32 bytes of the temp block
     assert (report.footprint_bytes, report.live_peak_bytes) == (112, 112)
     assert report.timeline.changes[:5] == (
-        Change(1, Category.FORWARD_TEMPS, 16),
-        Change(2, Category.FORWARD_TEMPS, 32),
-        Change(2, Category.FORWARD_TEMPS, -16),
-        Change(3, Category.ACTIVATIONS, 32),
-        Change(4, Category.ACTIVATIONS, 16),
+        LiveChange(1, Category.FORWARD_TEMPS, 16),
+        LiveChange(2, Category.FORWARD_TEMPS, 32),
+        LiveChange(2, Category.FORWARD_TEMPS, -16),
+        LiveChange(3, Category.ACTIVATIONS, 32),
+        LiveChange(4, Category.ACTIVATIONS, 16),
     )
     held = [(buffer.name, buffer.start, buffer.end) for buffer in report.buffers if buffer.offset is not None]
     assert held == [("t", 2, 4), ("y", 3, 4), ("z", 4, 4)]
@@ -200,8 +200,8 @@ def test_the_timeline_knows_the_two_changes_of_each_temp_buffer() -> None:
     assert all(buffer in report.temp_buffers for buffer in report.buffers if buffer.is_temp)
     for buffer, places in zip(report.temp_buffers, changes, strict=True):
         born, died = (report.timeline.changes[place] for place in places)
-        assert born == Change(buffer.start, buffer.category, buffer.size_bytes)
-        assert died == Change(buffer.end, buffer.category, -buffer.size_bytes)
+        assert born == LiveChange(buffer.start, buffer.category, buffer.size_bytes)
+        assert died == LiveChange(buffer.end, buffer.category, -buffer.size_bytes)
 
 
 def test_a_temp_block_of_pointers_alone_holds_nothing_at_the_peak() -> None:
@@ -231,7 +231,7 @@ def test_a_step_that_makes_nothing_of_its_own_has_arguments_only() -> None:
     step.result(x)
     report = analyze(step.capture())
     assert (report.footprint_bytes, report.live_peak_bytes, report.timeline.changes) == (16, 16, ())
-    assert [column.live_bytes for column in report.timeline.columns(80)] == [16]
+    assert [column.live_bytes for column in report.timeline.slices(80)] == [16]
 
 
 def test_arguments_that_jit_dropped_cost_nothing() -> None:

@@ -11,7 +11,7 @@ from report_builder import buffer, node, report
 from reports_data import one_buffer
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Comparison, FailedRow, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, compare
 from memprof.analysis.report import ModuleNode
 from memprof.errors import MemprofError
 from memprof.reports.document import Cell, Document, Fact, Facts, Heading, Note, Row, StackedBars, Table, Tone
@@ -22,7 +22,7 @@ from memprof.reports.views.differences import module_shares
 
 
 def _document(
-    comparison: Comparison, by: By | None = None, *, depth: int = 2, top: int = 10, order: Order = Order.GIVEN
+    comparison: ReportComparison, by: By | None = None, *, depth: int = 2, top: int = 10, order: Order = Order.GIVEN
 ) -> Document:
     return comparison_document(comparison, by=by, depth=depth, top=top, order=order)
 

@@ -11,7 +11,7 @@ from comparisons_data import COMPARISONS
 from reports_data import REPORTS
 
 from memprof.analysis.categories import Category, Phase
-from memprof.analysis.timeline import Change, ModuleSpan, PhaseSpan, Timeline
+from memprof.analysis.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
 from memprof.reports.formats.perfetto import FORMAT
 from memprof.reports.options import RenderOptions
 
@@ -21,12 +21,12 @@ TIMELINE = Timeline(
     num_positions=6,
     base={Category.PARAMS: 8},
     changes=(
-        Change(1, Category.FORWARD_TEMPS, 4),
-        Change(2, Category.FORWARD_TEMPS, -4),
-        Change(2, Category.ACTIVATIONS, 16),
-        Change(3, Category.GRADIENTS, 2),
-        Change(3, Category.ACTIVATIONS, -16),
-        Change(4, Category.GRADIENTS, -2),
+        LiveChange(1, Category.FORWARD_TEMPS, 4),
+        LiveChange(2, Category.FORWARD_TEMPS, -4),
+        LiveChange(2, Category.ACTIVATIONS, 16),
+        LiveChange(3, Category.GRADIENTS, 2),
+        LiveChange(3, Category.ACTIVATIONS, -16),
+        LiveChange(4, Category.GRADIENTS, -2),
     ),
     phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=2), PhaseSpan(phase=Phase.BACKWARD, start=3, end=5)),
     peak_position=3,
@@ -80,7 +80,7 @@ def test_the_peak_of_the_counter_is_that_of_the_timeline(name: str) -> None:
     timeline = REPORTS[name]().timeline
     events = json.loads(FORMAT.render_report(REPORTS[name](), RenderOptions()))["traceEvents"]
     highest = max((size for _, size in _counter(events, "live bytes")), default=0)
-    assert highest == max(column.live_bytes for column in timeline.columns(timeline.num_positions))
+    assert highest == max(column.live_bytes for column in timeline.slices(timeline.num_positions))
 
 
 def test_slices_of_one_track_nest_or_follow() -> None:

@@ -11,7 +11,7 @@ from transformer_report import TRANSFORMER_CATEGORIES, transformer
 
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
-from memprof.analysis.timeline import Change, Timeline
+from memprof.analysis.timeline import LiveChange, Timeline
 from memprof.reports.document import Bar, Cell, Document, Facts, Gauge, Heading, Note, Row, StackedChart, Table, Tone
 from memprof.reports.options import By
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
@@ -250,7 +250,7 @@ def test_what_is_always_live_lies_at_the_bottom_of_the_timeline() -> None:
     timeline = Timeline(
         num_positions=1,
         base={Category.OUTPUTS: 2, Category.PARAMS: 1},
-        changes=(Change(position=0, category=Category.ACTIVATIONS, delta_bytes=4),),
+        changes=(LiveChange(position=0, category=Category.ACTIVATIONS, delta_bytes=4),),
         phases=(),
         peak_position=0,
     )

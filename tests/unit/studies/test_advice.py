@@ -14,7 +14,7 @@ from report_builder import CPU, H100, buffer, node, report
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.report import LiveBuffer, Loop, Report
-from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
 from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.workloads.composition import parse_techniques
@@ -123,7 +123,9 @@ def _over_time(made: Report) -> Report:
     changes, live, peak, peak_at = [], 0, 0, 0
     for place, (position, is_birth, number) in enumerate(moments):
         size_bytes = made.temp_buffers[number].size_bytes
-        changes.append(Change(position, made.temp_buffers[number].category, size_bytes if is_birth else -size_bytes))
+        changes.append(
+            LiveChange(position, made.temp_buffers[number].category, size_bytes if is_birth else -size_bytes)
+        )
         places[number].append(place)
         live += changes[-1].delta_bytes
         if live > peak:

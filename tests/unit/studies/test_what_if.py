@@ -11,7 +11,7 @@ from report_builder import buffer, report
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.timeline import Change, PhaseSpan, Timeline
+from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.what_if import Instead, footprint_without
 
 _BASE, _TEMPS = Category.PARAMS, Category.ACTIVATIONS
@@ -27,7 +27,7 @@ def _report(lives: list[tuple[int, int, int]], *, base_bytes: int = 100, fragmen
     changes = []
     for place, (position, is_birth, index) in enumerate(moments):
         size_bytes = lives[index][2]
-        changes.append(Change(position, _TEMPS, size_bytes if is_birth else -size_bytes))
+        changes.append(LiveChange(position, _TEMPS, size_bytes if is_birth else -size_bytes))
         places[index].append(place)
     temps = [
         replace(

@@ -10,7 +10,7 @@ from report_builder import BASE, buffer, report
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.report import Loop, ScopedOperations
-from memprof.analysis.timeline import Change
+from memprof.analysis.timeline import LiveChange
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import in_words, most_bytes
 
@@ -224,7 +224,7 @@ def test_the_baseline_has_nothing_to_look_for():
 
 def test_the_most_bytes_may_be_away_from_the_peak():
     found = made([activations(2)])
-    changes = (Change(0, Category.ACTIVATIONS, 100), Change(1, Category.ACTIVATIONS, -100))
+    changes = (LiveChange(0, Category.ACTIVATIONS, 100), LiveChange(1, Category.ACTIVATIONS, -100))
     timeline = dataclasses.replace(found.timeline, changes=(*changes, *found.timeline.changes))
     assert most_bytes(dataclasses.replace(found, timeline=timeline), Category.ACTIVATIONS) == 100
     assert most_bytes(found, Category.GRADIENTS) == 0
