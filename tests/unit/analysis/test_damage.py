@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from added_up_step import added_up_step
+from hlo import Step
+from hlo_nodes import FORWARD, Shape, f32, tuple_of
 
 from memprof.analysis.capture import ReplayTotals
+from memprof.analysis.categories import Role
 from memprof.analysis.checks import replay_totals
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.program import decode_program
 from memprof.analysis.report import Report
 from memprof.errors import InternalError, MemprofError
 
@@ -19,6 +23,23 @@ from memprof.errors import InternalError, MemprofError
 def test_what_is_no_proto_is_said_to_be_damaged(data: bytes) -> None:
     with pytest.raises(MemprofError, match=r"cannot be read .* it is damaged: make the capture again"):
         analyze(replace(added_up_step().capture(), hlo_proto=data))
+
+
+def test_a_program_with_more_parts_than_a_compiler_makes_is_refused_before_it_is_read() -> None:
+    computations = b"\x1a\x00" * (6 << 20)  # 12 MiB of two bytes each
+    module = b"\x0a" + bytes(
+        [*(len(computations) >> shift & 0x7F | 0x80 for shift in (0, 7, 14)), len(computations) >> 21]
+    )
+    with pytest.raises(MemprofError, match=r"it has more parts than any compiled program of its size\); it is damaged"):
+        analyze(replace(added_up_step().capture(), hlo_proto=module + computations))
+
+
+def test_a_value_of_no_bytes_is_no_damage() -> None:
+    step = Step()
+    x = step.argument("x", Role.BATCH, f32(4))
+    step.op("empty", "slice", f32(0, 4), [x], FORWARD)
+    step.result(step.op("y", "negate", f32(4), [x], FORWARD))
+    assert analyze(step.capture()).footprint_bytes == 32
 
 
 def test_a_proto_cut_off_anywhere_is_an_error() -> None:
@@ -138,6 +159,55 @@ def test_a_program_that_does_not_hold_together_is_an_error(what: str, sentence: 
     with pytest.raises(MemprofError, match=f"^a.memprof is damaged, or of .*{sentence}.*; make it again") as caught:
         analyze(replace(capture, file="a.memprof"))
     assert type(caught.value) is MemprofError  # a file is damaged; only what was just compiled is a defect
+
+
+def _complaint(opcode: str, operands: int | Shape, result: Shape) -> str:
+    """What is wrong with a program of one odd instruction, with so many operands or one tuple; empty: nothing."""
+    step = Step()
+    x = step.argument("x", Role.BATCH, f32(4))
+    called = [step.computation("called")] if opcode == "async-start" else []
+    for computation in called:
+        computation.op("inside", "negate", f32(4), [computation.parameter(f32(4))])
+    given = [x] * operands if isinstance(operands, int) else [step.tuple(*[x] * len(operands.elements))]
+    step.op("odd", opcode, result, given, called=called)
+    try:
+        decode_program(step.proto())
+    except InternalError as error:
+        return str(error).partition(": ")[2]
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("opcode", "num_operands"),
+    [
+        *((opcode, 1) for opcode in ("bitcast", "optimization-barrier", "add-dependency", "domain", "async-update")),
+        *((opcode, 1) for opcode in ("all-reduce-done", "copy", "transpose", "reshape", "convert", "broadcast")),
+        *((opcode, 1) for opcode in ("while", "scatter")),
+        *((opcode, 2) for opcode in ("conditional", "dynamic-update-slice")),
+    ],
+)
+def test_an_instruction_has_the_operands_that_it_is_followed_to(opcode: str, num_operands: int) -> None:
+    lacks = f"odd ({opcode}) lacks an operand"
+    assert _complaint(opcode, num_operands - 1, f32(4)) == lacks
+    assert _complaint(opcode, num_operands, f32(4)) != lacks
+
+
+@pytest.mark.parametrize(
+    ("opcode", "num_elements"),
+    [("copy-done", 1), ("async-done", 2), ("all-gather-done", 2), ("collective-permute-done", 2)],
+)
+def test_what_ends_an_operation_takes_an_element_that_is_there(opcode: str, num_elements: int) -> None:
+    not_there = f"odd ({opcode}) is about an element that is not there"
+    assert _complaint(opcode, 0, f32(4)) == f"odd ({opcode}) lacks an operand"
+    assert _complaint(opcode, tuple_of(*[f32(4)] * (num_elements - 1)), f32(4)) == not_there
+    assert _complaint(opcode, tuple_of(*[f32(4)] * num_elements), f32(4)) == ""
+
+
+@pytest.mark.parametrize("opcode", ["copy-start", "async-start"])
+def test_what_starts_an_operation_gives_the_element_that_its_end_takes(opcode: str) -> None:
+    not_there = f"odd ({opcode}) is about an element that is not there"
+    assert _complaint(opcode, 1, tuple_of(f32(4))) == not_there
+    assert _complaint(opcode, 1, tuple_of(f32(4), f32(4))) == ""
 
 
 def test_names_are_cleaned_where_they_are_decoded() -> None:

@@ -305,3 +305,21 @@ def test_gradients_of_each_example_that_a_loop_adds_up_are_parts_of_the_gradient
     step.update(step.op("dw", "reduce", V, [step.element(loop, 0)], "jit(step)/transpose(jvp(vmap()))/reduce_sum"))
     made = step.made()
     assert (made["sum"], made["each"], made["dw"]) == (GRADIENTS, GRADIENTS, GRADIENTS)
+
+
+@pytest.mark.parametrize(("added_to", "category"), [("carried", GRADIENTS), ("itself", COTANGENTS)])
+def test_sums_that_a_loop_adds_up_elsewhere_and_copies_back_are_gradients(added_to: str, category: Category) -> None:
+    step = _Training()
+    zeros = step.op("zeros", "broadcast", f32(2, 4), [step.op("zero", "constant", f32())], UNNAMED)
+    body, condition = step.computation("body"), step.computation("condition")
+    loop = step.op("loop", "while", tuple_of(f32(2, 4), V), [step.tuple(zeros, step.dy)], called=[body, condition])
+    condition.parameter(loop.shape)
+    condition.op("less", "constant", array("pred"))
+    carried = body.parameter(loop.shape)
+    old, dh = body.element(carried, 0), body.element(carried, 1)
+    name = "jit(step)/transpose(jvp(Net))/while/body/op"
+    each = body.op("each", "dot", f32(2, 4), [dh, dh], name)
+    sum_ = body.op("sum", "add", f32(2, 4), [old if added_to == "carried" else each, each], name)
+    body.tuple(body.op("back", "copy", f32(2, 4), [sum_], name, shares=zeros), dh)
+    step.update(step.op("dw", "reduce", V, [step.element(loop, 0)], "jit(step)/transpose(jvp(vmap()))/reduce_sum"))
+    assert step.made()["back"] is category

@@ -300,3 +300,9 @@ def test_the_timeline_says_which_module_is_at_work() -> None:
     assert {span.path for span in spans} == {"a"}
     assert all(0 <= span.start <= span.end < timeline.num_positions for span in spans)
     assert all(before.end < after.start for before, after in itertools.pairwise(spans))
+
+
+def test_the_work_of_the_forward_pass_is_told_by_module() -> None:
+    scopes = {"jit(step)/jvp(Net)/a": 5, "jit(step)/jvp(Net)/a/gelu": 1, "jit(step)/jvp(Net)": 2}
+    capture = replace(added_up_step().capture(), flops_by_scope=scopes | {"jit(step)/transpose(jvp(Net))/a": 70})
+    assert analyze(capture).forward_flops == {"a": 6, "": 2}

@@ -262,6 +262,18 @@ def test_what_the_compiler_only_converts_is_told_by_who_made_it(opcode: str) -> 
     assert [(found[name].op_name, found[name].module) for name in ("half", "full")] == [(name, "a")] * 2
 
 
+@pytest.mark.parametrize(("between", "teller"), [("convert", "made"), ("negate", "push")])
+def test_a_stack_is_told_through_conversions_and_not_through_work(between: str, teller: str) -> None:
+    step = _Net()
+    names = {"made": "jit(step)/jvp(Net)/a/mul", "push": "jit(step)/jvp(Net)/while/body/dynamic_update_slice"}
+    h = step.op("h", "multiply", V, [step.a, step.x], names["made"])
+    unnamed = step.op("unnamed", between, V, [h], UNNAMED)
+    stack = step.op("stack", "broadcast", f32(2, 4), [step.op("zero", "constant", f32())], UNNAMED)
+    index = step.op("index", "constant", array("s32"))
+    step.op("pushed", "dynamic-update-slice", f32(2, 4), [stack, unnamed, index], names["push"], shares=stack)
+    assert values(step)["pushed"].op_name == names[teller]
+
+
 # Modules
 
 
