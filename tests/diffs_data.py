@@ -9,20 +9,20 @@ from report_builder import buffer, report
 from reports_data import empty, hostile_names, many_buffers, one_buffer
 
 from memprof.analysis.categories import Category
-from memprof.analysis.diff import Diff, diff
+from memprof.analysis.comparison import ReportComparison, diff
 
 
-def nothing() -> Diff:
+def nothing() -> ReportComparison:
     """From a step of nothing to another."""
     return diff(empty(), replace(empty(), label="tiny other"))
 
 
-def equal() -> Diff:
+def equal() -> ReportComparison:
     """The same twice."""
     return diff(one_buffer(), replace(one_buffer(), label="tiny again"))
 
 
-def precision() -> Diff:
+def precision() -> ReportComparison:
     """Two layers' activations from f32 to bf16, a buffer gone, and a new one.
 
     Before: 2 * 4096 + 512 = 8704 bytes. After: 2 * 2048 + 128 = 4224. The change is -4480.
@@ -35,17 +35,17 @@ def precision() -> Diff:
     return diff(report(before, label="tiny baseline"), report(after, label="tiny bf16"))
 
 
-def hostile() -> Diff:
+def hostile() -> ReportComparison:
     """Names that try to break the output, against nothing."""
     return diff(report(label="tiny <script>"), hostile_names())
 
 
-def many() -> Diff:
+def many() -> ReportComparison:
     """Hundreds of buffers that one of the two does not have."""
     return diff(many_buffers(600), replace(many_buffers(400), label="tiny fewer"))
 
 
-DIFFS: Mapping[str, Callable[[], Diff]] = {
+DIFFS: Mapping[str, Callable[[], ReportComparison]] = {
     "nothing": nothing,
     "equal": equal,
     "precision": precision,

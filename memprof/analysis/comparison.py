@@ -1,12 +1,46 @@
-"""Several reports side by side, and what each changes against a reference."""
+"""Several reports side by side, and what each changes against a reference.
+
+A **diff** is a comparison of two with their buffers, which are matched by the operation that makes them and their
+shape. Several of one operation and shape are one entry with their sum; what only one of the programs has stands against
+nothing.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memprof.analysis.categories import Category
-from memprof.analysis.report import Report
+from memprof.analysis.report import LiveBuffer, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What something takes in one program, and in another that is set against it."""
+
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def delta_bytes(self) -> int:
+        return self.after_bytes - self.before_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedChange(Change):
+    """The change of one category, module or kind of buffer: `what` it is, and its name."""
+
+    what: str
+    name: str
+
+
+def changes_between(what: str, before: Mapping[str, int], after: Mapping[str, int]) -> tuple[NamedChange, ...]:
+    """The change of everything that either has, in their order; what one of them lacks takes nothing there."""
+    return tuple(
+        NamedChange(what=what, name=name, before_bytes=before.get(name, 0), after_bytes=after.get(name, 0))
+        for name in dict.fromkeys([*before, *after])
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +63,7 @@ class Effect:
         footprint_delta_bytes: its footprint minus the reference's.
         footprint_ratio: its footprint divided by the reference's.
         categories_delta: the same difference for every category; adds up to `footprint_delta_bytes`.
-        took_effect: whether every technique of the row shows in its program; None where none of them can be told.
+        took_effect: whether every technique of the row shows in its program; None where nothing shows it of any.
         evidence: what was looked at, a sentence for each technique.
     """
 
@@ -50,6 +84,25 @@ class FailedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedBuffers(Change):
+    """The buffers of one operation and shape that are live at the peak, before and after.
+
+    Attributes:
+        dtypes: all that they have, in XLA's words; more than one where the precision changed.
+        category: of the largest after, or, where none is left, before; `module` and `source` likewise.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    category: Category
+    module: str
+    source: str
+    num_before: int
+    num_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportComparison:
     """Rows in the order given; one effect for each, the reference's own being zero.
 
@@ -57,6 +110,8 @@ class ReportComparison:
         baseline: label of the reference row.
         failures: rows that gave no report.
         differences: what else differs between the rows, besides the techniques: a target, a version, a configuration.
+        buffers: of a diff all that either row has, the largest change first; their changes add up to that of the live
+            peak.
     """
 
     baseline: str
@@ -64,6 +119,7 @@ class ReportComparison:
     effects: tuple[Effect, ...]
     failures: tuple[FailedRow, ...]
     differences: tuple[str, ...]
+    buffers: tuple[MatchedBuffers, ...] = ()
 
 
 def compare(
@@ -92,6 +148,39 @@ def compare(
     )
 
 
+def diff(before: Report, after: Report) -> ReportComparison:
+    """Set `after` against `before`, buffer by buffer; their labels differ."""
+    members: dict[tuple[str, tuple[int, ...]], tuple[list[LiveBuffer], list[LiveBuffer]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for side, report in enumerate((before, after)):
+        for buffer in report.buffers:
+            members[buffer.op or buffer.name, buffer.shape][side].append(buffer)
+    matched = (_matched(op, shape, *sides) for (op, shape), sides in members.items())
+    return replace(
+        compare([before, after], baseline=before.label),
+        buffers=tuple(sorted(matched, key=lambda each: (-abs(each.delta_bytes), -each.after_bytes))),
+    )
+
+
+def _matched(
+    op: str, shape: tuple[int, ...], before: Sequence[LiveBuffer], after: Sequence[LiveBuffer]
+) -> MatchedBuffers:
+    shown = max(after or before, key=lambda buffer: buffer.size_bytes)
+    return MatchedBuffers(
+        op=op,
+        shape=shape,
+        dtypes=tuple(dict.fromkeys(buffer.dtype for buffer in (*before, *after))),
+        category=shown.category,
+        module=shown.module,
+        source=shown.source,
+        num_before=len(before),
+        num_after=len(after),
+        before_bytes=sum(buffer.size_bytes for buffer in before),
+        after_bytes=sum(buffer.size_bytes for buffer in after),
+    )
+
+
 def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effect:
     return Effect(
         label=row.label,
@@ -107,8 +196,8 @@ def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effe
 
 
 def _all_took_effect(verdicts: Sequence[Verdict]) -> bool | None:
-    told = [verdict.took_effect for verdict in verdicts if verdict.took_effect is not None]
-    return all(told) if told else None
+    known = [verdict.took_effect for verdict in verdicts if verdict.took_effect is not None]
+    return all(known) if known else None
 
 
 def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from memprof.analysis.comparison import ReportComparison
-    from memprof.analysis.diff import Diff
     from memprof.analysis.report import Report
     from memprof.reports.document import Document
     from memprof.reports.format import Format
@@ -90,7 +89,7 @@ def print_comparison(comparison: ReportComparison, show: Rendering) -> None:
     _put(show.format.render_comparison(comparison, show.options), show)
 
 
-def print_diff(diff: Diff, show: Rendering) -> None:
+def print_diff(diff: ReportComparison, show: Rendering) -> None:
     """Write a diff to where it should go."""
     _put(show.format.render_diff(diff, show.options), show)
 

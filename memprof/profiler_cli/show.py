@@ -45,7 +45,7 @@ def show(
 
         memprof show transformer-gpt2-h100-80gb.memprof --format xprof -o logs
     """
-    from memprof.analysis.diff import diff as compare_buffers
+    from memprof.analysis.comparison import diff as compare_buffers
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
     from memprof.capture.xprof_log import check_log_folder, write_compiled_session

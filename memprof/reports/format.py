@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.reports import formats as _package
@@ -46,7 +45,7 @@ class Format:
     summary: str
     render_report: Callable[[Report, RenderOptions], str | bytes]
     render_comparison: Callable[[ReportComparison, RenderOptions], str | bytes]
-    render_diff: Callable[[Diff, RenderOptions], str | bytes]
+    render_diff: Callable[[ReportComparison, RenderOptions], str | bytes]
     lower: Callable[[Document, RenderOptions], str | bytes] | None = None
     is_file: bool = False
     is_picture: bool = False
@@ -72,7 +71,7 @@ def document_format(
         )
         return lower(document, options)
 
-    def render_diff(diff: Diff, options: RenderOptions) -> str | bytes:
+    def render_diff(diff: ReportComparison, options: RenderOptions) -> str | bytes:
         return lower(diff_document(diff, by=options.by, depth=options.depth, top=options.top), options)
 
     return Format(

@@ -7,8 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import FailedRow, ReportComparison
-from memprof.analysis.diff import Diff
+from memprof.analysis.comparison import FailedRow, ReportComparison, changes_between
 from memprof.analysis.report import Report
 from memprof.reports.json_report import (
     CategoryChanges,
@@ -130,27 +129,22 @@ def comparison_json(comparison: ReportComparison) -> ComparisonJson:
     return filled(ComparisonJson, comparison, rows=[report_json(row) for row in comparison.rows])
 
 
-def diff_json(diff: Diff) -> DiffJson:
+def diff_json(diff: ReportComparison) -> DiffJson:
     """What is printed of a diff."""
-    before, after = diff.before, diff.after
+    before, after = diff.rows
     return filled(
         DiffJson,
-        diff.comparison.effects[1],
+        diff.effects[1],
         before=before,
         after=after,
         live_peak_delta_bytes=after.live_peak_bytes - before.live_peak_bytes,
         modules=_module_changes(before, after),
         buffers=diff.buffers,
-        differences=diff.comparison.differences,
+        differences=diff.differences,
     )
 
 
 def _module_changes(before: Report, after: Report) -> list[ModuleChangeJson]:
     """Every module that either has, in the order of the models; bytes include those of the modules under it."""
     sizes = [{node.path: node.size_bytes for node in walk(report.modules)} for report in (before, after)]
-    paths = dict.fromkeys(path for side in sizes for path in side)
-    pairs = ((path, sizes[0].get(path, 0), sizes[1].get(path, 0)) for path in paths)
-    return [
-        ModuleChangeJson(path=path, delta_bytes=new - old, before_bytes=old, after_bytes=new)
-        for path, old, new in pairs
-    ]
+    return [filled(ModuleChangeJson, each, path=each.name) for each in changes_between("module", *sizes)]

@@ -21,7 +21,6 @@ from diffs_data import DIFFS
 from reports_data import REPORTS, many_buffers
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format, format_named, formats
 from memprof.reports.options import By, RenderOptions
@@ -176,7 +175,7 @@ def test_it_renders_every_diff(format_: Format, name: str, by: By | None) -> Non
 
 @every_text_format
 @every_diff
-def test_a_diff_has_the_numbers_of_the_json(format_: Format, diff: Diff) -> None:
+def test_a_diff_has_the_numbers_of_the_json(format_: Format, diff: ReportComparison) -> None:
     facts = json.loads(_text(format_named("json").render_diff(diff, RenderOptions())))
     text = _text(format_.render_diff(diff, RenderOptions(width=200)))
     _, *lines = text.splitlines()
@@ -191,7 +190,7 @@ def test_a_diff_has_the_numbers_of_the_json(format_: Format, diff: Diff) -> None
 
 @every_text_format
 @every_diff
-def test_plain_options_give_a_diff_in_plain_ascii(format_: Format, diff: Diff) -> None:
+def test_plain_options_give_a_diff_in_plain_ascii(format_: Format, diff: ReportComparison) -> None:
     assert _text(format_.render_diff(diff, RenderOptions(unicode=False))).isascii()
 
 

@@ -17,7 +17,6 @@ from msgspec import Struct, to_builtins
 
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Effect, ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.foreign import convert
 from memprof.analysis.report import Report
 from memprof.reports.format import Format
@@ -67,7 +66,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
     return _table(_CONFIGURATION_TITLES, records, ascii_only=not options.unicode)
 
 
-def render_diff(diff: Diff, options: RenderOptions) -> str:
+def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """The buffers of either report, matched by operation and shape, the largest change first."""
     records = _records(diff.buffers, MatchedBuffersJson)
     return _table(MatchedBuffersJson.__struct_fields__, records, ascii_only=not options.unicode)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Document, Heading
 from memprof.reports.format import Format, report_document
@@ -70,7 +69,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
     return _page_of_tables("comparison - memprof", document)
 
 
-def render_diff(diff: Diff, options: RenderOptions) -> str:
+def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """What grew and what shrank, as tables to sort."""
     document = diff_document(diff, by=options.by, depth=options.depth, top=options.top)
     return _page_of_tables("diff - memprof", document)

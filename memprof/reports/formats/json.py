@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.reports.format import Format
 from memprof.reports.json_report import report_json
@@ -30,7 +29,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
     return render_object(comparison_json(comparison), levels=4)
 
 
-def render_diff(diff: Diff, options: RenderOptions) -> str:
+def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """The diff as one JSON object, whatever the options."""
     from memprof.reports.json_comparison import diff_json
 

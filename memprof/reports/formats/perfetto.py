@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
 from memprof.reports.format import Format
@@ -48,16 +47,16 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
     return _text(comparison.rows, other)
 
 
-def render_diff(diff: Diff, options: RenderOptions) -> str:
+def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """One process for each side, the first position of each at the same time."""
     del options
-    delta = diff.after.footprint_bytes - diff.before.footprint_bytes
+    before, after = diff.rows
     other: dict[str, Json] = {
-        "before": _totals(diff.before),
-        "after": _totals(diff.after),
-        "footprint_delta_bytes": delta,
+        "before": _totals(before),
+        "after": _totals(after),
+        "footprint_delta_bytes": after.footprint_bytes - before.footprint_bytes,
     }
-    return _text([diff.before, diff.after], other)
+    return _text(diff.rows, other)
 
 
 def _text(reports: Sequence[Report], other: Mapping[str, Json]) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.diff import Diff
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.reports.format import Format
 from memprof.reports.json_report import Json
@@ -51,9 +50,9 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
     return _file("; ".join([f"compared with {comparison.baseline}", *failed]), frames, profiles)
 
 
-def render_diff(diff: Diff, options: RenderOptions) -> str:
+def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """Both footprints."""
-    return render_comparison(diff.comparison, options)
+    return render_comparison(diff, options)
 
 
 class _Frames:

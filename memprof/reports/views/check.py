@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from memprof.analysis.comparison import NamedChange
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_signed_share
 from memprof.reports.views.cells import change_cell, more_label, size_cell
-from memprof.studies.check.check import BaselineChange, CheckResult
+from memprof.studies.check.check import CheckResult
 
 
 def check_document(result: CheckResult, *, top: int) -> Document:
@@ -55,7 +56,7 @@ def _changes(result: CheckResult, what: str, top: int) -> tuple[Block, ...]:
     return (Heading(text=f"Changes by {what}", level=2), Table(columns=columns, rows=tuple(rows)))
 
 
-def _row(change: BaselineChange) -> Row:
+def _row(change: NamedChange) -> Row:
     return Row(
         cells=(
             Cell(text=change.name or f"(no {change.what})"),

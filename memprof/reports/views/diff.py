@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from memprof.analysis.diff import Diff, MatchedBuffers
+from memprof.analysis.comparison import MatchedBuffers, ReportComparison
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.options import By, Order
 from memprof.reports.units import format_array_type, format_bytes, format_ratio, format_signed_bytes
@@ -16,7 +16,7 @@ from memprof.reports.views.differences import difference_blocks
 from memprof.reports.views.layers import any_layer
 
 
-def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Document:
+def diff_document(diff: ReportComparison, *, by: By | None, depth: int, top: int) -> Document:
     """The whole diff, or that by one key alone.
 
     Args:
@@ -25,7 +25,8 @@ def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Documen
         depth: levels of the module tree.
         top: rows of the longest lists; the rest is summed up in one.
     """
-    rows = compared_rows(diff.comparison, Order.GIVEN)
+    before, after = diff.rows
+    rows = compared_rows(diff, Order.GIVEN)
     keys = (By.CATEGORY, By.MODULE, By.BUFFER) if by is None else (by,)
     body = [
         block
@@ -38,21 +39,22 @@ def diff_document(diff: Diff, *, by: By | None, depth: int, top: int) -> Documen
     ]
     return Document(
         blocks=(
-            Heading(text=f"{diff.before.label} -> {diff.after.label}", level=1, aside="memprof diff"),
+            Heading(text=f"{before.label} -> {after.label}", level=1, aside="memprof diff"),
             *((comparison_facts(rows),) if by is None else ()),
             _verdict(diff),
             *((Heading(text="Footprint", level=2), footprint_bars(rows)) if by is None else ()),
             *body,
             Heading(text="Notes", level=2),
-            *comparison_notes(diff.comparison, rows),
+            *comparison_notes(diff, rows),
         )
     )
 
 
-def _verdict(diff: Diff) -> Note:
-    effect = diff.comparison.effects[1]
+def _verdict(diff: ReportComparison) -> Note:
+    before, after = diff.rows
+    effect = diff.effects[1]
     delta = effect.footprint_delta_bytes
-    sizes = f"{format_bytes(diff.before.footprint_bytes)} before, {format_bytes(diff.after.footprint_bytes)} after"
+    sizes = f"{format_bytes(before.footprint_bytes)} before, {format_bytes(after.footprint_bytes)} after"
     if not delta:
         return Note(tone=Tone.MUTED, text=f"The footprint is the same, to the byte: {sizes}.")
     word, tone = ("shrank", Tone.GOOD) if delta < 0 else ("grew", Tone.WARNING)

@@ -6,13 +6,13 @@ result.passed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from memprof.analysis.amounts import parse_bytes, parse_share
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Verdict
+from memprof.analysis.comparison import NamedChange, Verdict, changes_between
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.check.baseline import Baseline, baseline_of
@@ -56,20 +56,6 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineChange:
-    """What a category, a module or a kind of buffer takes now and took in the baseline."""
-
-    what: str
-    name: str
-    before_bytes: int
-    after_bytes: int
-
-    @property
-    def delta_bytes(self) -> int:
-        return self.after_bytes - self.before_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """Everything that was checked.
 
@@ -83,7 +69,7 @@ class CheckResult:
     footprint_bytes: int
     items: tuple[Item, ...]
     differences: tuple[str, ...]
-    changes: tuple[BaselineChange, ...]
+    changes: tuple[NamedChange, ...]
 
     @property
     def passed(self) -> bool:
@@ -185,17 +171,16 @@ def _differences(before: Baseline, after: Baseline) -> tuple[str, ...]:
     )
 
 
-def _changes(before: Baseline, after: Baseline) -> tuple[BaselineChange, ...]:
-    sums: Sequence[tuple[str, Mapping[str, int], Mapping[str, int]]] = (
-        ("category", before.categories, after.categories),
-        ("module", before.modules, after.modules),
-        ("buffer", before.buffers, after.buffers),
+def _changes(before: Baseline, after: Baseline) -> tuple[NamedChange, ...]:
+    """By category, module and buffer, the largest growth of each first."""
+    both = (
+        changes_between("category", before.categories, after.categories),
+        changes_between("module", before.modules, after.modules),
+        changes_between("buffer", before.buffers, after.buffers),
     )
-    found = [
-        BaselineChange(what=what, name=name, before_bytes=was.get(name, 0), after_bytes=now.get(name, 0))
-        for what, was, now in sums
-        for name in dict.fromkeys([*now, *was])
-        if was.get(name, 0) != now.get(name, 0)
-    ]
-    order = [what for what, _, _ in sums]
-    return tuple(sorted(found, key=lambda change: (order.index(change.what), -change.delta_bytes, change.name)))
+    return tuple(
+        change
+        for changes in both
+        for change in sorted(changes, key=lambda change: (-change.delta_bytes, change.name))
+        if change.delta_bytes
+    )

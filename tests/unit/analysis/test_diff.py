@@ -8,7 +8,7 @@ import diffs_data
 from report_builder import buffer, report
 
 from memprof.analysis.categories import Category
-from memprof.analysis.diff import MatchedBuffers, diff
+from memprof.analysis.comparison import MatchedBuffers, diff
 
 
 def test_buffers_are_matched_by_operation_and_shape_whatever_their_dtype() -> None:
@@ -31,7 +31,7 @@ def test_buffers_are_matched_by_operation_and_shape_whatever_their_dtype() -> No
 def test_the_changes_add_up_to_that_of_the_live_peak() -> None:
     for make in diffs_data.DIFFS.values():
         changed = make()
-        expected = changed.after.live_peak_bytes - changed.before.live_peak_bytes
+        expected = changed.rows[1].live_peak_bytes - changed.rows[0].live_peak_bytes
         assert sum(each.delta_bytes for each in changed.buffers) == expected
 
 
@@ -49,7 +49,7 @@ def test_another_shape_is_another_buffer() -> None:
 
 def test_turned_around_it_has_the_opposite_sign() -> None:
     there = diffs_data.precision()
-    back = diff(there.after, there.before)
+    back = diff(*reversed(there.rows))
     assert {each.op: each.delta_bytes for each in back.buffers} == {
         each.op: -each.delta_bytes for each in there.buffers
     }

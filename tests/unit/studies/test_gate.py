@@ -13,14 +13,14 @@ from jsonschema import Draft202012Validator
 from report_builder import H100, buffer, report
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import Verdict
+from memprof.analysis.comparison import NamedChange, Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
 from memprof.reports.json_answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
-from memprof.studies.check.check import BaselineChange, Maximum, check, parse_threshold
+from memprof.studies.check.check import Maximum, check, parse_threshold
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
 _NUM_BYTES = 4000  # of each category, 1000 float32 numbers
@@ -49,7 +49,7 @@ def test_growth_of_a_category_is_caught_above_its_threshold_alone(category: Cate
 
 def test_growth_is_told_by_category_module_and_buffer() -> None:
     result = check(_step(Category.ACTIVATIONS, 50), baseline=baseline_of(_step()))
-    assert result.changes[0] == BaselineChange(what="category", name="activations", before_bytes=4000, after_bytes=6000)
+    assert result.changes[0] == NamedChange(what="category", name="activations", before_bytes=4000, after_bytes=6000)
     buffers = [change for change in result.changes if change.what == "buffer"]
     assert [(change.name, change.delta_bytes) for change in buffers] == [
         ("f32[1500] activations layers/activations", 6000),
