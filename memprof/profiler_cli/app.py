@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from memprof.profiler_cli import advise, check, compare, doctor, fit, list_names, run, show, trace
-from memprof.profiler_cli.verb import Verb
+from memprof.profiler_cli.option_table import Verb
 from memprof.version import __version__
 
 app = typer.Typer(

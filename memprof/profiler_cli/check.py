@@ -9,8 +9,7 @@ import typer
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.console import say, stages
-from memprof.profiler_cli.exit_codes import ExitCode
+from memprof.profiler_cli.console import ExitCode, say, stages
 from memprof.profiler_cli.option_table import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
@@ -18,38 +17,46 @@ if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
 
 
+_What = Annotated[
+    str,
+    typer.Argument(help="A workload, a step of your own (FILE.py:NAME), or a capture.", metavar="WORKLOAD|CAPTURE"),
+]
+_Maximum = Annotated[
+    str | None, typer.Option("--max", help="The footprint must not exceed this: 30GiB.", metavar="AMOUNT")
+]
+_Fits = Annotated[
+    str | None, typer.Option("--fits", help="The step must fit this GPU, less 6% of its memory.", metavar="TARGET")
+]
+_Against = Annotated[
+    Path | None,
+    typer.Option("--against", help="A baseline that --update wrote, or a capture.", metavar="FILE"),
+]
+_FailOn = Annotated[
+    list[str],
+    typer.Option(
+        "--fail-on",
+        help="How much may grow against the baseline: footprint:+2%, activations:+64MiB; repeatable. By default"
+        " the footprint must not grow at all.",
+        metavar="WHAT:+GROWTH",
+    ),
+]
+_RequireEffect = Annotated[
+    bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
+]
+_Update = Annotated[bool, typer.Option("--update", help="Write the baseline anew instead of checking.")]
+_Force = Annotated[bool, typer.Option("--force", help="Let --update replace a file that is no baseline of memprof.")]
+
+
 def check(
-    what: Annotated[
-        str,
-        typer.Argument(help="A workload, a step of your own (FILE.py:NAME), or a capture.", metavar="WORKLOAD|CAPTURE"),
-    ],
+    what: _What,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
-    maximum: Annotated[
-        str | None, typer.Option("--max", help="The footprint must not exceed this: 30GiB.", metavar="AMOUNT")
-    ] = None,
-    fits: Annotated[
-        str | None, typer.Option("--fits", help="The step must fit this GPU, less 6% of its memory.", metavar="TARGET")
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--against", help="A baseline that --update wrote, or a capture.", metavar="FILE"),
-    ] = None,
-    fail_on: Annotated[
-        list[str],
-        typer.Option(
-            "--fail-on",
-            help="How much may grow against the baseline: footprint:+2%, activations:+64MiB; repeatable. By default"
-            " the footprint must not grow at all.",
-            metavar="WHAT:+GROWTH",
-        ),
-    ] = [],  # noqa: B006
-    require_effect: Annotated[
-        bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
-    ] = False,
-    update: Annotated[bool, typer.Option("--update", help="Write the baseline anew instead of checking.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Let --update replace a file that is no baseline of memprof.")
-    ] = False,
+    maximum: _Maximum = None,
+    fits: _Fits = None,
+    against: _Against = None,
+    fail_on: _FailOn = [],  # noqa: B006
+    require_effect: _RequireEffect = False,
+    update: _Update = False,
+    force: _Force = False,
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006
     technique: options.Techniques = [],  # noqa: B006

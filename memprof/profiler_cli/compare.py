@@ -31,40 +31,49 @@ class ComparedBy(StrEnum):
     PHASE = "phase"
 
 
+_What = Annotated[
+    list[str],
+    typer.Argument(
+        help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof) to set side by side.",
+        metavar="WORKLOAD|CAPTURE...",
+    ),
+]
+_Reference = Annotated[
+    str | None, typer.Option("--reference", help="The row to compare with, by default the first.", metavar="LABEL")
+]
+_Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        max=options.MOST_JOBS,
+        help="Rows at a time, by default as cores and memory allow; 1 with --steps.",
+    ),
+]
+_Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Folder for the rows' captures.", metavar="FOLDER")
+]
+_Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")]
+_By = Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")]
+_Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows.")]
+
+
 def compare(
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof) to set side by side.",
-            metavar="WORKLOAD|CAPTURE...",
-        ),
-    ],
+    what: _What,
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer copies it
     technique: options.Rows = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
-    reference: Annotated[
-        str | None, typer.Option("--reference", help="The row to compare with, by default the first.", metavar="LABEL")
-    ] = None,
+    reference: _Reference = None,
     target: options.Target = None,
     timeout: options.Timeout = None,
     steps: options.Steps = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            min=1,
-            max=options.MOST_JOBS,
-            help="Rows at a time, by default as cores and memory allow; 1 with --steps.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the rows' captures.", metavar="FOLDER")
-    ] = None,
-    save: Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")] = True,
+    jobs: _Jobs = None,
+    output: _Output = None,
+    save: _Save = True,
     resume: options.Resume = True,
-    by: Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")] = None,
-    sort: Annotated[Order, typer.Option("--sort", help="The order of the rows.")] = Order.GIVEN,
+    by: _By = None,
+    sort: _Sort = Order.GIVEN,
     depth: options.Depth = None,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     width: options.Width = None,

@@ -1,4 +1,4 @@
-"""What the two streams are: colour, width and characters of stdout, and progress on stderr.
+"""What the two streams are: colour, width and characters of stdout, and progress on stderr; and the exit codes.
 
 stdout carries data alone. stderr carries progress, which is drawn on a terminal only, and messages.
 """
@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Literal, TextIO, cast
 
 from rich.console import Console
@@ -22,6 +23,19 @@ from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
 
 _PIPED_WIDTH = 100
 _LONGEST_WORD, _LONGEST_MESSAGE = 240, 2000
+
+
+class ExitCode(IntEnum):
+    """What a command's end means to a script."""
+
+    FINE = 0
+    CHECK_FAILED = 1
+    WRONG_USAGE = 2
+    WORKLOAD_FAILED = 3
+    OUT_OF_MEMORY = 4
+    DEFECT = 70
+    INTERRUPTED = 130
+    TERMINATED = 143
 
 
 def prepare_streams() -> None:

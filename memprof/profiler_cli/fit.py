@@ -4,76 +4,88 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
-from memprof.profiler_cli.complete import complete_techniques
+from memprof.profiler_cli.console import stages
 from memprof.profiler_cli.option_table import AUTO
-from memprof.profiler_cli.render import rendering
+from memprof.profiler_cli.render import Rendering, print_document, rendering
+
+if TYPE_CHECKING:
+    from memprof.profiler_cli.kept_captures import KeptCaptures
+    from memprof.studies.fit.techniques import TechniquesRequest
+    from memprof.studies.fit.value import FitRequest
+
+
+_Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", help="Memory of the device, 40GiB for example; by default the target's.", metavar="AMOUNT"
+    ),
+]
+_Vary = Annotated[
+    str | None,
+    typer.Option("--vary", help="The field that is varied, a whole number; by default batch_size.", metavar="FIELD"),
+]
+_Reserve = Annotated[
+    str | None,
+    typer.Option("--reserve", help="What must stay free: 6%, 2GiB or 0; by default 6%.", metavar="AMOUNT"),
+]
+_MultipleOf = Annotated[
+    int | None,
+    typer.Option("--multiple-of", min=1, max=options.MOST, help="Only try multiples of this.", metavar="N"),
+]
+_Technique = Annotated[
+    list[str],
+    typer.Option(
+        "-t",
+        "--technique",
+        "--techniques",
+        metavar="NAME",
+        autocompletion=options.complete_techniques,
+        help="What to apply, joined with +: bf16+donate; auto finds what it takes for the batch as it is given.",
+    ),
+]
+_Steps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        min=1,
+        max=options.MOST,
+        help="With auto: run the cheapest that fit, and rank them by their time.",
+    ),
+]
+_Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", min=1, max=options.MOST_JOBS, help="With auto: compiles at a time, by default as cores allow."
+    ),
+]
+_Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for the captures.", metavar="FOLDER")]
+_Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the captures.")]
 
 
 def fit(
     workload: options.Workload,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory", help="Memory of the device, 40GiB for example; by default the target's.", metavar="AMOUNT"
-        ),
-    ] = None,
-    vary: Annotated[
-        str | None,
-        typer.Option(
-            "--vary", help="The field that is varied, a whole number; by default batch_size.", metavar="FIELD"
-        ),
-    ] = None,
-    reserve: Annotated[
-        str | None,
-        typer.Option("--reserve", help="What must stay free: 6%, 2GiB or 0; by default 6%.", metavar="AMOUNT"),
-    ] = None,
-    multiple_of: Annotated[
-        int | None,
-        typer.Option("--multiple-of", min=1, max=options.MOST, help="Only try multiples of this.", metavar="N"),
-    ] = None,
+    memory: _Memory = None,
+    vary: _Vary = None,
+    reserve: _Reserve = None,
+    multiple_of: _MultipleOf = None,
     preset: options.Preset = None,
     overrides: options.Overrides = [],  # noqa: B006
-    technique: Annotated[
-        list[str],
-        typer.Option(
-            "-t",
-            "--technique",
-            "--techniques",
-            metavar="NAME",
-            autocompletion=complete_techniques,
-            help="What to apply, joined with +: bf16+donate; auto finds what it takes for the batch as it is given.",
-        ),
-    ] = [],  # noqa: B006
+    technique: _Technique = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps",
-            min=1,
-            max=options.MOST,
-            help="With auto: run the cheapest that fit, and rank them by their time.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", min=1, max=options.MOST_JOBS, help="With auto: compiles at a time, by default as cores allow."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the captures.", metavar="FOLDER")
-    ] = None,
-    save: Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the captures.")] = True,
+    steps: _Steps = None,
+    jobs: _Jobs = None,
+    output: _Output = None,
+    save: _Save = True,
     resume: options.Resume = True,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     width: options.Width = None,
@@ -91,8 +103,6 @@ def fit(
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.profiler_cli.fit_techniques import print_cheapest_techniques
-    from memprof.profiler_cli.fit_value import print_largest_value
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
     from memprof.studies.fit.techniques import TechniquesRequest
@@ -118,17 +128,72 @@ def fit(
         cheapest = TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0)
         cheapest.check()
         with kept(is_of_it=cheapest.is_of_it) as captures:
-            print_cheapest_techniques(cheapest, num_jobs=jobs, kept=captures, timeout=timeout, show=show)
+            _print_cheapest_techniques(cheapest, num_jobs=jobs, kept=captures, timeout=timeout, show=show)
         return
     request = FitRequest(
         subject=subject, techniques=techniques, field=vary or "batch_size", memory=wanted, multiple_of=multiple_of
     )
     check_fit(request)
     with kept(is_of_it=request.is_of_it) as captures:
-        print_largest_value(request, kept=captures, timeout=timeout, show=show)
+        _print_largest_value(request, kept=captures, timeout=timeout, show=show)
 
 
 def _check_together(techniques: str) -> None:
     """Raises `MemprofError` for auto among other techniques: it chooses among all."""
     if techniques != AUTO and AUTO in techniques.split("+"):
         raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
+
+
+def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: float | None, show: Rendering) -> None:
+    """Find it and print what was tried.
+
+    Raises:
+        NothingFitsError: not even the smallest value does.
+        MemprofError, WorkloadError: see `fit`.
+    """
+    from memprof.analysis.capture import Capture
+    from memprof.reports.json_answers import fit_json
+    from memprof.reports.views.fit import fit_document
+    from memprof.studies.fit.value import fit
+
+    def keep(capture: Capture, value: int | None) -> None:
+        kept.keep(capture, detail="" if value is None else f"{request.field}={value}")
+
+    with stages(f"fit {request.subject.label}") as stage:
+        result = fit(request, progress=stage, keep=keep, finished=kept.finished, timeout_seconds=timeout)
+    print_document(fit_document(result), fit_json(result), show)
+    kept.say_what_is_there()
+
+
+def _print_cheapest_techniques(
+    request: TechniquesRequest, *, num_jobs: int | None, kept: KeptCaptures, timeout: float | None, show: Rendering
+) -> None:
+    """Find them and print the table of what was tried.
+
+    Raises:
+        NothingFitsError: no combination does; what was tried is printed before.
+        MemprofError, WorkloadError: see `fit_techniques`.
+    """
+    from memprof.capture.launch import default_num_jobs
+    from memprof.reports.json_answers import fit_techniques_json
+    from memprof.reports.views.fit import techniques_document
+    from memprof.studies.fit.search import NothingFitsError
+    from memprof.studies.fit.techniques import Work, fit_techniques
+
+    with stages(f"fit {request.subject.label}") as stage:
+        work = Work(
+            num_jobs=num_jobs or default_num_jobs(),
+            progress=stage,
+            keep=kept.keep,
+            finished=kept.finished,
+            timeout_seconds=timeout,
+        )
+        result = fit_techniques(request, work)
+    print_document(techniques_document(result), fit_techniques_json(result), show)
+    kept.say_what_is_there()
+    if result.answer is None:
+        smallest = result.smallest
+        raise NothingFitsError(
+            f"nothing fits: the smallest that was compiled, {smallest.name}, takes {smallest.footprint_bytes:,} bytes"
+            f" of {result.budget_bytes:,}"
+        )

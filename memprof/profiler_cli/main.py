@@ -19,8 +19,7 @@ import typer
 
 from memprof.errors import InternalError, MemprofError, WorkloadError
 from memprof.profiler_cli.app import app
-from memprof.profiler_cli.console import finish_streams, prepare_streams, say_error, say_lines
-from memprof.profiler_cli.exit_codes import ExitCode
+from memprof.profiler_cli.console import ExitCode, finish_streams, prepare_streams, say_error, say_lines
 
 # What the system says where a disk is full or a limit reached: no defect of ours, and no traceback explains it.
 _NOT_OURS = (

@@ -1,18 +1,47 @@
-"""The options that several commands share, each defined once."""
+"""The options that several commands share, each defined once, and the completion of names by a shell."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from memprof.profiler_cli.complete import complete_formats, complete_targets, complete_techniques, complete_workloads
-
 LEAST_WIDTH, MOST_WIDTH = 40, 1000
 MOST_JOBS = 256
 MOST = 1_000_000  # of whatever is counted: steps, rows, levels
 MOST_SECONDS = 10_000_000.0  # 115 days, which a timer can still wait
+
+
+def complete_workloads(incomplete: str) -> list[str]:
+    from memprof.workloads.registry import workloads
+
+    return _beginning(incomplete, (workload.name for workload in workloads()))
+
+
+def complete_techniques(incomplete: str) -> list[str]:
+    """Complete the last of several techniques joined with `+`."""
+    from memprof.workloads.registry import technique_names
+
+    before, plus, last = incomplete.rpartition("+")
+    return [f"{before}{plus}{name}" for name in _beginning(last, technique_names())]
+
+
+def complete_targets(incomplete: str) -> list[str]:
+    from memprof.capture.targets.gpu import gpus
+
+    return _beginning(incomplete, [*gpus(), "local", "cpu"])
+
+
+def complete_formats(incomplete: str) -> list[str]:
+    from memprof.reports.format import formats
+
+    return _beginning(incomplete, (each.name for each in formats()))
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
 
 
 Resume = Annotated[

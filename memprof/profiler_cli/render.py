@@ -11,9 +11,8 @@ import typer
 
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable, write_whole
-from memprof.profiler_cli.console import color_system, has_unicode, say, say_error, write
+from memprof.profiler_cli.console import ExitCode, color_system, has_unicode, say, say_error, write
 from memprof.profiler_cli.console import width as stdout_width
-from memprof.profiler_cli.exit_codes import ExitCode
 from memprof.profiler_cli.option_table import JSON
 
 if TYPE_CHECKING:

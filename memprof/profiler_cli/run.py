@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from memprof.studies.subject import Subject
 
 
+_Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the capture.", metavar="FILE")]
+_Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")]
+_Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
+_Advise = Annotated[
+    bool, typer.Option("--advise", help="Also say what could be done about the peak, and what it would save.")
+]
+_Verify = Annotated[
+    bool, typer.Option("--verify", help="With --advise: compile what memprof can apply, to see what it saves.")
+]
+
+
 def run(
     workload: options.Workload,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
@@ -32,18 +43,12 @@ def run(
     target: options.Target = None,
     timeout: options.Timeout = None,
     steps: options.Steps = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write the capture.", metavar="FILE")
-    ] = None,
-    save: Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")] = False,
+    output: _Output = None,
+    save: _Save = True,
+    force: _Force = False,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
-    advise: Annotated[
-        bool, typer.Option("--advise", help="Also say what could be done about the peak, and what it would save.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="With --advise: compile what memprof can apply, to see what it saves.")
-    ] = False,
+    advise: _Advise = False,
+    verify: _Verify = False,
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
@@ -66,8 +71,7 @@ def run(
     from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
-    aim = resolve_asked(target, runs=bool(steps))
-    techniques = "+".join(technique)
+    aim, techniques = resolve_asked(target, runs=bool(steps)), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     task = subject.task(techniques, target=aim, num_steps=steps or 0, timeout_seconds=timeout)
     if save:

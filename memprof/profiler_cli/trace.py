@@ -16,6 +16,18 @@ from memprof.profiler_cli.viewer import check_can_view, view
 _DEFAULT_STEPS = 10
 
 
+_LogFolder = Annotated[
+    Path, typer.Option("--logdir", help="The log directory; a session is added to it.", metavar="FOLDER")
+]
+_Steps = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, max=options.MOST, help=f"Steps to trace, by default {_DEFAULT_STEPS}."),
+]
+_ViewIt = Annotated[
+    bool, typer.Option("--view", help="Then open the log directory in TensorBoard, on this machine only.")
+]
+
+
 def trace(
     workload: options.Workload,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
@@ -25,16 +37,9 @@ def trace(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
-    log_folder: Annotated[
-        Path, typer.Option("--logdir", help="The log directory; a session is added to it.", metavar="FOLDER")
-    ] = Path("logs"),
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, max=options.MOST, help=f"Steps to trace, by default {_DEFAULT_STEPS}."),
-    ] = None,
-    view_it: Annotated[
-        bool, typer.Option("--view", help="Then open the log directory in TensorBoard, on this machine only.")
-    ] = False,
+    log_folder: _LogFolder = Path("logs"),
+    steps: _Steps = None,
+    view_it: _ViewIt = False,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     depth: options.Depth = None,
     top: options.Top = None,

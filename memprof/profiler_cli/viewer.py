@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from memprof.errors import MemprofError
@@ -37,7 +39,7 @@ def view(log_folder: Path) -> None:
     # Its faster reader of event files is a second server, which a log directory of profiles has no use for.
     command = ["--logdir", str(log_folder), "--host", _LOOPBACK, "--port", "0", "--load_fast=false"]
     with subprocess.Popen(
-        [sys.executable, "-m", "memprof.profiler_cli.viewer_process", *command],
+        [sys.executable, "-m", "memprof.profiler_cli.viewer", *command],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdout=sys.stderr,
@@ -55,3 +57,20 @@ def view(log_folder: Path) -> None:
                 raise MemprofError(f"TensorBoard ended: {''.join(printed[-5:]).strip()}")
         finally:
             server.kill()
+
+
+def _serve() -> None:
+    """The server's process: TensorBoard, with its own arguments, until stdin closes, when the command is gone."""
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
+    from tensorboard.main import run_main
+
+    run_main()
+
+
+def _end_with_the_command() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -100,7 +100,7 @@ def test_the_viewer_shows_steps_and_peaks_on_loopback_alone(memprof, viewed, bro
 def test_no_viewer_outlives_a_killed_command(memprof, start):
     running = start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--logdir", "logs", "--view")
     viewer_address(running)
-    assert any("memprof.profiler_cli.viewer_process" in arguments for _, arguments in memprof.processes())
+    assert any("memprof.profiler_cli.viewer" in arguments for _, arguments in memprof.processes())
     running.kill()
     wait_until(lambda: not memprof.processes(), seconds=60)
     assert memprof.processes() == []
