@@ -1,11 +1,11 @@
-"""Which positions of the program are the same value: groups.
+"""Which positions of the program are the same value: alias sets.
 
 Many HLO instructions make no data: `get-tuple-element`, `tuple`, `bitcast`, `while`, `call`, `fusion` and others only
 pass values on. XLA's dump does not list these aliases, so they are resolved here, by union-find over positions:
 
 - what passes data on is the same value;
-- the values that one loop carries (initial value, body parameter, body root, loop result) are one group, leaf by leaf;
-- `dynamic-update-slice` and `scatter` belong to the group of their first operand where both lie in the same memory,
+- the values that one loop carries (initial value, body parameter, body root, loop result) are one set, leaf by leaf;
+- `dynamic-update-slice` and `scatter` belong to the set of their first operand where both lie in the same memory,
   since then they update it in place.
 
 Fusions are seen through: a fusion's operands are its computation's parameters and its result is the root, so that the
@@ -35,8 +35,8 @@ ALIASING = frozenset(
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
 
 
-class Groups:
-    """The groups of one program, numbered from 0.
+class AliasSets:
+    """The alias sets of one program, numbered from 0: a **group** is the number of one.
 
     Attributes:
         order: all instructions that data flows through, definitions before uses.

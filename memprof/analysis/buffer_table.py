@@ -76,7 +76,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class HeapTrace:
     """The events of one allocation, in order."""
 
     allocation: int
@@ -89,7 +89,7 @@ class BufferTable:
 
     logical_buffers: Mapping[int, LogicalBuffer]
     allocations: Sequence[Allocation]  # by index
-    traces: tuple[Trace, ...]
+    traces: tuple[HeapTrace, ...]
 
     @property
     def device_allocations(self) -> tuple[Allocation, ...]:
@@ -166,7 +166,7 @@ def _allocation(message: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> A
     )
 
 
-def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Trace:
+def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> HeapTrace:
     # The proto has a field for the allocation, but it is wrong in jaxlib 0.10.2 to 0.11.2: ask the buffers instead.
     allocations = set()
     events = []
@@ -187,4 +187,4 @@ def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Trace
         )
     if len(allocations) > 1:
         raise InternalError(f"XLA's heap trace is about several allocations at once ({sorted(allocations)})")
-    return Trace(allocation=allocations.pop(), events=tuple(events))
+    return HeapTrace(allocation=allocations.pop(), events=tuple(events))

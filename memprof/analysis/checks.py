@@ -42,7 +42,7 @@ def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness
 
 
 def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
-    """Compare the allocations with the compiler's totals: what can be told of them without looking at the program.
+    """Compare the allocations with the compiler's totals: what can be said without looking at the program.
 
     Raises:
         InternalError: they differ; the message names both numbers.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 
-from memprof.analysis.aliases import ALIASING, Groups
+from memprof.analysis.aliases import ALIASING, AliasSets
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.op_names import Named, named_phase
@@ -132,7 +132,7 @@ class Dataflow:
         argument: the parameter number of those groups that hold an argument.
     """
 
-    def __init__(self, program: Program, groups: Groups, arguments: Mapping[int, ArgumentLeaf]) -> None:
+    def __init__(self, program: Program, groups: AliasSets, arguments: Mapping[int, ArgumentLeaf]) -> None:
         """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
         self._program = program
         self.origin = [0] * groups.count
@@ -344,7 +344,7 @@ def _fills(program: Program, instruction: Instruction, filling: set[int]) -> boo
     return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
 
 
-def _find_operations(program: Program, groups: Groups) -> Sequence[Operation]:
+def _find_operations(program: Program, groups: AliasSets) -> Sequence[Operation]:
     operations = []
     phases: dict[str, Named] = {}
     filling: set[int] = set()

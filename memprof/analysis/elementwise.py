@@ -165,8 +165,8 @@ def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:
         instruction = step.instruction
         inputs = tuple(known_as.get(group, group) for _, group in step.inputs)
         named = (instruction.op_name, instruction.stack_frame_id)
-        told = (step.opcode, named, instruction.shape.leaves[0], instruction.dimensions, inputs)
-        original = known_as[step.output] = first.setdefault(told, step.output)
+        key = (step.opcode, named, instruction.shape.leaves[0], instruction.dimensions, inputs)
+        original = known_as[step.output] = first.setdefault(key, step.output)
         if original != step.output:
             alike = twins.setdefault(original, [original])
             alike.append(step.output)

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memprof.analysis.buffer_table import BufferTable, Event, EventKind, Trace
+from memprof.analysis.buffer_table import BufferTable, Event, EventKind, HeapTrace
 from memprof.errors import InternalError
 
 
@@ -66,7 +66,7 @@ class LiveRange:
 class Liveness:
     """What one trace says. `peak_event` is the event after which the live bytes are highest for the first time."""
 
-    trace: Trace
+    trace: HeapTrace
     lifetimes: tuple[Lifetime, ...]
     spans: tuple[MemorySpan, ...]
     peak_bytes: int
@@ -99,7 +99,7 @@ class Liveness:
         return tuple(span for span in self.spans if span.start <= event < span.end)
 
 
-def replay(trace: Trace, table: BufferTable) -> Liveness:
+def replay(trace: HeapTrace, table: BufferTable) -> Liveness:
     """Replay one trace. See the module's docstring for the rule.
 
     Raises:

@@ -15,7 +15,7 @@ from enum import IntEnum
 from functools import reduce
 from itertools import takewhile
 
-from memprof.analysis.aliases import Groups, called_computations
+from memprof.analysis.aliases import AliasSets, called_computations
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.dataflow import Dataflow, Operation, Origin, Use
 from memprof.analysis.module_paths import Keys, ModulePaths, ScopeMatch
@@ -24,7 +24,7 @@ from memprof.analysis.owners import Owners
 from memprof.analysis.program import Computation, Instruction, Program
 
 
-class _Told(IntEnum):
+class _Known(IntEnum):
     """How a value's module is known; what is known better decides, and of equals what comes first in the program."""
 
     NOT = 0
@@ -39,7 +39,7 @@ class ModuleFlow:
     def __init__(
         self,
         program: Program,
-        groups: Groups,
+        groups: AliasSets,
         arguments: Mapping[int, ArgumentLeaf],
         paths: ModulePaths,
         flow: Dataflow,
@@ -51,11 +51,11 @@ class ModuleFlow:
         self._flow = flow
         self._owners = Owners(arguments, paths, flow)
         self._module = [""] * groups.count
-        self._told: list[int] = [_Told.NOT] * groups.count
+        self._known: list[int] = [_Known.NOT] * groups.count
         self._by_position: dict[int, str] = {}  # what the scopes around an instruction tell
         self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
-            self._learn(group, self._owners.module_of_argument[number], _Told.BY_OWNER)
+            self._learn(group, self._owners.module_of_argument[number], _Known.BY_OWNER)
         self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()
         names = {self._op_name(operation) for operation in flow.operations}
@@ -138,23 +138,23 @@ class ModuleFlow:
         match = self._match(op_name)
         return match is not None and bool(match.certain or match.around in self._tree_around)
 
-    def _learn(self, group: int, module: str, told: int) -> bool:
+    def _learn(self, group: int, module: str, known: int) -> bool:
         """Take over a group's module if it is better known than before. Returns whether it is."""
-        if not module or told <= self._told[group]:
+        if not module or known <= self._known[group]:
             return False
-        self._module[group], self._told[group] = module, told
+        self._module[group], self._known[group] = module, known
         return True
 
     def _pass_down(self) -> bool:
         """From definitions to uses. Returns whether anything changed."""
         changed = False
         for operation in self._flow.operations:
-            module, told = self._module_of(operation)
+            module, known = self._module_of(operation)
             for group in operation.outputs:
-                if group in self._shared and module and self._told[group]:
+                if group in self._shared and module and self._known[group]:
                     changed |= self._share(group, module)
                 else:
-                    changed |= self._learn(group, module, told)
+                    changed |= self._learn(group, module, known)
         return changed
 
     def _share(self, group: int, module: str) -> bool:
@@ -168,12 +168,12 @@ class ModuleFlow:
         """A gradient belongs to the parameter that it updates, unless names tell better. Returns whether it changed."""
         changed = False
         for operation in reversed(self._flow.operations):
-            owner = next((group for group in operation.outputs if self._told[group] == _Told.BY_OWNER), None)
+            owner = next((group for group in operation.outputs if self._known[group] == _Known.BY_OWNER), None)
             if owner is None:
                 continue
             for _, group in operation.inputs:
-                if self._flow.use[group] & Use.GRADIENT and not (self._names_tell and self._told[group]):
-                    changed |= self._learn(group, self._module[owner], _Told.BY_OWNER)
+                if self._flow.use[group] & Use.GRADIENT and not (self._names_tell and self._known[group]):
+                    changed |= self._learn(group, self._module[owner], _Known.BY_OWNER)
         return changed
 
     def _module_of(self, operation: Operation) -> tuple[str, int]:
@@ -183,34 +183,34 @@ class ModuleFlow:
         module = (match.certain or self._fitting(operation, match)) if match else ""
         if module:
             self._by_position[self._program.instructions[operation.index].first_position] = module
-            return module, _Told.BY_MODULE
+            return module, _Known.BY_MODULE
         owner = next((owner for group in operation.outputs if (owner := self._owners.of(group)) is not None), None)
         if owner is not None:
-            return self._owners.module_of_argument[owner], _Told.BY_OWNER
+            return self._owners.module_of_argument[owner], _Known.BY_OWNER
         if any(map(self._owners.is_of_several, operation.outputs)):
             # XLA puts the weights of layers that read the same input side by side.
-            parts = [self._module[group] for _, group in operation.inputs if self._told[group]]
-            return reduce(_common, parts) if parts else "", _Told.BY_OWNER
-        if operation.moved is not None and self._told[operation.moved] >= _Told.BY_MODULE:
+            parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
+            return reduce(_common, parts) if parts else "", _Known.BY_OWNER
+        if operation.moved is not None and self._known[operation.moved] >= _Known.BY_MODULE:
             return self._inherited(operation, operation.moved)
         module = self._in_network(operation)
         if module:
-            return module, _Told.BY_MODULE
+            return module, _Known.BY_MODULE
         module = self._plain_scope(op_name)
         if module:
-            return module, _Told.BY_SCOPE
+            return module, _Known.BY_SCOPE
         in_network = plain_scopes(op_name)[:1] in self._networks
         if self._names_tell and (in_network or operation.named not in (Named.NOTHING, Named.UNPHASED)):
             # It stands outside all modules on purpose, unless it works on the parameters of one itself.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
-            return (modules.pop(), _Told.BY_MODULE) if len(modules) == 1 else ("", _Told.NOT)
+            return (modules.pop(), _Known.BY_MODULE) if len(modules) == 1 else ("", _Known.NOT)
         source = max((group for _, group in operation.inputs), key=self._weight, default=None)
-        return ("", _Told.NOT) if source is None else self._inherited(operation, source)
+        return ("", _Known.NOT) if source is None else self._inherited(operation, source)
 
     def _weight(self, group: int) -> tuple[int, int]:
         """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
         owner = self._owners.of(group)
-        return self._told[group], 0 if owner is None else self._arguments[owner].size_bytes
+        return self._known[group], 0 if owner is None else self._arguments[owner].size_bytes
 
     def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
         """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""
@@ -223,7 +223,7 @@ class ModuleFlow:
             return match.modules[tree]
         for _, group in operation.inputs:
             for root, module in match.modules.items():
-                if self._told[group] >= _Told.BY_MODULE and _within(self._module[group], "/".join(root)):
+                if self._known[group] >= _Known.BY_MODULE and _within(self._module[group], "/".join(root)):
                     return module
         return ""
 
@@ -252,7 +252,7 @@ class ModuleFlow:
 
     def _known_keys(self, group: int) -> Keys:
         """The path of a group's module, where it is known to be one with parameters."""
-        return tuple(self._module[group].split("/")) if self._told[group] >= _Told.BY_MODULE else ()
+        return tuple(self._module[group].split("/")) if self._known[group] >= _Known.BY_MODULE else ()
 
     def _inherited(self, operation: Operation, source: int) -> tuple[str, int]:
         """The module of one of the values that an operation reads.
@@ -262,10 +262,10 @@ class ModuleFlow:
         layer belongs to its own parameters wherever its input comes from, and an update to what it updates wherever the
         gradient (of tied parameters, say) is made.
         """
-        told = self._told[source]
-        if told == _Told.BY_OWNER and not any(map(self._is_state, operation.outputs)):
-            told = _Told.BY_MODULE
-        return self._module[source], told
+        known = self._known[source]
+        if known == _Known.BY_OWNER and not any(map(self._is_state, operation.outputs)):
+            known = _Known.BY_MODULE
+        return self._module[source], known
 
     def _is_state(self, group: int) -> bool:
         """Whether a value is a copy of parameters or optimizer state, or their update."""
@@ -275,7 +275,7 @@ class ModuleFlow:
         return not origin & (Origin.BATCH | Origin.OTHER_STATE)
 
 
-def _made_by_branches(program: Program, groups: Groups, flow: Dataflow) -> frozenset[int]:
+def _made_by_branches(program: Program, groups: AliasSets, flow: Dataflow) -> frozenset[int]:
     """The groups that several branches of one `cond` or `switch` make: only one of them runs."""
     branches: dict[int, tuple[int, int]] = {}  # of an instruction: the conditional and the number of the branch
     for index in groups.order:  # inner conditionals come first

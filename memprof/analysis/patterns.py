@@ -38,7 +38,7 @@ _LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
 
 # XLA pads what it sums up in parts.
 _MOVING = LAYOUT | {"pad"}
-# Operations that look at several rows at once, whichever axis they are told.
+# Operations that look at several rows at once, whichever axis they are given.
 _MIXING = frozenset({"reduce-window", "scatter", "cholesky", "triangular-solve", "select-and-scatter"})
 # What is work of a pass, in a fusion too.
 _WORK = frozenset({"dot", "convolution", "custom-call", "reduce", "scatter", "reduce-window", "select-and-scatter"})
@@ -95,10 +95,10 @@ class _Is(IntEnum):
 
 def attention_arrays(steps: Steps) -> frozenset[int]:
     """The groups that hold a number for each query and key of an attention, in both passes."""
-    told: dict[int, int] = {}
+    known: dict[int, int] = {}
     confirmed: set[int] = set()
-    steps.flow.repeat(lambda: _pass_down(steps, told, confirmed))
-    return steps.grown(_back_to_scores(steps, told, confirmed)) if confirmed else frozenset()
+    steps.flow.repeat(lambda: _pass_down(steps, known, confirmed))
+    return steps.grown(_back_to_scores(steps, known, confirmed)) if confirmed else frozenset()
 
 
 def softmax_arrays(steps: Steps) -> frozenset[int]:
@@ -116,7 +116,7 @@ def softmax_arrays(steps: Steps) -> frozenset[int]:
     return steps.grown(summed) if summed else frozenset()
 
 
-def _pass_down(steps: Steps, told: dict[int, int], confirmed: set[int]) -> bool:
+def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool:
     """Look at each step. Returns whether anything changed.
 
     Products are asked for their phase. The operations between them are not: where both passes divide by the same sum,
@@ -128,12 +128,12 @@ def _pass_down(steps: Steps, told: dict[int, int], confirmed: set[int]) -> bool:
             of_data = [group for number, group in step.inputs if number < 2 and _depends_on_data(steps, group)]
             is_now = _Is.SCORES if len(of_data) == 2 and not step.is_backward else 0
             if is_now:
-                confirmed.update(group for group in of_data if told.get(group, 0) & _Is.WEIGHTS)
+                confirmed.update(group for group in of_data if known.get(group, 0) & _Is.WEIGHTS)
         else:
-            inputs = {number: told[group] for number, group in step.inputs if group in told}
+            inputs = {number: known[group] for number, group in step.inputs if group in known}
             is_now = _made(step, inputs) if inputs else 0
-        if is_now & ~told.get(step.output, 0):
-            told[step.output] = told.get(step.output, 0) | is_now
+        if is_now & ~known.get(step.output, 0):
+            known[step.output] = known.get(step.output, 0) | is_now
             changed = True
     return changed
 
@@ -172,12 +172,12 @@ def _made(step: Step, inputs: dict[int, int]) -> int:
     return kept
 
 
-def _back_to_scores(steps: Steps, told: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
+def _back_to_scores(steps: Steps, known: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
     """The weights that are multiplied again, and what they are made of back to the product of two values."""
     found = set(confirmed)
     for step in reversed(steps.all):
         if step.output in found and step.is_elementwise:
-            found.update(group for group in steps.alike(step) if told.get(group))
+            found.update(group for group in steps.alike(step) if known.get(group))
     return frozenset(found)
 
 

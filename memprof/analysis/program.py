@@ -27,7 +27,7 @@ _MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ResultLeaf:
     """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions."""
 
     shape_index: tuple[int, ...]
@@ -39,7 +39,7 @@ class Leaf:
 class Shape:
     """The leaves of a result in order; for a tuple, `child_starts[k]` is the first leaf of its k-th element."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ResultLeaf, ...]
     child_starts: tuple[int, ...] | None
 
     def child(self, index: int) -> range:
@@ -223,11 +223,11 @@ def _trip_count(backend_config: bytes) -> int | None:
 def _shape(message: Any) -> Shape:
     if not message.tuple_shapes:
         return _array_shape(message.element_type, tuple(message.dimensions))
-    leaves: list[Leaf] = []
+    leaves: list[ResultLeaf] = []
     starts = [0]
     for index, child in enumerate(message.tuple_shapes):
         for leaf in _shape(child).leaves:
-            leaves.append(Leaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions))
+            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions))
         starts.append(len(leaves))
     return Shape(tuple(leaves), tuple(starts))
 
@@ -237,7 +237,7 @@ def _array_shape(element_type: int, dimensions: tuple[int, ...]) -> Shape:
     """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
     check_shape(_MAX_ELEMENT_BYTES, dimensions)
     dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
-    return Shape((), (0,)) if dtype == "tuple" else Shape((Leaf((), dtype, dimensions),), None)
+    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions),), None)
 
 
 def _frames(index: Any) -> list[tuple[Frame, int]]:

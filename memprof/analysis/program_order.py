@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate
 
-from memprof.analysis.buffer_table import EventKind, Trace
+from memprof.analysis.buffer_table import EventKind, HeapTrace
 from memprof.analysis.categories import Phase
 from memprof.analysis.program import Instruction, Program
 from memprof.analysis.timeline import ModuleSpan, PhaseSpan
@@ -19,7 +19,7 @@ class ProgramOrder:
     """The instructions that run, in order."""
 
     def __init__(self, program: Program, order: tuple[int, ...]) -> None:
-        """Args: order: all instructions, fused ones included, definitions before uses (`aliases.Groups.order`)."""
+        """Args: order: all instructions, fused ones included, definitions before uses (`aliases.AliasSets.order`)."""
         fused = {
             inner
             for index in order
@@ -34,7 +34,7 @@ class ProgramOrder:
     def length(self) -> int:
         return len(self.instructions)
 
-    def event_positions(self, trace: Trace) -> tuple[int, ...]:
+    def event_positions(self, trace: HeapTrace) -> tuple[int, ...]:
         """The position of each event of a trace, and of its end.
 
         XLA writes the defining instruction into every event, also into FREE. So an ALLOC or SHARE_WITH tells where the
@@ -48,7 +48,7 @@ class ProgramOrder:
             positions.append(current)
         return (*positions, max(self.length - 1, 0))
 
-    def last_positions(self, trace: Trace) -> tuple[int, ...]:
+    def last_positions(self, trace: HeapTrace) -> tuple[int, ...]:
         """For each event of a trace, and its end: the last position at which what it ends can still be read.
 
         A death is written before the next birth, wherever in between it was read last.

@@ -74,7 +74,7 @@ class ModuleNode:
         path: `layers_0/mlp`; empty for the root.
         num_params: elements of the parameters in it and under it.
         params: its own parameter leaves (not its children's), as (name, shape, dtype).
-        bytes: sum of `categories`.
+        categories: bytes; they add up to `size_bytes`.
     """
 
     path: str

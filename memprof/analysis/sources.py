@@ -86,7 +86,7 @@ class Sources:
         for place, frame in enumerate(stack):
             kind = self._kind(frame.file)
             if kind is _Kind.USER:
-                return SourcePlace(_line(frame), self._telling(beneath[::-1]))
+                return SourcePlace(_line(frame), self._library_line(beneath[::-1]))
             if kind is _Kind.LIBRARY:
                 beneath.append(frame)
             elif kind is _Kind.MEMPROF and place:
@@ -94,14 +94,14 @@ class Sources:
         frames = beneath or stack
         return SourcePlace(_line(frames[0]) if frames else "", "")
 
-    def _telling(self, frames: Sequence[Frame]) -> str:
+    def _library_line(self, frames: Sequence[Frame]) -> str:
         """Of the library's frames beneath the user's, outermost first: the innermost that is no helper of theirs."""
-        telling = ""
+        line = ""
         for frame in frames:
-            if telling and len(self._callers[frame.file, frame.line]) >= _CALLED_FROM_EVERYWHERE:
+            if line and len(self._callers[frame.file, frame.line]) >= _CALLED_FROM_EVERYWHERE:
                 break
-            telling = _line(frame)
-        return telling
+            line = _line(frame)
+        return line
 
     def _library_callers(self) -> dict[tuple[str, int], set[tuple[str, int]]]:
         """The lines of libraries that call each line of a library."""

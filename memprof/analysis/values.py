@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from memprof.analysis.aliases import ALIASING, Groups, position_of
+from memprof.analysis.aliases import ALIASING, AliasSets, position_of
 from memprof.analysis.buffer_table import Allocation, BufferTable, LogicalBuffer
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase
@@ -71,7 +71,7 @@ class Values:
         self._program = program
         self._table = table
         self._arguments = arguments
-        self._groups = Groups(program, table)
+        self._groups = AliasSets(program, table)
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
@@ -197,7 +197,7 @@ class Values:
         return index if maker is None else self._moved(maker)
 
     def _moved(self, index: int) -> int:
-        """What a loop stacks up is told by the operation that makes it, not by the one that puts it into the stack.
+        """What a loop stacks up is named after the operation that makes it, not the one that puts it into the stack.
 
         Between the two lie copies and conversions that the compiler has inserted and left unnamed.
         """
@@ -210,7 +210,7 @@ class Values:
     def _named_maker(self, position: int) -> int | None:
         """The last instruction with an op name that makes the data of a position's group.
 
-        Where none has one, what it is a copy or a conversion of is told by those who made that.
+        Where none has one, the makers of what it is a copy or a conversion of are asked.
         """
         seen = set()
         while (group := self._groups.of(position)) not in seen:

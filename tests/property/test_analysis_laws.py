@@ -14,7 +14,7 @@ from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memprof.analysis.buffer_table import BufferTable, Event, EventKind, LogicalBuffer, Trace
+from memprof.analysis.buffer_table import BufferTable, Event, EventKind, HeapTrace, LogicalBuffer
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals
 from memprof.analysis.categories import Role
 from memprof.analysis.checks import replay_totals
@@ -189,7 +189,7 @@ def test_a_replay_has_live_what_a_live_value_uses(drawn: tuple[tuple[Event, ...]
         for number, size in sizes.items()
     }
     liveness = replay(
-        Trace(allocation=0, events=events), BufferTable(logical_buffers=buffers, allocations=(), traces=())
+        HeapTrace(allocation=0, events=events), BufferTable(logical_buffers=buffers, allocations=(), traces=())
     )
     assert [sum(span.size_bytes for span in liveness.live_spans(event)) for event in range(len(events))] == sums
     assert liveness.peak_bytes == max(sums)

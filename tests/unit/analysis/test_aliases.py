@@ -6,7 +6,7 @@ import pytest
 from hlo import Step
 from hlo_nodes import Computation, Node, Shape, array, f32, tuple_of
 
-from memprof.analysis.aliases import Groups
+from memprof.analysis.aliases import AliasSets
 from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.categories import Role
 from memprof.analysis.program import decode_program
@@ -21,7 +21,7 @@ class Same:
     def __init__(self, step: Step) -> None:
         proto = step.proto()
         program = decode_program(proto)
-        self._groups = Groups(program, decode_buffer_table(proto, program))
+        self._groups = AliasSets(program, decode_buffer_table(proto, program))
         self._of = {i.name: self._groups.of_instruction(i) for i in program.instructions}
         self.order = [program.instructions[index].name for index in self._groups.order]
         self.in_memory = {name for name, groups in self._of.items() if self._groups.in_memory.issuperset(groups)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.analysis.buffer_table import BufferTable, Event, EventKind, LogicalBuffer, Trace
+from memprof.analysis.buffer_table import BufferTable, Event, EventKind, HeapTrace, LogicalBuffer
 from memprof.analysis.liveness import Lifetime, Liveness, MemorySpan, replay
 from memprof.errors import InternalError
 
@@ -25,7 +25,7 @@ def _replay(*lines: str) -> Liveness:
         for name, number in _IDS.items()
     }
     table = BufferTable(logical_buffers=buffers, allocations=(), traces=())
-    return replay(Trace(allocation=0, events=tuple(events)), table)
+    return replay(HeapTrace(allocation=0, events=tuple(events)), table)
 
 
 def _spans(liveness: Liveness) -> list[tuple[int, int, int]]:

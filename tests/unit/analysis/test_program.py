@@ -10,7 +10,7 @@ from hlo_nodes import array, f32, tuple_of, write_shape
 
 from memprof.analysis.categories import Role
 from memprof.analysis.hlo_proto import HloProto
-from memprof.analysis.program import Frame, Leaf, Program, Shape, decode_program
+from memprof.analysis.program import Frame, Program, ResultLeaf, Shape, decode_program
 from memprof.errors import InternalError
 
 
@@ -25,17 +25,17 @@ def _decode_shape(write: Any) -> Shape:
 
 def test_an_array_has_one_leaf() -> None:
     shape = _decode_shape(lambda message: write_shape(message, array("bf16", 2, 3)))
-    assert shape == Shape((Leaf((), "bf16", (2, 3)),), None)
+    assert shape == Shape((ResultLeaf((), "bf16", (2, 3)),), None)
 
 
 def test_a_nested_tuple_has_its_arrays_as_leaves_in_order() -> None:
     nested = tuple_of(f32(2), tuple_of(array("s32"), array("pred", 1)), tuple_of(), array("u8", 9))
     shape = _decode_shape(lambda message: write_shape(message, nested))
     assert shape.leaves == (
-        Leaf((0,), "f32", (2,)),
-        Leaf((1, 0), "s32", ()),
-        Leaf((1, 1), "pred", (1,)),
-        Leaf((3,), "u8", (9,)),
+        ResultLeaf((0,), "f32", (2,)),
+        ResultLeaf((1, 0), "s32", ()),
+        ResultLeaf((1, 1), "pred", (1,)),
+        ResultLeaf((3,), "u8", (9,)),
     )
     assert [list(shape.child(index)) for index in range(4)] == [[0], [1, 2], [], [3]]
 
@@ -48,7 +48,7 @@ def test_an_unknown_dtype_keeps_its_number() -> None:
     def write(message: Any) -> None:
         message.element_type = 999
 
-    assert _decode_shape(write).leaves == (Leaf((), "type999", ()),)
+    assert _decode_shape(write).leaves == (ResultLeaf((), "type999", ()),)
 
 
 def test_operands_calls_and_positions_are_dense_indices() -> None:

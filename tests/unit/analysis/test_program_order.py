@@ -5,8 +5,8 @@ from __future__ import annotations
 from hlo import Step
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, UNNAMED, array, f32, tuple_of
 
-from memprof.analysis.aliases import Groups
-from memprof.analysis.buffer_table import Event, EventKind, Trace, decode_buffer_table
+from memprof.analysis.aliases import AliasSets
+from memprof.analysis.buffer_table import Event, EventKind, HeapTrace, decode_buffer_table
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.program import Instruction, decode_program
@@ -19,7 +19,7 @@ V = f32(4)
 def _order(step: Step) -> ProgramOrder:
     proto = step.proto()
     program = decode_program(proto)
-    return ProgramOrder(program, Groups(program, decode_buffer_table(proto, program)).order)
+    return ProgramOrder(program, AliasSets(program, decode_buffer_table(proto, program)).order)
 
 
 def _looping() -> Step:
@@ -56,14 +56,14 @@ def test_loops_stand_in_line_and_fused_operations_have_no_place() -> None:
 def test_memory_is_taken_where_its_value_is_made_and_given_back_where_the_program_stands() -> None:
     alloc, free, share = EventKind.ALLOC, EventKind.FREE, EventKind.SHARE_WITH
     events = [(alloc, "x"), (alloc, "fusion"), (free, "x"), (share, "y"), (free, "fusion"), (alloc, "unknown")]
-    trace = Trace(allocation=0, events=tuple(Event(kind, 0, 0, "", name) for kind, name in events))
+    trace = HeapTrace(allocation=0, events=tuple(Event(kind, 0, 0, "", name) for kind, name in events))
     # x stands at 0, fusion at 6, y at 10. XLA names the value in the FREE too, not the place where it happens.
     assert _order(_looping()).event_positions(trace) == (0, 6, 6, 10, 10, 10, 10)
 
 
 def test_time_does_not_run_backwards() -> None:
     events = tuple(Event(EventKind.ALLOC, 0, 0, "", name) for name in ("y", "x", "fusion"))
-    assert _order(_looping()).event_positions(Trace(allocation=0, events=events)) == (10, 10, 10, 10)
+    assert _order(_looping()).event_positions(HeapTrace(allocation=0, events=events)) == (10, 10, 10, 10)
 
 
 def test_the_phases_cover_the_schedule_and_what_has_none_belongs_to_the_one_around_it() -> None:
