@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import comparisons_data
+import diffs_data
 import pytest
 from gpt2_rows import gpt2
 from report_builder import buffer, node, report
@@ -18,6 +19,7 @@ from memprof.reports.document import Cell, Document, Fact, Facts, Heading, Note,
 from memprof.reports.options import By, Order
 from memprof.reports.views.comparison import comparison_document
 from memprof.reports.views.configurations import compared_rows
+from memprof.reports.views.diff import diff_document
 from memprof.reports.views.differences import module_shares
 
 
@@ -261,6 +263,23 @@ def test_what_shrinks_is_good_news_and_what_grows_a_warning() -> None:
     changes = [cell for row in table.rows for cell in row.cells[2:] if isinstance(cell, Cell)]
     tones = {(cell.text[0], cell.key) for cell in changes if cell.text != "-"}
     assert tones == {("-", Tone.GOOD), ("+", Tone.WARNING)}
+
+
+def test_a_footprint_that_shrank_is_good_news_and_one_that_grew_a_warning() -> None:
+    shrank = diffs_data.precision()
+    before, after = shrank.rows
+    grew = compare([after, before], baseline=after.label)
+    verdicts = [
+        block
+        for each in (shrank, grew, diffs_data.equal())
+        for block in diff_document(each, by=None, depth=1, top=1).blocks
+        if isinstance(block, Note) and block.text.startswith("The footprint ")
+    ]
+    assert [(each.tone, each.text.split()[2]) for each in verdicts] == [
+        (Tone.GOOD, "shrank:"),
+        (Tone.WARNING, "grew:"),
+        (Tone.MUTED, "is"),
+    ]
 
 
 @pytest.mark.parametrize("by", [by for by in By if by is not By.BUFFER])
