@@ -13,8 +13,8 @@ from memprof.analysis.buffer_table import (
     BufferTable,
     Event,
     EventKind,
+    HeapTrace,
     LogicalBuffer,
-    Trace,
     decode_buffer_table,
 )
 from memprof.analysis.categories import Role
@@ -55,7 +55,7 @@ def test_rows_say_what_lies_where() -> None:
             allocation(2, 23, 2, 3),
         ],
         traces=(
-            Trace(
+            HeapTrace(
                 allocation=2,
                 events=(
                     Event(EventKind.ALLOC, 2, 0, "", "call"),
