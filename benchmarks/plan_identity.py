@@ -5,8 +5,7 @@
 Built-in workloads under their techniques are compiled for four GPUs, twice each: without autotuning, and with it as
 XLA does it by itself and memprof has it. The two buffer assignments (allocations,
 logical buffers, offsets, heap traces, buffers at the peak) are compared as bytes, and so are XLA's totals. The larger
-presets have 2 to 4 layers, so that many of them can be compiled. Where `MEMPROF_KERNEL_CACHE` names a folder, both take
-the kernels from there: XLA compiles kernels after it has made the plan. Needs the `deviceless` extra.
+presets have 2 to 4 layers, so that many of them can be compiled. Needs the `deviceless` extra.
 """
 
 from __future__ import annotations

@@ -207,27 +207,23 @@ def profile(
 
 def profile_spec(spec: StepSpec, *, target: str | Path | None = None) -> Profile:
     """Like `profile`, of a step with everything that is known about it."""
-    from memprof.capture.compile import compile_step
+    from memprof.capture.compile import capture_of
     from memprof.capture.hints import hint
     from memprof.capture.step import StepSpec
     from memprof.capture.targets.choose import choose_target, spare_missing_devices
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.work_folder import work_folder
 
     if not isinstance(spec, StepSpec):
         raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")
     asked = resolve_asked(None if target is None else _target_name(target))
     spare_missing_devices()
-    with work_folder() as folder:
-        try:
-            compiled = compile_step(
-                spec, choose_target(asked), dump_folder=folder / "dump", progress=lambda stage: None
-            )
-        except Exception as error:  # the user's own, on its way: a remedy goes with it
-            if not isinstance(error, MemprofError) and (remedy := hint(error)):
-                error.add_note(f"memprof: {remedy}")
-            raise
-    return Profile(compiled.capture, analyze(compiled.capture))
+    try:
+        capture = capture_of(spec, choose_target(asked), progress=lambda stage: None)
+    except Exception as error:  # the user's own, on its way: a remedy goes with it
+        if not isinstance(error, MemprofError) and (remedy := hint(error)):
+            error.add_note(f"memprof: {remedy}")
+        raise
+    return Profile(capture, analyze(capture))
 
 
 def load(path: str | Path) -> Profile:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +12,6 @@ from browser import open_browser
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Kernels for a GPU that is not there are never run: one that a test had XLA compile, the others take from there.
-if "MEMPROF_KERNEL_CACHE" not in os.environ:
-    os.environ["MEMPROF_KERNEL_CACHE"] = tempfile.mkdtemp(prefix="kernels-")
-    atexit.register(shutil.rmtree, os.environ["MEMPROF_KERNEL_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -25,11 +25,15 @@ from memprof.capture.inputs import Inputs, watch_inputs
 from memprof.capture.supervisor import fork_worker
 from memprof.capture.task import (
     CAPTURE_FILE,
+    DUMP_FOLDER,
+    MODULE_FILE,
+    OPTIONS_FILE,
     RECOMPUTED_FILE,
     RESULT_FILE,
     TRACE_FOLDER,
     CountingTask,
     Message,
+    PlanTask,
     Task,
     decoded_task,
     encoded,
@@ -66,6 +70,8 @@ def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
         task = decoded_task(line)
         if isinstance(task, CountingTask):
             _count(task, work_folder, line_to_command.stage)
+        elif isinstance(task, PlanTask):
+            _plan(task, work_folder, line_to_command.stage)
         else:
             _run(task, inputs, work_folder, line_to_command.stage)
     except WorkloadError as error:
@@ -148,7 +154,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     spec = _as_workload_error("could not be built", task.recipe.build)
     progress("preparing")
     target = choose_target(task.target, runs=bool(task.num_steps))
-    dump_folder = work_folder / "dump"
+    dump_folder = work_folder / DUMP_FOLDER
     compiled = _as_workload_error(
         f"could not be compiled for {target.name}",
         lambda: compile_step(
@@ -174,6 +180,22 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
         capture = dataclasses.replace(capture, measured=measured)
     progress("writing")
     write_capture(capture, work_folder / CAPTURE_FILE)
+
+
+def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) -> None:
+    from memprof.capture.compile import compile_program
+    from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.xla_adapter import PortableProgram
+
+    spare_devices(task.target)
+    program = PortableProgram(
+        module=(work_folder / MODULE_FILE).read_bytes(), compile_options=(work_folder / OPTIONS_FILE).read_bytes()
+    )
+    progress("compiling")
+    _as_workload_error(
+        f"could not be compiled for {task.target.name}",
+        lambda: compile_program(program, task, work_folder / DUMP_FOLDER),
+    )
 
 
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from memprof.capture import processes
-from memprof.capture.task import RESULT_FILE, CountingTask, Message, Task, decoded, encoded_task, no_process
+from memprof.capture.task import RESULT_FILE, AnyTask, Message, decoded, encoded_task, no_process
 from memprof.capture.user_traceback import shortened
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
@@ -86,7 +86,7 @@ class ChildProcess:
 
     @classmethod
     @contextmanager
-    def started(cls, work_folder: Path, task: Task | CountingTask, children: Children) -> Iterator[ChildProcess]:
+    def started(cls, work_folder: Path, task: AnyTask, children: Children) -> Iterator[ChildProcess]:
         """A child that has its task, gone when the block is left, however that happens.
 
         Raises:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,18 @@ from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Targ
 from memprof.analysis.checks import check_allocations, plan_totals, totals_of
 from memprof.capture import xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
-from memprof.capture.deviceless_options import deviceless_options
+from memprof.capture.deviceless_options import with_our_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
+from memprof.capture.launch import plan_in_child
 from memprof.capture.plan import compile_to_plan, read_plan
 from memprof.capture.roles.paths import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
+from memprof.capture.task import DUMP_FOLDER, PlanTask
 from memprof.capture.toolchain import code_folders, toolchain
-from memprof.errors import MemprofError
+from memprof.capture.work_folder import work_folder
 
 Progress = Callable[[str], None]
 
@@ -52,10 +54,30 @@ class CompiledStep:
     device: jax.Device
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoweredStep:
+    """A step on its way to the compiler, with all that its capture takes of it."""
+
+    spec: StepSpec
+    target: Target
+    devices: Devices
+    traced: TracedStep
+    lowered: jax.stages.Lowered
+    arguments: tuple[ArgumentLeaf, ...]
+    doubts: tuple[str, ...]
+    flops: Counter[str]
+    seconds: float
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """XLA's options that the step asks for."""
+        return {**xla_adapter.jit_compiler_options(self.lowered), **self.spec.compiler_options}
+
+
 def compile_step(
     spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False
 ) -> CompiledStep:
-    """Compile a step for a target, on shapes alone, and capture its buffer assignment.
+    """Compile a step for a target in this process, on shapes alone, and capture its buffer assignment.
 
     Args:
         stop_at_plan: return once XLA has planned the memory. It goes on compiling until this process ends.
@@ -67,31 +89,97 @@ def compile_step(
         InternalError: XLA wrote a program that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
-    started = time.perf_counter()
-    progress("tracing")
-    devices = devices_of(target)
-    step = _trace(spec, target, devices)
-    progress("lowering")
-    lowered = _lower(step, target, devices)
-    arguments, doubts = argument_leaves(step, lowered, spec.roles)
-    _place_arguments(spec, lowered, arguments)
-    flops = count_flops(step.traced.jaxpr)
-    lowered_at = time.perf_counter()
+    step = _lower_step(spec, target, progress)
     progress("compiling")
-    own_options = {**xla_adapter.jit_compiler_options(lowered), **spec.compiler_options}
-    with xla_adapter.no_compilation_cache(), _our_options(target, own_options, dump_folder) as ours:
-        compile_it = functools.partial(_compile, lowered, devices, spec.compiler_options, ours, dump_folder)
-        executable = None
+    started = time.perf_counter()
+    compile_it = functools.partial(_compile, step, dump_folder)
+    executable = None
+    with xla_adapter.no_compilation_cache():
         if stop_at_plan:
             compile_to_plan(compile_it, dump_folder)
         else:
             executable = compile_it()
-    compiled_at = time.perf_counter()
+    capture = _captured(step, dump_folder, executable, seconds=time.perf_counter() - started)
+    return CompiledStep(
+        capture=capture,
+        executable=executable,
+        given=step.traced.given,
+        arguments=step.traced.abstract,
+        device=step.devices.device,
+    )
+
+
+def capture_of(spec: StepSpec, target: Target, *, progress: Progress) -> Capture:
+    """Capture the plan of a step whose function lives in this process: only XLA's part is done in another one.
+
+    So it can be ended once the plan is there, and whatever becomes of it, this process lives on. For an accelerator of
+    this machine all is done in this process, which may have hold of it.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_step`; or XLA could not compile it, or took its process down.
+        Exception: whatever the user's function raises while it is traced.
+    """
+    if not target.is_deviceless and target.platform != "cpu":  # this process has hold of the device
+        with work_folder() as folder:
+            return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
+    step = _lower_step(spec, target, progress)
+    started = time.perf_counter()
+    program = xla_adapter.portable_program(step.lowered, step.devices.on_device)
+    with plan_in_child(program, PlanTask(target=target, options=step.options), progress=progress) as dump_folder:
+        return _captured(step, dump_folder, None, seconds=time.perf_counter() - started)
+
+
+def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_folder: Path) -> None:
+    """Compile a program that another process has lowered, to its plan.
+
+    Raises:
+        MemprofError: XLA does not accept an option that the step asks for.
+        Exception: XLA cannot compile it.
+    """
+    sharding = devices_of(task.target).on_device
+
+    def compile_it(ours: Mapping[str, Any]) -> Any:
+        return xla_adapter.compile_portable(program, sharding, {**ours, **task.options, **dump})
+
+    dump = xla_adapter.dump_options(dump_folder)
+    compile_to_plan(lambda: with_our_options(compile_it, task.target, task.options), dump_folder)
+
+
+def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredStep:
+    started = time.perf_counter()
+    progress("tracing")
+    devices = devices_of(target)
+    traced = _trace(spec, target, devices)
+    progress("lowering")
+    lowered = _lower(traced, target, devices)
+    arguments, doubts = argument_leaves(traced, lowered, spec.roles)
+    _place_arguments(spec, lowered, arguments)
+    return _LoweredStep(
+        spec=spec,
+        target=target,
+        devices=devices,
+        traced=traced,
+        lowered=lowered,
+        arguments=arguments,
+        doubts=doubts,
+        flops=count_flops(traced.traced.jaxpr),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _captured(step: _LoweredStep, dump_folder: Path, executable: Any, *, seconds: float) -> Capture:
+    """The capture of what XLA has written.
+
+    Args:
+        executable: the finished compile; None: there is the plan alone.
+        seconds: how long the compile took.
+    """
+    spec, target = step.spec, step.target
     hlo_proto, program, table = read_plan(dump_folder)
     totals = plan_totals(table, platform=target.platform) if executable is None else _totals(executable, target)
     check_allocations(totals, table)
     folders = code_folders()
-    capture = Capture(
+    return Capture(
         label=spec.label,
         workload=spec.workload,
         techniques=spec.techniques,
@@ -99,19 +187,16 @@ def compile_step(
         target=target,
         toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
         compiler=totals,
-        arguments=arguments,
-        doubts=doubts,
-        flops=flops.total(),
-        recomputed_flops=recomputed_flops(flops),
-        flops_by_scope=dict(flops),
-        timings=Timings(lower_seconds=lowered_at - started, compile_seconds=compiled_at - lowered_at),
+        arguments=step.arguments,
+        doubts=step.doubts,
+        flops=step.flops.total(),
+        recomputed_flops=recomputed_flops(step.flops),
+        flops_by_scope=dict(step.flops),
+        timings=Timings(lower_seconds=step.seconds, compile_seconds=seconds),
         hlo_proto=hlo_proto,
         replay=totals_of(table),
         source_lines=source_lines_of(program, folders),
         folders=folders,
-    )
-    return CompiledStep(
-        capture=capture, executable=executable, given=step.given, arguments=step.abstract, device=devices.device
     )
 
 
@@ -165,45 +250,21 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _our_options(
-    target: Target, own_options: Iterable[str], dump_folder: Path
-) -> AbstractContextManager[Mapping[str, str]]:
-    """XLA's options for a compile that are ours: none where the program may run."""
-    if not target.is_deviceless:
-        return nullcontext({})
-    return deviceless_options(target, own_options, dump_folder, xla_adapter.cuda_plugin_version())
-
-
-def _compile(
-    lowered: jax.stages.Lowered,
-    devices: Devices,
-    options: Mapping[str, str],
-    our_options: Mapping[str, str],
-    dump_folder: Path,
-) -> Any:
-    """Compile with a dump. An option of ours that this XLA has not is left out.
+def _compile(step: _LoweredStep, dump_folder: Path) -> Any:
+    """Compile with a dump.
 
     Raises:
-        MemprofError: XLA has no such option, or it does not take that value.
+        MemprofError: XLA does not accept an option that the step asks for.
     """
-    own_options = xla_adapter.jit_compiler_options(lowered)
-    ours = dict(our_options)
-    dump = xla_adapter.dump_options(dump_folder)
-    while True:
-        try:
-            if xla_adapter.is_lowered_for(lowered, devices.on_device):
-                return lowered.compile(compiler_options={**ours, **options, **dump})
-            all_options = {**ours, **own_options, **options, **dump}
-            return xla_adapter.compile_for_device(lowered, devices.on_device, all_options)
-        except Exception as error:  # XLA's own errors have no common type
-            unknown = [name for name in ours if xla_adapter.rejected_option(error, [name])]
-            if unknown:
-                ours = {name: value for name, value in ours.items() if name not in unknown}
-                continue
-            reason = xla_adapter.rejected_option(error, options)
-            if reason is None:
-                raise
-            raise MemprofError(f"XLA does not accept an option of this step: {reason}") from error
+    dump, on_device = xla_adapter.dump_options(dump_folder), step.devices.on_device
+
+    def compile_it(ours: Mapping[str, Any]) -> Any:
+        if xla_adapter.is_lowered_for(step.lowered, on_device):
+            return step.lowered.compile(compiler_options={**ours, **step.spec.compiler_options, **dump})
+        program = xla_adapter.portable_program(step.lowered, on_device)
+        return xla_adapter.compile_portable(program, on_device, {**ours, **step.options, **dump})
+
+    return with_our_options(compile_it, step.target, step.options)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:

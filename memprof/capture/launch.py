@@ -9,14 +9,29 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import read_capture
 from memprof.capture.child_process import ChildProcess, Children, Progress
-from memprof.capture.task import CAPTURE_FILE, RECOMPUTED_FILE, TRACE_FOLDER, CountingTask, Task
+from memprof.capture.task import (
+    CAPTURE_FILE,
+    DUMP_FOLDER,
+    MODULE_FILE,
+    OPTIONS_FILE,
+    RECOMPUTED_FILE,
+    TRACE_FOLDER,
+    AnyTask,
+    CountingTask,
+    PlanTask,
+    Task,
+)
 from memprof.capture.work_folder import work_folder
 from memprof.capture.xprof_log import write_traced_session
 from memprof.errors import MemprofError
+
+if TYPE_CHECKING:
+    from memprof.capture.xla_adapter import PortableProgram
 
 # What one compile of a large step takes at its highest, jax and its libraries included.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
@@ -118,11 +133,31 @@ def default_num_jobs() -> int:
 
 
 @contextmanager
-def _done(task: Task | CountingTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
+def plan_in_child(program: PortableProgram, task: PlanTask, *, progress: Progress) -> Iterator[Path]:
+    """Compile a program to its plan in a process of its own, and give the folder of XLA's dump.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`.
+    """
+    with work_folder() as folder:
+        (folder / MODULE_FILE).write_bytes(program.module)
+        (folder / OPTIONS_FILE).write_bytes(program.compile_options)
+        with _finished(folder, task, progress):
+            yield folder / DUMP_FOLDER
+
+
+@contextmanager
+def _done(task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
     """Have a child do a task, and give the work folder with what came of it; the folder is gone with the child."""
-    with work_folder() as folder, ChildProcess.started(folder, task, children or Children()) as child:
-        child.finish(progress, task.timeout_seconds)
+    with work_folder() as folder, _finished(folder, task, progress, children):
         yield folder
+
+
+@contextmanager
+def _finished(folder: Path, task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[None]:
+    with ChildProcess.started(folder, task, children or Children()) as child:
+        child.finish(progress, task.timeout_seconds)
+        yield
 
 
 def _made_here(folder: Path) -> Capture:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -24,6 +25,9 @@ CAPTURE_FILE = "capture.memprof"
 TRACE_FOLDER = "trace"
 RECOMPUTED_FILE = "recomputed.json"
 RESULT_FILE = "result.json"
+MODULE_FILE = "step.mlirbc"
+OPTIONS_FILE = "compile_options.pb"
+DUMP_FOLDER = "dump"
 
 _Record = TypeVar("_Record")
 
@@ -67,6 +71,22 @@ class CountingTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTask:
+    """A program that was lowered elsewhere, `MODULE_FILE` and `OPTIONS_FILE`, to be compiled to its plan.
+
+    Attributes:
+        options: XLA's options that its step asks for.
+    """
+
+    target: Target
+    options: Mapping[str, Any]
+    timeout_seconds: float | None = None
+
+
+AnyTask = Task | CountingTask | PlanTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message.
 
@@ -98,9 +118,9 @@ def decoded(line: bytes | str, kind: type[_Record]) -> _Record:
     return message
 
 
-def encoded_task(task: Task | CountingTask) -> bytes:
+def encoded_task(task: AnyTask) -> bytes:
     """A task as a line."""
-    recipes = (task.recipe,) if isinstance(task, Task) else task.recipes
+    recipes = (task.recipe,) if isinstance(task, Task) else getattr(task, "recipes", ())
     fields = {name: getattr(task, name) for name in task.__dataclass_fields__ if name not in ("recipe", "recipes")}
     return _line(
         {
@@ -111,11 +131,13 @@ def encoded_task(task: Task | CountingTask) -> bytes:
     )
 
 
-def decoded_task(line: bytes | str) -> Task | CountingTask:
+def decoded_task(line: bytes | str) -> AnyTask:
     """The task that a line holds. Imports what its recipes are made of."""
     found = json.loads(line)
     fields, recipes = found["fields"], tuple(_converted(recipe, _type(name)) for name, recipe in found["recipes"])
     fields["target"] = _converted(fields["target"], Target | None)
+    if found["task"] == PlanTask.__name__:
+        return PlanTask(**fields)
     return Task(recipe=recipes[0], **fields) if found["task"] == "Task" else CountingTask(recipes=recipes, **fields)
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -224,24 +225,56 @@ def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
     return lowered
 
 
-def compile_for_device(lowered: jax.stages.Lowered, sharding: Any, options: Mapping[str, Any]) -> Any:
-    """Compile a lowered step for the device of a sharding, whatever device the step names (jax 0.10.2 to 0.12).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortableProgram:
+    """A lowered step for one device, which any process with the same jaxlib can compile.
 
-    What comes back says how much memory it takes, and cannot be called.
+    Attributes:
+        module: its StableHLO module as MLIR bytecode.
+        compile_options: a serialized `CompileOptions`, with what JAX's settings in this process say of compiles.
+    """
+
+    module: bytes
+    compile_options: bytes
+
+
+def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> PortableProgram:
+    """What it takes to compile a lowered step elsewhere (jax 0.10.2 to 0.12).
+
+    Args:
+        sharding: on the device that it is to be compiled for, whatever device the step itself names.
     """
     from jax._src import compiler
+    from jax._src.interpreters import mlir
 
     (device,) = sharding.device_set
-    compile_options = compiler.get_compile_options(
-        num_replicas=1,
-        num_partitions=1,
-        device_assignment=np.array([[0]]),
-        env_options_overrides=dict(options),
-        backend=device.client,
+    options = compiler.get_compile_options(
+        num_replicas=1, num_partitions=1, device_assignment=np.array([[0]]), backend=device.client
     )
-    module = lowered.compiler_ir("stablehlo")
-    return device.client.compile(
-        module, executable_devices=sharding._internal_device_list, compile_options=compile_options
+    module = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
+    return PortableProgram(module=module, compile_options=options.SerializeAsString())
+
+
+def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[str, Any]) -> Any:
+    """Compile a program for the device of a sharding (jax 0.10.2 to 0.12).
+
+    What comes back says how much memory it takes, and cannot be called.
+
+    Args:
+        options: XLA's options for this compile.
+    """
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
+
+    (device,) = sharding.device_set
+    compile_options = xla_client.CompileOptions.ParseFromString(program.compile_options)
+    compile_options.env_option_overrides = list(options.items())
+    with mlir.make_ir_context():
+        module = ir.Module.parse(program.module)
+    return compiler.backend_compile_and_load(
+        device.client, module, sharding._internal_device_list, compile_options, host_callbacks=()
     )
 
 
@@ -249,7 +282,7 @@ def memory_totals(compiled: Any) -> dict[str, int]:
     """The fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`.
 
     Args:
-        compiled: by JAX, or by `compile_for_device`.
+        compiled: by JAX, or by `compile_portable`.
     """
     is_jaxs = isinstance(compiled, jax.stages.Compiled)
     analysis: Any = compiled.memory_analysis() if is_jaxs else compiled.get_compiled_memory_stats()
