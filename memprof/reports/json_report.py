@@ -83,6 +83,7 @@ class CompilerJson(Struct, frozen=True, kw_only=True):
     temp_bytes: Size
     peak_memory_bytes: Size | None
     total_allocation_bytes: Size | None
+    is_complete: Annotated[bool, Meta(description="Compiled to the end; else these are the totals of XLA's plan.")]
 
 
 class TimingsJson(Struct, frozen=True, kw_only=True):
