@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -165,6 +166,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     if task.num_steps:
         from memprof.capture.run import measure
 
+        shutil.rmtree(dump_folder, ignore_errors=True)  # else it would lie there for as long as the step runs
         is_gpu = target.platform != "cpu"
         measured = _as_workload_error(
             "failed while it ran",
