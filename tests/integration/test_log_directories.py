@@ -138,9 +138,7 @@ class TestTracedSteps:
 
 
 def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
-    running = start(
-        "trace", "transformer", "--preset", "tiny", "--target", "cpu", "--steps", "1000000", "--logdir", "logs"
-    )
+    running = start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--steps", "1000000", "--logdir", "logs")
     wait_until(lambda: any(memprof.temp_folder.glob("memprof-*/dump/*")))
     wait_until(lambda: not any(memprof.temp_folder.glob("memprof-*/dump/*")))
     running.terminate()
