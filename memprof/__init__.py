@@ -1,7 +1,8 @@
 """memprof: every byte of a JAX training step's device memory, explained, for any GPU, without needing one.
 
-The rooms: `capture` compiles a step, `analysis` says where its bytes go, `reports` shows it, `workloads` has models and
-techniques to try, `profiler_cli` is the command line, `api` is what is exported here. See docs/how-it-works.md.
+The rooms: `capture` compiles a step, `analysis` says where its bytes go, `workloads` has models and techniques to try,
+`studies` asks what takes several compiles or reports, `reports` shows the answers, `profiler_cli` is the command line,
+`api` is what is exported here. See docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -166,6 +166,12 @@ ROWS = (
     ),
     Row(
         commands=("run",),
+        where=lambda values: bool(values["steps"]),
+        options=("complete",),
+        why="is for a step that does not run; with --steps it is compiled to the end",
+    ),
+    Row(
+        commands=("run",),
         where=lambda values: not values["advise"],
         options=("verify",),
         why="puts advice to the test: give --advise too",

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the capture.", metavar="FILE")]
 _Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
+_Complete = Annotated[
+    bool, typer.Option("--complete", help="Compile to the end, not to XLA's plan alone, and compare the two totals.")
+]
 _Advise = Annotated[
     bool, typer.Option("--advise", help="Also say what could be done about the peak, and what it would save.")
 ]
@@ -43,6 +46,7 @@ def run(
     target: options.Target = None,
     timeout: options.Timeout = None,
     steps: options.Steps = None,
+    complete: _Complete = False,
     output: _Output = None,
     save: _Save = True,
     force: _Force = False,
@@ -73,7 +77,7 @@ def run(
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     aim, techniques = resolve_asked(target, runs=bool(steps)), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    task = subject.task(techniques, target=aim, num_steps=steps or 0, timeout_seconds=timeout)
+    task = subject.task(techniques, target=aim, num_steps=steps or 0, complete=complete, timeout_seconds=timeout)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 

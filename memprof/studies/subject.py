@@ -98,14 +98,16 @@ class Subject:
         target: Target | None,
         label: str = "",
         num_steps: int = 0,
+        complete: bool = False,
         timeout_seconds: float | None = None,
     ) -> Task:
-        """Its compile with techniques (see `plan`), for a target; and `num_steps` steps."""
+        """Its compile with techniques (see `plan`), for a target: to the plan, or complete; and `num_steps` steps."""
         return Task(
             recipe=self.plan(techniques),
             target=target,
             label=label,
             num_steps=num_steps,
+            complete=complete,
             timeout_seconds=timeout_seconds,
         )
 

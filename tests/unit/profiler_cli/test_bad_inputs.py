@@ -68,7 +68,7 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["-o", f"{LONG}/x"],
             ["-o", "/dev/null", "--force"], ["-o", "train.py/x"], ["--no-save", "-o", "x"], ["--no-save", "--force"],
             ["--force"], ["--verify"], ["--steps", "0"], ["--steps", HUGE], ["--steps", "few"],
-            ["--steps", "1", "--target", "l4"],
+            ["--steps", "1", "--target", "l4"], ["--steps", "1", "--complete"],
             ["--depth", "0"], ["--depth", HUGE], ["--top", "0"], ["--top", HUGE], ["--top", ""],
             ["--format", "json", "--depth", "3"], ["--format", "svg", "--top", "3"], ["-o", "x", "-o", "y"],
         ),

@@ -82,6 +82,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "target": (["--target", "cpu"], []),
     "timeout": (["--timeout", "77"], []),
     "steps": (["--steps", "7"], []),
+    "complete": (["--complete"], []),
     "output": (["-o", "new.memprof"], []),
     "save": (["--no-save"], []),
     "force": (["--force"], ["-o", "there.memprof"]),
