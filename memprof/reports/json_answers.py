@@ -167,7 +167,6 @@ def fit_json(result: FitResult) -> FitJson:
     return filled(
         FitJson,
         result,
-        techniques=_names(result.techniques),
         footprint_bytes=result.footprint_of(result.value),
         next_footprint_bytes=result.footprint_of(result.next_value),
         num_compiles=len(result.tried),
@@ -182,7 +181,7 @@ def fit_techniques_json(result: TechniquesResult) -> FitTechniquesJson:
     return filled(
         FitTechniquesJson,
         result,
-        answer=None if answer is None else _names(answer.techniques),
+        answer=None if answer is None else answer.techniques,
         footprint_bytes=None if answer is None else answer.footprint_bytes,
         command=result.command or None,
         num_compiles=result.num_compiled,
@@ -194,13 +193,8 @@ def _tried(tried: TriedTechniques, budget_bytes: int) -> TriedTechniquesJson:
     return filled(
         TriedTechniquesJson,
         tried,
-        techniques=_names(tried.techniques),
         fits=tried.footprint_bytes is not None and tried.footprint_bytes <= budget_bytes,
         changes_training=tried.cost.changes_training,
         recomputed_flops=tried.cost.recomputed_flops,
         problem=tried.problem or None,
     )
-
-
-def _names(techniques: str) -> _Techniques:
-    return tuple(name for name in techniques.split("+") if name)

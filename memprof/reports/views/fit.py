@@ -16,7 +16,7 @@ from memprof.studies.fit.results import FitResult, TechniquesResult, TriedTechni
 
 def fit_document(result: FitResult) -> Document:
     """The answer first, then what it rests on."""
-    name = " ".join(part for part in (result.subject, result.techniques) if part)
+    name = " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
     return Document(
         blocks=(
             Heading(text=f"{result.field}={result.value} fits, {result.next_value} does not", level=1, aside=name),
@@ -97,7 +97,7 @@ def techniques_document(result: TechniquesResult) -> Document:
 def _answer(result: TechniquesResult) -> str:
     if result.answer is None:
         return "no combination of techniques fits"
-    return f"{result.answer.techniques} fits" if result.answer.techniques else "it fits without techniques"
+    return f"{result.answer.label} fits" if result.answer.techniques else "it fits without techniques"
 
 
 def _technique_facts(result: TechniquesResult) -> Facts:

@@ -92,7 +92,12 @@ class Combination:
     @property
     def label(self) -> str:
         """The techniques, joined with `+`; empty where there are none."""
-        return "+".join(choice.label for choice in self.choices if choice.label)
+        return "+".join(self.techniques)
+
+    @property
+    def techniques(self) -> tuple[str, ...]:
+        """Their labels."""
+        return tuple(choice.label for choice in self.choices if choice.label)
 
     def differences(self, other: Combination) -> list[int]:
         """The numbers of the families in which two combinations differ."""

@@ -27,7 +27,7 @@ class FitResult:
     """The answer and everything that was tried for it.
 
     Attributes:
-        subject: what was profiled; `techniques` are applied to it, joined with `+`.
+        subject: what was profiled; `techniques` are applied to it, by label.
         value: a value of `field` that fits, while `next_value`, the one after it, does not. It is the largest that fits
             where the footprint is monotone; where it is not, a larger one that was not tried may fit too.
         step: only multiples of it were tried; `step_reason` says why where it is not 1.
@@ -38,7 +38,7 @@ class FitResult:
     """
 
     subject: str
-    techniques: str
+    techniques: tuple[str, ...]
     target: str
     field: str
     value: int
@@ -100,7 +100,7 @@ class TriedTechniques:
     """One combination that was compiled.
 
     Attributes:
-        techniques: joined with `+`; empty for none.
+        techniques: by label; empty for none.
         cost: what it costs; its recomputed operations are those of the compiled step.
         footprint_bytes: as the compiler has it; None where it failed, and then `problem` says why.
         host_bytes: in host memory that the step holds, beside the footprint.
@@ -108,7 +108,7 @@ class TriedTechniques:
         step_seconds: the median of the steps that were run; None where it was not run.
     """
 
-    techniques: str
+    techniques: tuple[str, ...]
     cost: Cost
     footprint_bytes: int | None
     host_bytes: int = 0
@@ -117,8 +117,13 @@ class TriedTechniques:
     problem: str = ""
 
     @property
+    def label(self) -> str:
+        """The techniques, joined with `+`."""
+        return "+".join(self.techniques)
+
+    @property
     def name(self) -> str:
-        return self.techniques or "baseline"
+        return self.label or "baseline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
             search.record(combination, done.footprint_bytes)
     fitting = [each for each in tried.values() if each.footprint_bytes and each.footprint_bytes <= budget.size_bytes]
     ranked = runs.measure(sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes)))
-    answer = ranked[0].techniques if ranked else None
+    answer = ranked[0] if ranked else None
     return TechniquesResult(
         subject=request.subject.label,
         settings=_settings(request.subject, plain_report),
@@ -112,8 +112,8 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
         num_inferred=len(search.inferred()),
         left_out=ladder.left_out,
         contradictions=_contradictions(search),
-        changes=_changes(answer or ""),
-        command="" if answer is None else run_command(request.subject, request.memory.target, answer),
+        changes=_changes(answer.techniques if answer else ()),
+        command="" if answer is None else run_command(request.subject, request.memory.target, answer.label),
     )
 
 
@@ -131,7 +131,7 @@ class _Runs:
             assert result.error is not None
             raise result.error
         report = analyze(result.capture)
-        return _of_report(report, "", Cost()), report
+        return _of_report(report, Cost()), report
 
     def compile(self, batch: Sequence[Combination], *, num_compiled: int) -> list[tuple[Combination, TriedTechniques]]:
         """Compile combinations at the same time."""
@@ -139,7 +139,7 @@ class _Runs:
         done = []
         for result in self._compile(list(by_label), note=f"{num_compiled} compiled"):
             combination = by_label[result.task.label]
-            done.append((combination, _outcome(result, combination.cost)))
+            done.append((combination, _outcome(result, combination)))
         return done
 
     def measure(self, ranked: Sequence[TriedTechniques]) -> list[TriedTechniques]:
@@ -148,12 +148,12 @@ class _Runs:
         if not num_steps:
             return list(ranked)
         seconds: dict[str, float] = {}
-        labels = [each.techniques for each in ranked[:_NUM_MEASURED]]
+        labels = [each.label for each in ranked[:_NUM_MEASURED]]
         for result in self._compile(labels, note="running", num_steps=num_steps):
             if result.capture is not None and result.capture.measured is not None:
                 median = result.capture.measured.median_seconds
                 seconds |= {result.task.label: median} if median is not None else {}
-        timed = [replace(each, step_seconds=seconds.get(each.techniques)) for each in ranked]
+        timed = [replace(each, step_seconds=seconds.get(each.label)) for each in ranked]
         never = float("inf")
         return sorted(timed, key=lambda each: (each.cost.changes_training, each.step_seconds or never, each.cost))
 
@@ -208,20 +208,22 @@ def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
     return batch
 
 
-def _outcome(result: CompileResult, cost: Cost) -> TriedTechniques:
+def _outcome(result: CompileResult, combination: Combination) -> TriedTechniques:
     """One that failed, or whose program memprof does not understand, stands in the table with its problem."""
     error = result.error
     if result.capture is not None:
         try:
-            return _of_report(analyze(result.capture), result.task.label, cost)
+            return _of_report(analyze(result.capture), combination.cost)
         except InternalError as defect:
             error = defect
-    return TriedTechniques(techniques=result.task.label, cost=cost, footprint_bytes=None, problem=str(error))
-
-
-def _of_report(report: Report, techniques: str, cost: Cost) -> TriedTechniques:
     return TriedTechniques(
-        techniques=techniques,
+        techniques=combination.techniques, cost=combination.cost, footprint_bytes=None, problem=str(error)
+    )
+
+
+def _of_report(report: Report, cost: Cost) -> TriedTechniques:
+    return TriedTechniques(
+        techniques=report.techniques,
         cost=replace(cost, recomputed_flops=report.recomputed_flops),
         footprint_bytes=report.footprint_bytes,
         host_bytes=report.program.host_bytes,
@@ -245,9 +247,9 @@ def _contradictions(search: CheapestSearch) -> tuple[str, ...]:
     )
 
 
-def _changes(techniques: str) -> tuple[CodeChange, ...]:
+def _changes(techniques: Sequence[str]) -> tuple[CodeChange, ...]:
     return tuple(
         CodeChange(technique=each.label, sentence=each.how_to.sentence, code=each.how_to.code)
-        for each in parse_techniques(techniques)
+        for each in parse_techniques(*techniques)
         if each.how_to is not None
     )

@@ -129,7 +129,7 @@ def fit(
         ) from error
     return FitResult(
         subject=request.subject.label,
-        techniques=request.techniques,
+        techniques=tuple(applied.label for applied in parse_techniques(request.techniques)),
         target=first.target.name,
         field=request.field,
         value=value,

@@ -10,9 +10,9 @@ from memprof.reports.views.fit import techniques_document
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
 
-DONATE = TriedTechniques(techniques="donate", cost=Cost(), footprint_bytes=800, seconds=2.0)
-PLAIN = TriedTechniques(techniques="", cost=Cost(), footprint_bytes=1000, seconds=1.0)
-BROKEN = TriedTechniques(techniques="bf16", cost=Cost(effort=1), footprint_bytes=None, problem="it broke")
+DONATE = TriedTechniques(techniques=("donate",), cost=Cost(), footprint_bytes=800, seconds=2.0)
+PLAIN = TriedTechniques(techniques=(), cost=Cost(), footprint_bytes=1000, seconds=1.0)
+BROKEN = TriedTechniques(techniques=("bf16",), cost=Cost(effort=1), footprint_bytes=None, problem="it broke")
 RESULT = TechniquesResult(
     subject="mlp",
     settings="tiny, batch_size=8",
@@ -78,6 +78,6 @@ def test_steps_have_a_column_where_they_were_run() -> None:
 
 
 def test_another_optimizer_is_warned_of() -> None:
-    other = replace(DONATE, techniques="opt=adafactor", cost=Cost(changes_training=True))
+    other = replace(DONATE, techniques=("opt=adafactor",), cost=Cost(changes_training=True))
     notes = [note.text for note in _blocks(replace(RESULT, ranked=(other,)), Note)]
     assert any("trains otherwise" in note for note in notes)

@@ -13,7 +13,7 @@ from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest
 def _result(*footprints: tuple[int, int]) -> FitResult:
     return FitResult(
         subject="mlp",
-        techniques="",
+        techniques=(),
         target="l4",
         field="batch_size",
         value=1,
