@@ -17,7 +17,7 @@ import jax
 
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
 from memprof.analysis.checks import check_allocations, plan_totals, totals_of
-from memprof.capture import xla_adapter
+from memprof.capture import jit_adapter, xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.deviceless_options import with_our_options
 from memprof.capture.flops import count_flops, recomputed_flops
@@ -216,9 +216,9 @@ def _trace(spec: StepSpec, target: Target, devices: Devices) -> TracedStep:
     step, place, own_devices = jit_step(spec), place_on(devices, spec.memory_kinds), devices.on_device.device_set
     with jax.default_device(devices.device):
         traced = trace_step(step, place, own_devices)
-        if devices.sharding is not None and xla_adapter.has_pallas_kernels(traced.traced):
+        if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
-            with xla_adapter.mesh_around(devices.sharding.mesh):
+            with jit_adapter.mesh_around(devices.sharding.mesh):
                 traced = trace_step(step, place, own_devices)
     return traced
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from memprof.capture import xla_adapter
+from memprof.capture import jit_adapter
 from memprof.capture.step import StepSpec
 from memprof.errors import MemprofError, WorkloadError
 
@@ -146,7 +146,7 @@ class _Observer:
     def observe(self) -> Any:
         """Have the step traced by its own jit, and once more without a device where it turns out to name its own."""
         self._trace_outer()
-        num_devices, devices = xla_adapter.named_devices(self._traced)
+        num_devices, devices = jit_adapter.named_devices(self._traced)
         if num_devices > 1:
             raise several_devices("the step is sharded from the inside", num_devices)
         if devices - self._own_devices and not self.names_devices:
@@ -156,17 +156,17 @@ class _Observer:
 
     def _trace_outer(self) -> None:
         fn = self._step.fn
-        if not xla_adapter.is_framework_jit(fn):
+        if not jit_adapter.is_framework_jit(fn):
             self.trace(*self._step.args, **self._step.kwargs)
             return
         self._known_paths = _paths_by_identity(self._step.arguments)
-        with xla_adapter.inner_jit_replaced(fn, self) as self._inner:
+        with jit_adapter.inner_jit_replaced(fn, self) as self._inner:
             (fn.trace if hasattr(fn, "trace") else fn.lower)(*self._step.args, **self._step.kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """What the framework calls in place of `jax.jit(...).trace`."""
-        options = xla_adapter.jit_options(self._inner)
-        self.names_devices = self.names_devices or xla_adapter.options_name_devices(options)
+        options = jit_adapter.jit_options(self._inner)
+        self.names_devices = self.names_devices or jit_adapter.options_name_devices(options)
         self.paths: list[str] = []
         self.given: list[Any] = []
         self.abstract: list[Any] = []
