@@ -29,7 +29,7 @@ from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Targ
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.hlo_proto import HloProto
 from memprof.analysis.module_paths import ModulePaths
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.rules import RULES, Rule, attribute
 from memprof.analysis.values import Value, Values
 

@@ -18,7 +18,7 @@ from memprof.analysis.capture import Capture, CompilerTotals, ReplayTotals
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.live_buffers import Memory
 from memprof.analysis.liveness import Liveness, replay
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError
 
 

@@ -26,7 +26,8 @@ from memprof.analysis.liveness import replay
 from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.patterns import find_patterns
-from memprof.analysis.program import Program, decode_program
+from memprof.analysis.program import Program
+from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.program_facts import op_costs, program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import Report

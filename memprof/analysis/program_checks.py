@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memprof.analysis.foreign import MAX_BYTES
+from memprof.analysis.program import Computation, Instruction, Program
 from memprof.errors import InternalError
-
-if TYPE_CHECKING:
-    from memprof.analysis.program import Computation, Instruction, Program
 
 _MAX_DIMENSIONS = 64
 

@@ -18,7 +18,8 @@ from typing import Any
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.checks import check_memory_spaces
 from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
-from memprof.analysis.program import Program, decode_program
+from memprof.analysis.program import Program
+from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError, MemprofError
 
 _PLAN, _MEMORY_REPORT = "*_after_optimizations.hlo.pb", "*_after_optimizations-memory-usage-report.pb"

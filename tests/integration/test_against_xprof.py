@@ -23,7 +23,7 @@ from xprof.convert import raw_to_tool_data
 from memprof.analysis.buffer_table import EventKind, decode_buffer_table
 from memprof.analysis.categories import Phase
 from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 
 MIB = 2**20
 SMALL_BYTES = 16 * 1024  # what is smaller is not shown one by one

@@ -111,7 +111,7 @@ def live_peak_bytes(memprof, run: str) -> int:
     from memprof.analysis.buffer_table import decode_buffer_table
     from memprof.analysis.hlo_proto import parse_proto
     from memprof.analysis.liveness import replay
-    from memprof.analysis.program import decode_program
+    from memprof.analysis.program_decoding import decode_program
 
     (path,) = (memprof.folder / "logs" / "plugins" / "profile" / run).glob("*.hlo_proto.pb")
     proto = parse_proto(path.read_bytes())

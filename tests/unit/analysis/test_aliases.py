@@ -9,7 +9,7 @@ from hlo_nodes import Computation, Node, Shape, array, f32, tuple_of
 from memprof.analysis.aliases import AliasSets
 from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.categories import Role
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError
 
 V = f32(4)

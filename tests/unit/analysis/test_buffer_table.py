@@ -18,7 +18,7 @@ from memprof.analysis.buffer_table import (
     decode_buffer_table,
 )
 from memprof.analysis.categories import Role
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError
 
 

@@ -14,7 +14,7 @@ from memprof.analysis.capture import ReplayTotals
 from memprof.analysis.categories import Role
 from memprof.analysis.checks import replay_totals
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.report import Report
 from memprof.errors import InternalError, MemprofError
 

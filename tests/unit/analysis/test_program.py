@@ -10,7 +10,8 @@ from hlo_nodes import array, f32, tuple_of, write_shape
 
 from memprof.analysis.categories import Role
 from memprof.analysis.hlo_proto import HloProto
-from memprof.analysis.program import Frame, Program, ResultLeaf, Shape, decode_program
+from memprof.analysis.program import Frame, Program, ResultLeaf, Shape
+from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError
 
 

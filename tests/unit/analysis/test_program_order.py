@@ -9,7 +9,8 @@ from memprof.analysis.aliases import AliasSets
 from memprof.analysis.buffer_table import Event, EventKind, HeapTrace, decode_buffer_table
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.op_names import Named, named_phase
-from memprof.analysis.program import Instruction, decode_program
+from memprof.analysis.program import Instruction
+from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.timeline import ModuleSpan, PhaseSpan
 

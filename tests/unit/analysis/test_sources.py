@@ -7,7 +7,7 @@ from hlo import Step
 from hlo_nodes import f32
 
 from memprof.analysis.capture import CodeFolders
-from memprof.analysis.program import decode_program
+from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.sources import SourcePlace, Sources
 
 _SITE = "/venv/lib/python3.12/site-packages"

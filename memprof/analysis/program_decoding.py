@@ -1,0 +1,162 @@
+"""From XLA's `HloModuleProto` to a `Program`: everything that it refers to is there, and its texts may be shown."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from memprof.analysis.foreign import clean
+from memprof.analysis.hlo_proto import PRIMITIVE_TYPES
+from memprof.analysis.program import Computation, Frame, Instruction, Program, ResultLeaf, Shape
+from memprof.analysis.program_checks import check_program, check_shape, check_unique
+from memprof.errors import InternalError
+
+_Item = TypeVar("_Item")
+_MAX_ELEMENT_BYTES = 16  # c128
+_MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
+
+
+def decode_program(proto: Any) -> Program:
+    """Decode `proto.hlo_module`, and check that it holds together.
+
+    Args:
+        proto: an `xla.HloProto` (see `hlo_proto.py`).
+
+    Raises:
+        InternalError: the module refers to a computation, an instruction or a source file that it does not have, or
+            does not hold together otherwise (see `program_checks.py`).
+    """
+    try:
+        program = _decode_module(proto.hlo_module)
+    except KeyError as error:
+        raise InternalError(
+            f"the program refers to what is not in it ({error}); the capture's proto is no compiled HLO module"
+        ) from error
+    check_program(program)
+    return program
+
+
+def _decode_module(module: Any) -> Program:
+    check_unique("computations", [computation.id for computation in module.computations])
+    sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
+    computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
+    instruction_by_id: dict[int, int] = {}
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.id in instruction_by_id:
+                raise InternalError(f"two instructions of the program have the same number, {instruction.id}")
+            instruction_by_id[instruction.id] = len(instruction_by_id)
+
+    instructions: list[Instruction] = []
+    computations: list[Computation] = []
+    num_positions = 0
+    for computation in module.computations:
+        parameters: dict[int, int] = {}
+        for message in computation.instructions:
+            index = len(instructions)
+            instruction = _instruction(message, num_positions, instruction_by_id, computation_by_id)
+            num_positions += len(instruction.shape.leaves)
+            instructions.append(instruction)
+            if instruction.opcode == "parameter":
+                if instruction.parameter_number in parameters:
+                    raise InternalError(f"two parameters of one computation have number {instruction.parameter_number}")
+                parameters[instruction.parameter_number] = index
+        order = sequences.get(computation.id) or [message.id for message in computation.instructions]
+        computations.append(
+            Computation(
+                name=_text(computation.name),
+                instructions=tuple(instruction_by_id[instruction_id] for instruction_id in order),
+                parameters=tuple(parameters[number] for number in sorted(parameters)),
+                root=instruction_by_id[computation.root_id],
+            )
+        )
+    return Program(
+        instructions=instructions,
+        computations=computations,
+        entry=computations[computation_by_id[module.entry_computation_id]],
+        num_positions=num_positions,
+        instruction_by_id=instruction_by_id,
+        frames=_frames(module.stack_frame_index),
+    )
+
+
+def _instruction(
+    message: Any, first_position: int, instruction_by_id: dict[int, int], computation_by_id: dict[int, int]
+) -> Instruction:
+    metadata = message.metadata
+    texts: tuple[str, ...] = (
+        message.name, message.opcode, message.custom_call_target, metadata.op_name, metadata.source_file,
+    )  # fmt: skip
+    together = "".join(texts)  # one look at all of them is enough for nearly every instruction
+    if len(together) > _MAX_TEXT or not together.isprintable():
+        texts = tuple(map(_text, texts))
+    name, opcode, custom_call_target, op_name, source_file = texts
+    return Instruction(
+        name=name,
+        opcode=opcode,
+        shape=_shape(message.shape),
+        first_position=first_position,
+        operands=tuple([instruction_by_id[operand] for operand in message.operand_ids]),
+        called=tuple([computation_by_id[called] for called in message.called_computation_ids]),
+        parameter_number=message.parameter_number,
+        tuple_index=message.tuple_index,
+        custom_call_target=custom_call_target,
+        op_name=op_name,
+        source_file=source_file,
+        source_line=metadata.source_line,
+        stack_frame_id=metadata.stack_frame_id,
+        trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
+        dimensions=tuple(message.dimensions),
+    )
+
+
+def _trip_count(backend_config: bytes) -> int | None:
+    """XLA notes what it found out of a loop in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
+    match = re.search(rb'"known_trip_count":\{"n":"(\d{1,18})"', backend_config)
+    return int(match.group(1)) if match else None
+
+
+def _shape(message: Any) -> Shape:
+    if not message.tuple_shapes:
+        return _array_shape(message.element_type, tuple(message.dimensions))
+    leaves: list[ResultLeaf] = []
+    starts = [0]
+    for index, child in enumerate(message.tuple_shapes):
+        for leaf in _shape(child).leaves:
+            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions))
+        starts.append(len(leaves))
+    return Shape(tuple(leaves), tuple(starts))
+
+
+@lru_cache(maxsize=4096)
+def _array_shape(element_type: int, dimensions: tuple[int, ...]) -> Shape:
+    """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
+    check_shape(_MAX_ELEMENT_BYTES, dimensions)
+    dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
+    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions),), None)
+
+
+def _frames(index: Any) -> list[tuple[Frame, int]]:
+    files, functions = list(map(_text, index.file_names)), list(map(_text, index.function_names))
+    locations = list(index.file_locations)
+    frames = []
+    for message in index.stack_frames:
+        location = _numbered(locations, message.file_location_id)
+        file, function = _numbered(files, location.file_name_id), _numbered(functions, location.function_name_id)
+        # XLA writes the bottom frame's parent as 0 (jaxlib 0.10.2 to 0.12).
+        frames.append((Frame(file, function, location.line), message.parent_frame_id))
+    return frames
+
+
+def _numbered(items: list[_Item], number: int) -> _Item:
+    """The item of a number; they count from 1."""
+    if not 0 < number <= len(items):
+        raise KeyError(number)
+    return items[number - 1]
+
+
+def _text(text: str) -> str:
+    """A name as it may be shown; see `foreign.clean`."""
+    text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
+    return text if text.isprintable() else clean(text)
