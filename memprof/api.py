@@ -179,7 +179,7 @@ def profile(
         target: a GPU of `memprof list targets`, an exported `gpu_target_config.pbtxt`, `local` or `cpu`; None: the
             local accelerator, else an H100 if what it takes to compile for one is installed, else the CPU.
         donate_argnums, static_argnums: as for `jax.jit`.
-        roles: what arguments are for, by path (`{"state.ema": "other_state"}`), where that cannot be told.
+        roles: what arguments are for, by path (`{"state.ema": "other_state"}`), where that cannot be inferred.
         label: what reports call it; None: the function's name.
         compiler_options: XLA options for this compile.
         kwargs: its keyword arguments.

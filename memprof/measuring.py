@@ -16,7 +16,7 @@ class DeviceMemory:
         device: JAX's name of it.
         source: `allocator`: XLA's allocator counted; `resident`: a CPU has none, so it is what this process held in
             main memory, Python and libraries included.
-        peak_bytes: the most that was in use at a time; None where that cannot be told: an allocator keeps the peak of
+        peak_bytes: the most that was in use at a time; None where that is unknown: an allocator keeps the peak of
             the whole process, and it was reached before the block.
     """
 

@@ -14,7 +14,7 @@ from memprof.capture.jitting import Place, TracedStep, several_devices
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.claim import Claim
-from memprof.capture.roles.infer import UNTOLD, Leaf, disagreements, infer_roles
+from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
 from memprof.capture.roles.paths import all_prefixes, longest_prefix
 from memprof.capture.targets.choose import Devices
 from memprof.errors import MemprofError
@@ -75,7 +75,7 @@ def argument_leaves(
     positions = {name: number for number, name in enumerate(step.names)}
     parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(leaves)))}
     used = [(leaves[flat], claims[flat]) for flat in sorted(parameter_numbers)]
-    doubts = [*_untold(used), *_in_doubt(used)]
+    doubts = [*_unknown(used), *_in_doubt(used)]
     infos = jax.tree.leaves(step.traced.args_info)
     return tuple(
         ArgumentLeaf(
@@ -127,15 +127,15 @@ def _given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[
     return given
 
 
-def _untold(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
-    untold = [leaf for leaf, claim in used if claim is UNTOLD]
-    if not untold:
+def _unknown(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
+    unknown = [leaf for leaf, claim in used if claim is UNKNOWN]
+    if not unknown:
         return []
-    size = sum(xla_adapter.argument_bytes(leaf) for leaf in untold)
+    size = sum(xla_adapter.argument_bytes(leaf) for leaf in unknown)
     return [
-        f"What {_shortened([leaf.path for leaf in untold])} ({size:,} bytes) is for could not be told, so it counts as"
-        f" other_state; where it is something else, say so with --role '{untold[0].path}=batch' (or params, or"
-        " optimizer_state) or roles=."
+        f"What {_shortened([leaf.path for leaf in unknown])} ({size:,} bytes) is for could not be inferred, so it"
+        f" counts as other_state; where it is something else, say so with --role '{unknown[0].path}=batch' (or"
+        " params, or optimizer_state) or roles=."
     ]
 
 

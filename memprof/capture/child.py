@@ -221,7 +221,7 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
 
 
 def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
-    """Whatever the user's code or XLA raises is a result of the run, told with its own traceback."""
+    """Whatever the user's code or XLA raises is a result of the run, shown with its own traceback."""
     try:
         return action()
     except MemprofError:

@@ -213,7 +213,7 @@ def _environment(work_folder: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         # Temporary files go with the work folder: XLA leaves those that it gives to ptxas behind when it is killed.
         "TMPDIR": str(work_folder),
-        # JAX takes three quarters of a GPU in advance, unless told not to: then its allocator has no peak to measure.
+        # JAX takes three quarters of a GPU in advance, unless asked not to: then its allocator has no peak to measure.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
 

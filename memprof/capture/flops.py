@@ -35,8 +35,8 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
             flops[inside] += own
         inner = [count_flops(inner, scope=inside) for inner in _inner_jaxprs(equation)]
         if equation.primitive.name == "cond":  # one branch runs: the most expensive counts
-            dearest = max(inner, key=Counter.total)
-            flops += dearest
+            most_expensive = max(inner, key=Counter.total)
+            flops += most_expensive
         else:
             times = equation.params["length"] if equation.primitive.name == "scan" else 1
             for counted in inner:

@@ -35,7 +35,7 @@ def hint(error: BaseException) -> str:
 
 
 def _callback_hint() -> str:
-    # The frames of Equinox are hidden from JAX's errors, so who called is not told.
+    # The frames of Equinox are hidden from JAX's errors, so who called is not known.
     equinox = "; for eqx.error_if set EQX_ON_ERROR=nan in the environment" if "equinox" in sys.modules else ""
     return (
         "callbacks, jax.debug.print and checks inside the step need the device itself: take them out of the step, or"

@@ -7,7 +7,7 @@ They are kept in the capture, so that a later command can tell whether the same 
     capture = replace(capture, inputs=inputs.digests())
     are_unchanged(capture.inputs)
 
-What is installed is told by its version (see `row_key.py`), not by its files. Files that are read without Python, by a
+What is installed is known by its version (see `row_key.py`), not by its files. Files that are read without Python, by a
 library in C, are not seen.
 """
 

@@ -171,7 +171,7 @@ class _Observer:
         self.given: list[Any] = []
         self.abstract: list[Any] = []
         static = {number % len(args) for number in options.static_argnums if -len(args) <= number < len(args)}
-        # Equinox groups the arguments anew; all of its arrays are known by their identity.
+        # Equinox groups the arguments again; all of its arrays are known by their identity.
         names = self._step.names if hasattr(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
         abstract_args = tuple(
             value if number in static else self._abstract(name, value)

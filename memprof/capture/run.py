@@ -225,13 +225,13 @@ class _Run:
 
     def steps(self, first: int, count: int, *, num_steps: int) -> None:
         """Run `count` steps from number `first` on, of `num_steps` in all."""
-        told = -_PROGRESS_SECONDS
+        reported = -_PROGRESS_SECONDS
         steps = timed_steps(self._executable, self._arguments, self._loss, range(first, first + count))
         for number in range(first, first + count):
             self.doing = f"running step {number + 1} of {num_steps}"
-            if time.perf_counter() - told > _PROGRESS_SECONDS:
+            if time.perf_counter() - reported > _PROGRESS_SECONDS:
                 self._progress(self.doing)
-                told = time.perf_counter()
+                reported = time.perf_counter()
             self._done.append(next(steps))
             if number == 0:
                 self._readings.append(memory_readings.read_pool(self._device))

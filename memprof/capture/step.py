@@ -40,8 +40,8 @@ class StepSpec:
         donate_argnums: arguments whose buffers the step may reuse for its results.
         static_argnums: arguments that are no arrays and that the compiled program is made for.
         roles: what leaves of the arguments are for, by path prefix as JAX writes paths (`state.params`, `batch['x']`).
-            The longest prefix that matches a leaf decides. Leaves that none matches are told by their types, by the
-            optimizer's state and by what the program does with them (see the folder `roles`).
+            The longest prefix that matches a leaf decides. Those of other leaves are inferred from types, from the
+            optimizer's state and from what the program does with them (see the folder `roles`).
         kwargs: its keyword arguments.
         workload: name of the workload, for the reports.
         techniques: labels of the techniques applied, in the order given.

@@ -15,7 +15,7 @@ def advise(
 ) -> None:
     """Say what could be done about the peak: the bytes that each change saves, its cost, and its line of code.
 
-    Everything is told from the captured program alone, without JAX; nothing that does not apply is named. To have the
+    All is inferred from the captured program alone, without JAX; nothing that does not apply is named. To have the
     techniques that memprof can apply compiled, and the true saving beside the predicted one:
 
         memprof run transformer --target h100-80gb --advise --verify

@@ -43,7 +43,7 @@ _FailOn = Annotated[
 _RequireEffect = Annotated[
     bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
 ]
-_Update = Annotated[bool, typer.Option("--update", help="Write the baseline anew instead of checking.")]
+_Update = Annotated[bool, typer.Option("--update", help="Write the baseline again instead of checking.")]
 _Force = Annotated[bool, typer.Option("--force", help="Let --update replace a file that is no baseline of memprof.")]
 
 

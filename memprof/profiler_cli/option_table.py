@@ -151,7 +151,7 @@ ROWS = (
         commands=("compare", "fit"),
         where=lambda values: bool(values["steps"]),
         options=("resume",),
-        why="is for compiles; steps are measured anew each time",
+        why="is for compiles; steps are measured again each time",
     ),
     Row(
         commands=("run",),

@@ -251,7 +251,7 @@ def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command:
     assert "tables['one'], tables['two'] (52 bytes)" in " ".join(stdout.split())  # 2*3*4 + 7*4
     _, stdout, _ = _run(command, "tables.py:spec", "--format", "json")
     (doubt,) = json.loads(stdout)["doubts"]
-    assert "could not be told" in doubt
+    assert "could not be inferred" in doubt
     _, stdout, _ = _run(command, "tables.py:spec", "--role", "tables=batch", "--format", "json")
     assert json.loads(stdout)["doubts"] == []
 

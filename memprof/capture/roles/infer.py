@@ -1,4 +1,4 @@
-"""The role of every argument leaf, and what could not be told.
+"""The role of every argument leaf, and what could not be inferred.
 
 In order: roles that the user gives; random keys, by dtype; averages of parameters; the types of containers; what the
 program trains; what is read along the axes of the data. For what is left:
@@ -46,7 +46,7 @@ _SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
 _NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
 _APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
 _SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar")
-UNTOLD = Claim(role=Role.OTHER_STATE, reason="could not be told")
+UNKNOWN = Claim(role=Role.OTHER_STATE, reason="could not be inferred")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,14 @@ def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: P
         _claim_applied(leaves, claims, program)
     parameters = {n for n, claim in enumerate(claims) if claim is not None and claim.role is Role.PARAMS}
     data = data_uses(program, parameters, {n for n, claim in enumerate(claims) if claim is None})
-    told = [
+    claims = [
         claim or _claim_by_data(leaf, use, weak)
         for leaf, claim, use, weak in zip(leaves, claims, data, typed, strict=True)
     ]
-    told = [_without_false_state(n, leaves, told, data) for n in range(len(leaves))]
-    completed = [claim or _beside(n, leaves, told, data) for n, claim in enumerate(told)]
+    claims = [_without_false_state(n, leaves, claims, data) for n in range(len(leaves))]
+    completed = [claim or _beside(n, leaves, claims, data) for n, claim in enumerate(claims)]
     _complete(leaves, completed, data, program)
-    return [claim or UNTOLD for claim in completed]
+    return [claim or UNKNOWN for claim in completed]
 
 
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:

@@ -262,8 +262,8 @@ def is_key(aval: Any) -> bool:
 def _scan_layout(equation: Any, body: Any) -> tuple[int, int]:
     """How many inputs of a scan are constants, and how many are carried from turn to turn.
 
-    Told by the shapes, since the names of the parameters that say it change between versions of JAX: what is mapped
-    over has one axis more outside of the body than in it.
+    Inferred from the shapes, since the names of the parameters that say it change between versions of JAX: what is
+    mapped over has one axis more outside of the body than in it.
     """
 
     def num_alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:

@@ -17,7 +17,7 @@ class Gpu:
     """Facts of one GPU. `source` says where they come from: `xla` or `datasheet` (see gpus.toml).
 
     It is no target, but what targets of its kind are made from: it also describes the device that a step ran on, whose
-    target is `local`, and holds what XLA wants to be told of an absent device and nobody else asks for.
+    target is `local`, and holds what XLA asks about an absent device and nobody else asks for.
 
     `peak_flops_per_second` is that of dense 16-bit matrix products, from the vendor's datasheet; None: not looked up.
     """

@@ -77,7 +77,7 @@ OPT = Technique(
     nor rematerialisation can. `memprof list optimizers` tells what each keeps.""",
     summary="another optimizer: memprof list optimizers tells what each keeps",
     how_to=HowTo(
-        sentence="Make another optimizer, which is another training: choose the learning rate anew.",
+        sentence="Make another optimizer, which is another training: choose the learning rate again.",
         code="optimizer = <NAME>",
         argument_code=lambda name: registry.optimizer(str(name)).code,
     ),

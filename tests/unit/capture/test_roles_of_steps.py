@@ -758,7 +758,7 @@ def an_average_of_an_nnx_module() -> Case:
 def test_the_two_of_a_lone_product_cannot_be_told() -> None:
     found, (doubt,) = roles(StepSpec(lambda w, x: x @ w, (WEIGHTS["a"]["w"], X)))
     assert found == {"w": S, "x": S}
-    assert doubt.startswith("What w, x (108 bytes) is for could not be told")  # 3*5*4 + 4*3*4
+    assert doubt.startswith("What w, x (108 bytes) is for could not be inferred")  # 3*5*4 + 4*3*4
     assert roles(StepSpec(lambda w, x: x @ w, (WEIGHTS["a"]["w"], X), roles={"w": "params"})) == (
         {"w": P, "x": B}, ()
     )  # fmt: skip
