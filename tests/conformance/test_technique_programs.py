@@ -7,8 +7,6 @@ report of its program still adds up with nothing left unexplained.
 from __future__ import annotations
 
 import functools
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,7 @@ from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Category
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.compile import compile_step
+from memprof.capture.compile import capture_of
 from memprof.capture.cuda_tools import missing_for_deviceless
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
@@ -55,9 +53,7 @@ pytestmark = pytest.mark.skipif(
 def capture(label: str) -> Capture:
     """The small transformer's program for an H100."""
     spec = build_step(workload="transformer", preset="tiny", overrides=SIZES, techniques=[label] if label else [])
-    target = resolve("h100-80gb")
-    with tempfile.TemporaryDirectory() as folder:
-        return compile_step(spec, target, dump_folder=Path(folder), progress=lambda _: None).capture
+    return capture_of(spec, resolve("h100-80gb"), progress=lambda stage: None)
 
 
 @functools.cache

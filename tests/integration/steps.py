@@ -40,7 +40,7 @@ class Step:
 
 
 class Compiler:
-    """Compiles steps, each once, in this process: a child of its own would import JAX for each."""
+    """Compiles steps, each once, as the API does: lowered in this process, planned in a child that is never run."""
 
     def __init__(self) -> None:
         self._captures: dict[Step, Capture] = {}

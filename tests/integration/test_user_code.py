@@ -92,6 +92,7 @@ def command(tmp_path: Path) -> Command:
     return command
 
 
+ONE_JAX = pytest.mark.with_one_jax
 # As the installed `memprof` starts: without the working folder on Python's path.
 _PROGRAM = (sys.executable, "-P", "-m", "memprof.profiler_cli.main")
 
@@ -106,19 +107,26 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
     [
         ("mismatch", 3, "dot_general requires contracting dimensions to have the same shape", "jnp.mean(w @ x)"),
         ("missing_argument", 3, "the arguments in the StepSpec must be those that the function takes", None),
-        ("not_a_step", 2, "gives something of type int, no step to profile", None),
-        ("raising", 3, "ValueError: mine", 'raise ValueError("mine")'),
+        pytest.param("not_a_step", 2, "gives something of type int, no step to profile", None, marks=ONE_JAX),
+        pytest.param("raising", 3, "ValueError: mine", 'raise ValueError("mine")', marks=ONE_JAX),
         ("leak", 3, "tracer leak", None),
-        ("asking", 3, "EOFError: EOF when reading a line (nobody is there to answer", 'input("how many? ")'),
-        ("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop"),
+        pytest.param(
+            "asking",
+            3,
+            "EOFError: EOF when reading a line (nobody is there to answer",
+            'input("how many? ")',
+            marks=ONE_JAX,
+        ),
+        pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
-        ("sized", 2, "takes width, without a default: name a function that returns", None),
+        pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
         ("sharded", 2, "x is sharded over 2 devices", None),
-        (
+        pytest.param(
             "sise",
             2,
             "There is no object of code.py called 'sise' (did you mean 'sized'?): choose from loss, helper",
             None,
+            marks=ONE_JAX,
         ),
     ],
 )
@@ -205,7 +213,7 @@ def test_an_import_that_fails_is_the_users(command: Command) -> None:
     assert "install it where memprof runs" in stderr
 
 
-@pytest.mark.with_one_jax
+@ONE_JAX
 def test_parameters_are_set_with_their_types(command: Command) -> None:
     returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none")
     assert returncode == 0
@@ -223,6 +231,7 @@ def test_arguments_after_two_dashes_reach_the_code(command: Command) -> None:
     assert "192 bytes" in done.stdout  # (4, 6) float32 in and out: the file and three arguments; "--flag"
 
 
+@ONE_JAX
 def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command) -> None:
     for name in ("analysis", "reports", "workloads", "capture"):
         (command.folder / f"{name}.py").write_text("WIDTH = 5\n", encoding="utf-8")
@@ -238,6 +247,7 @@ def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command
         assert "40 bytes" in stdout
 
 
+@ONE_JAX
 def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command: Command) -> None:
     (command.folder / "tables.py").write_text(
         "import jax, memprof\n"
@@ -256,7 +266,7 @@ def test_what_cannot_be_told_of_the_arguments_is_said_until_it_is_given(command:
     assert json.loads(stdout)["doubts"] == []
 
 
-@pytest.mark.with_one_jax
+@ONE_JAX
 def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     returncode, _, stderr = _run(command, "code.py:endless", "--timeout", "4")
     assert returncode == 3
@@ -264,7 +274,7 @@ def test_a_step_that_takes_too_long_is_given_up(command: Command) -> None:
     assert not command.processes()
 
 
-@pytest.mark.with_one_jax
+@ONE_JAX
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -284,6 +294,7 @@ def test_what_does_not_apply_is_said(command: Command, arguments: tuple[str, ...
     assert sentence in stderr
 
 
+@ONE_JAX
 def test_techniques_apply_to_a_users_loss(command: Command) -> None:
     rows = ["baseline", "donate", "bf16", "accum4", "remat", "remat-dots", "opt=sgd", "opt=adam8bit"]
     options = [option for row in rows for option in ("-t", row)]
