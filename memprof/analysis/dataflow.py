@@ -315,10 +315,7 @@ class Dataflow:
         if operation.named is Named.NOTHING:
             return True
         if instruction.opcode in _SCALED:
-            operands_of_two = instruction.operands if len(instruction.operands) == 2 else ()
-            return number in _SCALED[instruction.opcode] and any(
-                self._is_scalar(other) for other in operands_of_two[1 - number : 2 - number]
-            )
+            return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
         if instruction.opcode == "reduce":
             # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A loop
             # under `vmap` adds up the gradients of each example by itself.

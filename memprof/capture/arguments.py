@@ -13,9 +13,8 @@ from memprof.capture import xla_adapter
 from memprof.capture.jitting import Place, TracedStep, several_devices
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import follow
-from memprof.capture.roles.claim import Claim
 from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
-from memprof.capture.roles.paths import all_prefixes, longest_prefix
+from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
 from memprof.capture.targets.choose import Devices
 from memprof.errors import MemprofError
 

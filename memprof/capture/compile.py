@@ -24,7 +24,7 @@ from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.launch import plan_in_child
 from memprof.capture.plan import compile_to_plan, read_plan
-from memprof.capture.roles.paths import longest_prefix
+from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
@@ -113,7 +113,8 @@ def capture_of(spec: StepSpec, target: Target, *, progress: Progress) -> Capture
     """Capture the plan of a step whose function lives in this process: only XLA's part is done in another one.
 
     So it can be ended once the plan is there, and whatever becomes of it, this process lives on. For an accelerator of
-    this machine all is done in this process, which may have hold of it.
+    this machine all is done in this process, which may have hold of it. The time of the compile includes that of
+    starting the other process, which is waited for like XLA.
 
     Raises:
         MemprofError, WorkloadError: see `compile_step`; or XLA could not compile it, or took its process down.

@@ -36,8 +36,10 @@ def _try_compile(target: Target) -> Finding:
     from memprof.studies.subject import find_subject
 
     what = f"compile for {target.name}"
+    # To the end: what generates and assembles code (ptxas) is a part of what may be missing.
+    task = find_subject("mlp", preset="tiny").task("", target=target, complete=True)
     try:
-        capture = compile_in_child(find_subject("mlp", preset="tiny").task("", target=target), progress=lambda _: None)
+        capture = compile_in_child(task, progress=lambda _: None)
     except WorkloadError as error:
         return Finding(what=what, ok=False, found="\n".join([str(error), *error.details.splitlines()[-1:]]))
     except MemprofError as error:

@@ -33,7 +33,7 @@ _NAMES = (
     UNNAMED,
     *(prefix.removesuffix("op") + scope for prefix in (FORWARD, BACKWARD, RECOMPUTED, PLAIN) for scope in _SCOPES),
 )
-_OPCODES = ("add", "multiply", "copy", "convert", "reduce", "transpose", "all-reduce", "dot", "pad")
+_OPCODES = ("add", "multiply", "copy", "convert", "reduce", "transpose", "all-reduce", "dot", "pad", "divide")
 
 
 @st.composite
@@ -78,13 +78,17 @@ def _operation(draw: st.DrawFn, step: Step, available: Sequence[Node], number: i
     if kind == "fusion":
         fused = step.computation(f"fused{number}", fused=True)
         parameters = [fused.parameter(operand.shape) for operand in operands]
-        inner = fused.op(f"inner{number}", "multiply", f32(size), parameters, draw(st.sampled_from(_NAMES)))
+        factors = [parameters[0], parameters[-1]]
+        inner = fused.op(f"inner{number}", "multiply", f32(size), factors, draw(st.sampled_from(_NAMES)))
         fused.tuple(inner, fused.op(f"root{number}", "add", f32(size), [inner], op_name))
         return step.op(name, "fusion", tuple_of(f32(size), f32(size)), operands, op_name, called=[fused])
     owners = [node for node in step.nodes if node.opcode in _OPCODES and node.memory is node]  # dead ones too
     shares = draw(st.sampled_from(owners)) if kind == "shared" and owners else None
     shape = shares.shape if shares else array(draw(st.sampled_from(["f32", "bf16"])), size)
-    return step.op(name, draw(st.sampled_from(_OPCODES)), shape, operands, op_name, frame=frame, shares=shares)
+    opcode = draw(st.sampled_from(_OPCODES))
+    if opcode in ("multiply", "divide"):
+        operands = [operands[0], operands[-1]]
+    return step.op(name, opcode, shape, operands, op_name, frame=frame, shares=shares)
 
 
 def _without_time(report: Report) -> Report:

@@ -13,8 +13,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.categories import Role
-from memprof.capture.roles.claim import Claim
-from memprof.capture.roles.paths import longest_prefix
+from memprof.capture.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
 _OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optax optimizer")

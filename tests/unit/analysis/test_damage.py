@@ -183,7 +183,7 @@ def _complaint(opcode: str, operands: int | Shape, result: Shape) -> str:
         *((opcode, 1) for opcode in ("bitcast", "optimization-barrier", "add-dependency", "domain", "async-update")),
         *((opcode, 1) for opcode in ("all-reduce-done", "copy", "transpose", "reshape", "convert", "broadcast")),
         *((opcode, 1) for opcode in ("while", "scatter")),
-        *((opcode, 2) for opcode in ("conditional", "dynamic-update-slice")),
+        *((opcode, 2) for opcode in ("conditional", "dynamic-update-slice", "multiply", "divide")),
     ],
 )
 def test_an_instruction_has_the_operands_that_it_is_followed_to(opcode: str, num_operands: int) -> None:

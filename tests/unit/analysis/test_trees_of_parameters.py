@@ -46,7 +46,7 @@ def test_two_networks_of_one_class_are_told_apart_by_their_data() -> None:
         h = step.op(f"{name}_h", "multiply", V, [step.x, kernel], "jit(step)/jvp(MLP)/Dense_0/mul")
         relu = step.op(f"{name}_relu", "maximum", V, [h], "jit(step)/jvp(MLP)/Dense_0/max")
         made.append(step.op(f"{name}_tanh", "tanh", V, [relu], "jit(step)/jvp(MLP)/tanh"))
-    step.op("dy", "multiply", V, made[1:], "jit(step)/transpose(jvp(MLP))/Dense_0/mul")
+    step.op("dy", "multiply", V, made[1:] * 2, "jit(step)/transpose(jvp(MLP))/Dense_0/mul")
     names = ("g_h", "g_relu", "g_tanh", "d_h", "d_relu", "d_tanh", "dy")
     assert _modules(step, *names) == ["g/Dense_0"] * 2 + ["g"] + ["d/Dense_0"] * 2 + ["d", "d/Dense_0"]
 

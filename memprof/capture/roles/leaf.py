@@ -1,8 +1,19 @@
-"""Paths in the argument tree, as JAX writes them: `state.params['dense']['kernel']`."""
+"""An argument leaf: its path as JAX writes it (`state.params['dense']['kernel']`), and the role it is given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from memprof.analysis.categories import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A role, and the reason in a few words."""
+
+    role: Role
+    reason: str
 
 
 def longest_prefix(path: str, prefixes: Iterable[str]) -> str | None:

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from memprof.capture import launch
+from memprof.errors import MemprofError
+from memprof.profiler_cli.doctor import doctor
+
+
+def test_it_compiles_to_the_end_for_it_may_be_the_assembler_that_is_missing(monkeypatch, capsys):
+    tasks = []
+
+    def compile_in_child(task, **_):
+        tasks.append(task)
+        raise MemprofError("nothing is compiled here")
+
+    monkeypatch.setattr(launch, "compile_in_child", compile_in_child)
+    doctor()
+    assert [(task.target.name, task.complete) for task in tasks] == [("cpu", True), ("h100-80gb", True)]
+    assert capsys.readouterr().out.count("nothing is compiled here") == 2
