@@ -38,7 +38,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.capture.launch import compile_all, compile_in_child, default_num_jobs
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import has_accelerator_device, resolve
-from memprof.capture.task import Task
+from memprof.capture.task import CompileSettings, Task
 from memprof.errors import MemprofError
 from memprof.reports.units import format_bytes, format_short_seconds
 from memprof.studies.subject import find_subject
@@ -77,7 +77,7 @@ class Configuration:
             target=resolve(target),
             label=self.label,
             num_steps=num_steps,
-            timeout_seconds=SECONDS_PER_ROW,
+            settings=CompileSettings(timeout_seconds=SECONDS_PER_ROW),
         )
 
 

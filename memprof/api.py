@@ -167,6 +167,7 @@ def profile(
     roles: Mapping[str, Role | str] | None = None,
     label: str | None = None,
     compiler_options: Mapping[str, str] | None = None,
+    complete: bool = False,
     **kwargs: Any,
 ) -> Profile:
     """Compile a step for a device, which need not be there, and say where every byte of its memory goes.
@@ -182,6 +183,7 @@ def profile(
         roles: what arguments are for, by path (`{"state.ema": "other_state"}`), where that cannot be inferred.
         label: what reports call it; None: the function's name.
         compiler_options: XLA options for this compile.
+        complete: compile to the end, and hold everything against the compiler's own totals; else XLA's plan is enough.
         kwargs: its keyword arguments.
 
     Raises:
@@ -202,23 +204,27 @@ def profile(
         workload=label or str(getattr(step, "__name__", "") or "step"),
         compiler_options={} if compiler_options is None else compiler_options,
     )
-    return profile_spec(spec, target=target)
+    return profile_spec(spec, target=target, complete=complete)
 
 
-def profile_spec(spec: StepSpec, *, target: str | Path | None = None) -> Profile:
+def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: bool = False) -> Profile:
     """Like `profile`, of a step with everything that is known about it."""
     from memprof.capture.compile import capture_of
     from memprof.capture.hints import hint
     from memprof.capture.step import StepSpec
     from memprof.capture.targets.choose import choose_target, spare_missing_devices
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.task import CompileSettings
 
     if not isinstance(spec, StepSpec):
         raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")
+    if not isinstance(complete, bool):
+        raise MemprofError(f"complete is {shown(complete)}, but True or False was expected")
     asked = resolve_asked(None if target is None else _target_name(target))
     spare_missing_devices()
     try:
-        capture = capture_of(spec, choose_target(asked), progress=lambda stage: None)
+        settings = CompileSettings(complete=complete)
+        capture = capture_of(spec, choose_target(asked), progress=lambda stage: None, settings=settings)
     except Exception as error:  # the user's own, on its way: a remedy goes with it
         if not isinstance(error, MemprofError) and (remedy := hint(error)):
             error.add_note(f"memprof: {remedy}")

@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,7 @@ from memprof.capture.inputs import Inputs, watch_inputs
 from memprof.capture.supervisor import fork_worker
 from memprof.capture.task import (
     CAPTURE_FILE,
+    COMPILED_FILE,
     DUMP_FOLDER,
     MODULE_FILE,
     OPTIONS_FILE,
@@ -38,6 +40,7 @@ from memprof.capture.task import (
     Task,
     decoded_task,
     encoded,
+    plain,
 )
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.work_folder import remove_folder
@@ -159,7 +162,11 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     compiled = _as_workload_error(
         f"could not be compiled for {target.name}",
         lambda: compile_step(
-            spec, target, dump_folder=dump_folder, progress=progress, stop_at_plan=not (task.num_steps or task.complete)
+            spec,
+            target,
+            dump_folder=dump_folder,
+            progress=progress,
+            stop_at_plan=not (task.num_steps or task.settings.complete),
         ),
     )
     capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())
@@ -194,10 +201,13 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
         module=(work_folder / MODULE_FILE).read_bytes(), compile_options=(work_folder / OPTIONS_FILE).read_bytes()
     )
     progress("compiling")
-    _as_workload_error(
+    started = time.perf_counter()
+    totals = _as_workload_error(
         f"could not be compiled for {task.target.name}",
         lambda: compile_program(program, task, work_folder / DUMP_FOLDER),
     )
+    found = (totals, time.perf_counter() - started)
+    (work_folder / COMPILED_FILE).write_text(json.dumps(plain(found)), encoding="utf-8")
 
 
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +15,17 @@ from typing import Any
 import jax
 
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
-from memprof.analysis.checks import check_allocations, plan_totals, totals_of
 from memprof.capture import jit_adapter, xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
 from memprof.capture.deviceless_options import with_our_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.launch import plan_in_child
-from memprof.capture.plan import compile_to_plan, read_plan
+from memprof.capture.plan import NOT_COMPILED, compile_to_plan, read_plan, with_plan
 from memprof.capture.roles.leaf import longest_prefix
-from memprof.capture.source_lines import source_lines_of
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
-from memprof.capture.task import DUMP_FOLDER, PlanTask
+from memprof.capture.task import DUMP_FOLDER, TO_THE_PLAN, CompileSettings, PlanTask
 from memprof.capture.toolchain import code_folders, toolchain
 from memprof.capture.work_folder import work_folder
 
@@ -56,22 +53,23 @@ class CompiledStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoweredStep:
-    """A step on its way to the compiler, with all that its capture takes of it."""
+    """A step on its way to the compiler.
 
-    spec: StepSpec
-    target: Target
+    Attributes:
+        capture: what is known of it before it is compiled (see `with_plan`).
+        asked: XLA's options that the step is given, beside those that it was jitted with.
+    """
+
+    capture: Capture
     devices: Devices
     traced: TracedStep
     lowered: jax.stages.Lowered
-    arguments: tuple[ArgumentLeaf, ...]
-    doubts: tuple[str, ...]
-    flops: Counter[str]
-    seconds: float
+    asked: Mapping[str, Any]
 
     @property
     def options(self) -> dict[str, Any]:
         """XLA's options that the step asks for."""
-        return {**xla_adapter.jit_compiler_options(self.lowered), **self.spec.compiler_options}
+        return {**xla_adapter.jit_compiler_options(self.lowered), **self.asked}
 
 
 def compile_step(
@@ -99,9 +97,10 @@ def compile_step(
             compile_to_plan(compile_it, dump_folder)
         else:
             executable = compile_it()
-    capture = _captured(step, dump_folder, executable, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    totals = None if executable is None else _totals(executable, target)
     return CompiledStep(
-        capture=capture,
+        capture=with_plan(step.capture, read_plan(dump_folder, totals=totals, compile_seconds=seconds)),
         executable=executable,
         given=step.traced.given,
         arguments=step.traced.abstract,
@@ -109,8 +108,10 @@ def compile_step(
     )
 
 
-def capture_of(spec: StepSpec, target: Target, *, progress: Progress) -> Capture:
-    """Capture the plan of a step whose function lives in this process: only XLA's part is done in another one.
+def capture_of(
+    spec: StepSpec, target: Target, *, progress: Progress, settings: CompileSettings = TO_THE_PLAN
+) -> Capture:
+    """Capture a step whose function lives in this process: only XLA's part is done in another one.
 
     So it can be ended once the plan is there, and whatever becomes of it, this process lives on. For an accelerator of
     this machine all is done in this process, which may have hold of it. The time of the compile includes that of
@@ -124,14 +125,16 @@ def capture_of(spec: StepSpec, target: Target, *, progress: Progress) -> Capture
         with work_folder() as folder:
             return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
     step = _lower_step(spec, target, progress)
-    started = time.perf_counter()
     program = xla_adapter.portable_program(step.lowered, step.devices.on_device)
-    with plan_in_child(program, PlanTask(target=target, options=step.options), progress=progress) as dump_folder:
-        return _captured(step, dump_folder, None, seconds=time.perf_counter() - started)
+    task = PlanTask(target=target, options=step.options, settings=settings)
+    return with_plan(step.capture, plan_in_child(program, task, progress=progress))
 
 
-def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_folder: Path) -> None:
-    """Compile a program that another process has lowered, to its plan.
+def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_folder: Path) -> CompilerTotals | None:
+    """Compile a program that another process has lowered.
+
+    Returns:
+        The compiler's totals, where it was to be compiled to the end.
 
     Raises:
         MemprofError: XLA does not accept an option that the step asks for.
@@ -143,7 +146,11 @@ def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_f
         return xla_adapter.compile_portable(program, sharding, {**ours, **task.options, **dump})
 
     dump = xla_adapter.dump_options(dump_folder)
-    compile_to_plan(lambda: with_our_options(compile_it, task.target, task.options), dump_folder)
+    compile_asked = functools.partial(with_our_options, compile_it, task.target, task.options)
+    if task.settings.complete:
+        return _totals(compile_asked(), task.target)
+    compile_to_plan(compile_asked, dump_folder)
+    return None
 
 
 def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredStep:
@@ -155,50 +162,25 @@ def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredS
     lowered = _lower(traced, target, devices)
     arguments, doubts = argument_leaves(traced, lowered, spec.roles)
     _place_arguments(spec, lowered, arguments)
-    return _LoweredStep(
-        spec=spec,
-        target=target,
-        devices=devices,
-        traced=traced,
-        lowered=lowered,
-        arguments=arguments,
-        doubts=doubts,
-        flops=count_flops(traced.traced.jaxpr),
-        seconds=time.perf_counter() - started,
-    )
-
-
-def _captured(step: _LoweredStep, dump_folder: Path, executable: Any, *, seconds: float) -> Capture:
-    """The capture of what XLA has written.
-
-    Args:
-        executable: the finished compile; None: there is the plan alone.
-        seconds: how long the compile took.
-    """
-    spec, target = step.spec, step.target
-    hlo_proto, program, table = read_plan(dump_folder)
-    totals = plan_totals(table, platform=target.platform) if executable is None else _totals(executable, target)
-    check_allocations(totals, table)
-    folders = code_folders()
-    return Capture(
+    flops = count_flops(traced.traced.jaxpr)
+    capture = Capture(
         label=spec.label,
         workload=spec.workload,
         techniques=spec.techniques,
         config=spec.config,
         target=target,
         toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
-        compiler=totals,
-        arguments=step.arguments,
-        doubts=step.doubts,
-        flops=step.flops.total(),
-        recomputed_flops=recomputed_flops(step.flops),
-        flops_by_scope=dict(step.flops),
-        timings=Timings(lower_seconds=step.seconds, compile_seconds=seconds),
-        hlo_proto=hlo_proto,
-        replay=totals_of(table),
-        source_lines=source_lines_of(program, folders),
-        folders=folders,
+        compiler=NOT_COMPILED,
+        arguments=arguments,
+        doubts=doubts,
+        flops=flops.total(),
+        recomputed_flops=recomputed_flops(flops),
+        flops_by_scope=dict(flops),
+        timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
+        hlo_proto=b"",
+        folders=code_folders(),
     )
+    return _LoweredStep(capture=capture, devices=devices, traced=traced, lowered=lowered, asked=spec.compiler_options)
 
 
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
@@ -261,11 +243,11 @@ def _compile(step: _LoweredStep, dump_folder: Path) -> Any:
 
     def compile_it(ours: Mapping[str, Any]) -> Any:
         if xla_adapter.is_lowered_for(step.lowered, on_device):
-            return step.lowered.compile(compiler_options={**ours, **step.spec.compiler_options, **dump})
+            return step.lowered.compile(compiler_options={**ours, **step.asked, **dump})
         program = xla_adapter.portable_program(step.lowered, on_device)
         return xla_adapter.compile_portable(program, on_device, {**ours, **step.options, **dump})
 
-    return with_our_options(compile_it, step.target, step.options)
+    return with_our_options(compile_it, step.capture.target, step.options)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:

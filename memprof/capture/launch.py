@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, CompilerTotals
+from memprof.analysis.foreign import convert
 from memprof.capture.capture_file import read_capture
 from memprof.capture.child_process import ChildProcess, Children, Progress
+from memprof.capture.plan import Plan, read_plan
 from memprof.capture.task import (
     CAPTURE_FILE,
+    COMPILED_FILE,
     DUMP_FOLDER,
     MODULE_FILE,
     OPTIONS_FILE,
@@ -132,9 +135,10 @@ def default_num_jobs() -> int:
     return max(1, min(num_processors, by_memory))
 
 
-@contextmanager
-def plan_in_child(program: PortableProgram, task: PlanTask, *, progress: Progress) -> Iterator[Path]:
-    """Compile a program to its plan in a process of its own, and give the folder of XLA's dump.
+def plan_in_child(
+    program: PortableProgram, task: PlanTask, *, progress: Progress, children: Children | None = None
+) -> Plan:
+    """Compile a program that is lowered already in a process of its own.
 
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`.
@@ -142,8 +146,10 @@ def plan_in_child(program: PortableProgram, task: PlanTask, *, progress: Progres
     with work_folder() as folder:
         (folder / MODULE_FILE).write_bytes(program.module)
         (folder / OPTIONS_FILE).write_bytes(program.compile_options)
-        with _finished(folder, task, progress):
-            yield folder / DUMP_FOLDER
+        with _finished(folder, task, progress, children):
+            found = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
+            totals, seconds = convert(found, tuple[CompilerTotals | None, float])
+            return read_plan(folder / DUMP_FOLDER, totals=totals, compile_seconds=seconds)
 
 
 @contextmanager
@@ -156,7 +162,7 @@ def _done(task: AnyTask, progress: Progress, children: Children | None = None) -
 @contextmanager
 def _finished(folder: Path, task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[None]:
     with ChildProcess.started(folder, task, children or Children()) as child:
-        child.finish(progress, task.timeout_seconds)
+        child.finish(progress, task.settings.timeout_seconds)
         yield
 
 

@@ -12,18 +12,48 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
-from memprof.analysis.checks import check_memory_spaces
+from memprof.analysis.capture import Capture, CompilerTotals
+from memprof.analysis.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
 from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.program import Program
 from memprof.analysis.program_decoding import decode_program
+from memprof.capture.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
 
 _PLAN, _MEMORY_REPORT = "*_after_optimizations.hlo.pb", "*_after_optimizations-memory-usage-report.pb"
 _PAUSE_SECONDS = 0.02
+# In the place of the totals of a step that is not compiled yet.
+NOT_COMPILED = CompilerTotals(
+    argument_bytes=0,
+    output_bytes=0,
+    alias_bytes=0,
+    temp_bytes=0,
+    peak_memory_bytes=None,
+    total_allocation_bytes=None,
+    is_complete=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a compile came to, as it was written.
+
+    Attributes:
+        hlo_proto: the serialized `HloProto`, with the buffer assignment.
+        memory_report: XLA's own report on it; empty where XLA wrote none.
+        totals: the compiler's own, of a compile to the end; None: there is the plan alone.
+        compile_seconds: how long it took.
+    """
+
+    hlo_proto: bytes
+    memory_report: bytes
+    totals: CompilerTotals | None
+    compile_seconds: float
 
 
 def compile_to_plan(compile_step: Callable[[], Any], folder: Path) -> None:
@@ -58,15 +88,12 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path) -> None:
         raise error
 
 
-def read_plan(folder: Path) -> tuple[bytes, Program, BufferTable]:
-    """Read the program that XLA wrote, and decode it before anything is made of it.
-
-    Returns:
-        The bytes of the `HloProto`, and the program and the buffer assignment in it.
+def read_plan(folder: Path, *, totals: CompilerTotals | None = None, compile_seconds: float = 0.0) -> Plan:
+    """Read what XLA wrote into the folder of its dump.
 
     Raises:
-        MemprofError: it is not there, or was cut short.
-        InternalError: it does not hold together.
+        MemprofError: it is not there.
+        InternalError: there is more than one program.
     """
     plans = list(folder.glob(_PLAN))
     if not plans:
@@ -76,23 +103,57 @@ def read_plan(folder: Path) -> tuple[bytes, Program, BufferTable]:
         )
     if len(plans) != 1:
         raise InternalError(f"XLA wrote {len(plans)} optimized programs where one was expected")
-    data = plans[0].read_bytes()
+    return Plan(
+        hlo_proto=plans[0].read_bytes(),
+        memory_report=b"".join(path.read_bytes() for path in folder.glob(_MEMORY_REPORT)),
+        totals=totals,
+        compile_seconds=compile_seconds,
+    )
+
+
+def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
+    """The program and its buffer assignment, decoded and checked before anything is made of them.
+
+    Raises:
+        MemprofError: it was cut short.
+        InternalError: it does not hold together.
+    """
+    data = plan.hlo_proto
     cut_short = MemprofError(
-        f"XLA's dump of the program in {folder} is cut short after {len(data):,} bytes: the disk may be full,"
-        " or files be limited in size (`ulimit -f`); make room, or set TMPDIR to another folder"
+        f"XLA's dump of the program is cut short after {len(data):,} bytes: the disk may be full, or files be limited"
+        " in size (`ulimit -f`); make room, or set TMPDIR to another folder"
     )
     try:
         proto = parse_proto(data)
-        reports = [parse_memory_report(path.read_bytes()) for path in folder.glob(_MEMORY_REPORT)]
+        space_bytes = parse_memory_report(plan.memory_report) if plan.memory_report else {}
     except MemprofError as error:
         raise cut_short from error
     if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
         raise cut_short
     program = decode_program(proto)
     table = decode_buffer_table(proto, program)
-    for report in reports:
-        check_memory_spaces(table, report)
-    return data, program, table
+    check_memory_spaces(table, space_bytes)
+    return program, table
+
+
+def with_plan(lowered: Capture, plan: Plan) -> Capture:
+    """The capture of a step, from what was known of it when it was lowered.
+
+    Raises:
+        MemprofError, InternalError: see `decode_plan`; or the compiler's totals say otherwise.
+    """
+    assert lowered.folders is not None
+    program, table = decode_plan(plan)
+    totals = plan.totals or plan_totals(table, platform=lowered.target.platform)
+    check_allocations(totals, table)
+    return replace(
+        lowered,
+        compiler=totals,
+        timings=replace(lowered.timings, compile_seconds=plan.compile_seconds),
+        hlo_proto=plan.hlo_proto,
+        replay=totals_of(table),
+        source_lines=source_lines_of(program, lowered.folders),
+    )
 
 
 def _is_complete(folder: Path) -> bool:

@@ -28,6 +28,7 @@ RESULT_FILE = "result.json"
 MODULE_FILE = "step.mlirbc"
 OPTIONS_FILE = "compile_options.pb"
 DUMP_FOLDER = "dump"
+COMPILED_FILE = "compiled.json"
 
 _Record = TypeVar("_Record")
 
@@ -40,6 +41,22 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompileSettings:
+    """How compiles are made, whatever is compiled.
+
+    Attributes:
+        complete: whether to compile to the end where no step runs, and not to the plan alone.
+        timeout_seconds: a compile is given up after so long; None: never.
+    """
+
+    complete: bool = False
+    timeout_seconds: float | None = None
+
+
+TO_THE_PLAN = CompileSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One compile, and what comes after it.
 
@@ -47,18 +64,16 @@ class Task:
         label: what tells it from other tasks.
         target: what to compile for; None for the best there is.
         num_steps: how many steps to run and time once it is compiled; 0: none.
-        complete: whether to compile to the end where no step runs, and not to the plan alone.
         traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
-        timeout_seconds: it is given up after so long; None: never.
+        settings: the time limit counts for the steps, too.
     """
 
     recipe: Recipe
     target: Target | None
     label: str = ""
     num_steps: int = 0
-    complete: bool = False
     traces: bool = False
-    timeout_seconds: float | None = None
+    settings: CompileSettings = TO_THE_PLAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +82,12 @@ class CountingTask:
 
     recipes: tuple[Recipe, ...]
     target: Target | None
-    timeout_seconds: float | None = None
+    settings: CompileSettings = TO_THE_PLAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTask:
-    """A program that was lowered elsewhere, `MODULE_FILE` and `OPTIONS_FILE`, to be compiled to its plan.
+    """A program that was lowered elsewhere, `MODULE_FILE` and `OPTIONS_FILE`, to be compiled.
 
     Attributes:
         options: XLA's options that its step asks for.
@@ -80,7 +95,7 @@ class PlanTask:
 
     target: Target
     options: Mapping[str, Any]
-    timeout_seconds: float | None = None
+    settings: CompileSettings = TO_THE_PLAN
 
 
 AnyTask = Task | CountingTask | PlanTask
@@ -136,6 +151,7 @@ def decoded_task(line: bytes | str) -> AnyTask:
     found = json.loads(line)
     fields, recipes = found["fields"], tuple(_converted(recipe, _type(name)) for name, recipe in found["recipes"])
     fields["target"] = _converted(fields["target"], Target | None)
+    fields["settings"] = _converted(fields["settings"], CompileSettings)
     if found["task"] == PlanTask.__name__:
         return PlanTask(**fields)
     return Task(recipe=recipes[0], **fields) if found["task"] == "Task" else CountingTask(recipes=recipes, **fields)

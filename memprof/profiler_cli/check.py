@@ -15,6 +15,7 @@ from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
+    from memprof.capture.task import CompileSettings
 
 
 _What = Annotated[
@@ -63,6 +64,7 @@ def check(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    complete: options.Complete = False,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     top: options.Top = None,
     width: options.Width = None,
@@ -74,23 +76,25 @@ def check(
     memprof check train.py:step_spec --against baseline.json --update
     """
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.task import CompileSettings
     from memprof.reports.json_answers import check_json
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
 
     show = rendering(format, width=width, top=top)
+    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
     show.check_shows_documents("a check")
     if update:
         if against is None:
             raise MemprofError("--update writes a baseline: say with --against where")
         check_replaceable(against, force=force)
-        capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target), timeout)
+        capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target), settings)
         check_replaceable(against, force=force)  # a compile takes long enough for another file to come there
         update_baseline(capture, against)
         say(f"baseline written to {against}")
         return
     limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
-    capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target or fits), timeout)
+    capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target or fits), settings)
     result = check_capture(capture, limits)
     print_document(check_document(result, top=show.options.top), check_json(result), show)
     if not result.passed:
@@ -105,7 +109,7 @@ def _capture(
     role: list[str],
     arguments: list[str],
     target: Target | None,
-    timeout: float | None,
+    settings: CompileSettings,
 ) -> Capture:
     """The capture that was named, or that of a step compiled now."""
     from memprof.capture.capture_file import read_capture
@@ -115,6 +119,6 @@ def _capture(
     if is_capture(what):
         return read_capture(Path(what))
     subject = find_subject(what, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    task = subject.task("+".join(technique), target=target, timeout_seconds=timeout)
+    task = subject.task("+".join(technique), target=target, settings=settings)
     with stages(f"check {subject.label}") as stage:
         return compile_in_child(task, progress=stage)

@@ -68,6 +68,7 @@ def compare(
     target: options.Target = None,
     timeout: options.Timeout = None,
     steps: options.Steps = None,
+    complete: options.Complete = False,
     jobs: _Jobs = None,
     output: _Output = None,
     save: _Save = True,
@@ -86,6 +87,7 @@ def compare(
     """
     from memprof.capture.launch import default_num_jobs
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.task import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.row_key import row_key
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
@@ -101,7 +103,8 @@ def compare(
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-    tasks = rows.tasks(resolve_asked(target, runs=bool(steps)), num_steps=steps or 0, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
+    tasks = rows.tasks(resolve_asked(target, runs=bool(steps)), num_steps=steps or 0, settings=settings)
     rows.check_reference(reference)
     keys = {row_key(task) for task in tasks}
     with kept_captures(

@@ -33,11 +33,12 @@ def doctor() -> None:
 def _try_compile(target: Target) -> Finding:
     from memprof.capture.doctor import Finding
     from memprof.capture.launch import compile_in_child
+    from memprof.capture.task import CompileSettings
     from memprof.studies.subject import find_subject
 
     what = f"compile for {target.name}"
     # To the end: what generates and assembles code (ptxas) is a part of what may be missing.
-    task = find_subject("mlp", preset="tiny").task("", target=target, complete=True)
+    task = find_subject("mlp", preset="tiny").task("", target=target, settings=CompileSettings(complete=True))
     try:
         capture = compile_in_child(task, progress=lambda _: None)
     except WorkloadError as error:

@@ -82,6 +82,7 @@ def fit(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    complete: options.Complete = False,
     steps: _Steps = None,
     jobs: _Jobs = None,
     output: _Output = None,
@@ -103,6 +104,7 @@ def fit(
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.task import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
     from memprof.studies.fit.techniques import TechniquesRequest
@@ -115,6 +117,7 @@ def fit(
     _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     wanted = MemoryRequest(target=resolve_asked(target, runs=bool(steps)), memory=memory, reserve=reserve)
+    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
     kept = partial(
         kept_captures,
         output,
@@ -125,17 +128,22 @@ def fit(
         subject=subject,
     )
     if techniques == AUTO:
-        cheapest = TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0)
+        cheapest = TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0, settings=settings)
         cheapest.check()
         with kept(is_of_it=cheapest.is_of_it) as captures:
-            _print_cheapest_techniques(cheapest, num_jobs=jobs, kept=captures, timeout=timeout, show=show)
+            _print_cheapest_techniques(cheapest, num_jobs=jobs, kept=captures, show=show)
         return
     request = FitRequest(
-        subject=subject, techniques=techniques, field=vary or "batch_size", memory=wanted, multiple_of=multiple_of
+        subject=subject,
+        techniques=techniques,
+        field=vary or "batch_size",
+        memory=wanted,
+        multiple_of=multiple_of,
+        settings=settings,
     )
     check_fit(request)
     with kept(is_of_it=request.is_of_it) as captures:
-        _print_largest_value(request, kept=captures, timeout=timeout, show=show)
+        _print_largest_value(request, kept=captures, show=show)
 
 
 def _check_together(techniques: str) -> None:
@@ -144,7 +152,7 @@ def _check_together(techniques: str) -> None:
         raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
 
 
-def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: float | None, show: Rendering) -> None:
+def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rendering) -> None:
     """Find it and print what was tried.
 
     Raises:
@@ -160,13 +168,13 @@ def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, timeout: fl
         kept.keep(capture, detail="" if value is None else f"{request.field}={value}")
 
     with stages(f"fit {request.subject.label}") as stage:
-        result = fit(request, progress=stage, keep=keep, finished=kept.finished, timeout_seconds=timeout)
+        result = fit(request, progress=stage, keep=keep, finished=kept.finished)
     print_document(fit_document(result), fit_json(result), show)
     kept.say_what_is_there()
 
 
 def _print_cheapest_techniques(
-    request: TechniquesRequest, *, num_jobs: int | None, kept: KeptCaptures, timeout: float | None, show: Rendering
+    request: TechniquesRequest, *, num_jobs: int | None, kept: KeptCaptures, show: Rendering
 ) -> None:
     """Find them and print the table of what was tried.
 
@@ -186,7 +194,6 @@ def _print_cheapest_techniques(
             progress=stage,
             keep=kept.keep,
             finished=kept.finished,
-            timeout_seconds=timeout,
         )
         result = fit_techniques(request, work)
     print_document(techniques_document(result), fit_techniques_json(result), show)

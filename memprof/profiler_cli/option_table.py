@@ -21,7 +21,7 @@ JSON = "json"
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 _TERMINAL = "terminal"
-_COMPILED = ("arguments", "preset", "overrides", "technique", "role", "target", "timeout")
+_COMPILED = ("arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete")
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
 _OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
 _VIEWS = ("by", "depth", "top", "sort")
@@ -165,7 +165,7 @@ ROWS = (
         why="overwrites the file given with -o, and there is none",
     ),
     Row(
-        commands=("run",),
+        commands=("run", "compare"),
         where=lambda values: bool(values["steps"]),
         options=("complete",),
         why="is for a step that does not run; with --steps it is compiled to the end",

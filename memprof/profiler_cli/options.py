@@ -74,6 +74,9 @@ Timeout = Annotated[
         "--timeout", min=1, max=MOST_SECONDS, help="Give a compile up after so many seconds.", metavar="SECONDS"
     ),
 ]
+Complete = Annotated[
+    bool, typer.Option("--complete", help="Compile to the end, not to XLA's plan alone, and compare the two totals.")
+]
 Preset = Annotated[str | None, typer.Option("--preset", help="Size of the workload: tiny, gpt2, ...", metavar="NAME")]
 Overrides = Annotated[
     list[str],

@@ -18,6 +18,7 @@ from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rend
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
     from memprof.analysis.report import Report
+    from memprof.capture.task import CompileSettings
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 _Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the capture.", metavar="FILE")]
 _Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
-_Complete = Annotated[
-    bool, typer.Option("--complete", help="Compile to the end, not to XLA's plan alone, and compare the two totals.")
-]
 _Advise = Annotated[
     bool, typer.Option("--advise", help="Also say what could be done about the peak, and what it would save.")
 ]
@@ -46,7 +44,7 @@ def run(
     target: options.Target = None,
     timeout: options.Timeout = None,
     steps: options.Steps = None,
-    complete: _Complete = False,
+    complete: options.Complete = False,
     output: _Output = None,
     save: _Save = True,
     force: _Force = False,
@@ -72,12 +70,14 @@ def run(
     from memprof.capture.capture_file import without_source
     from memprof.capture.launch import compile_in_child
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.task import CompileSettings
     from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     aim, techniques = resolve_asked(target, runs=bool(steps)), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    task = subject.task(techniques, target=aim, num_steps=steps or 0, complete=complete, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
+    task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
@@ -89,7 +89,7 @@ def run(
         stage("analysing")
         report = analyze(capture)
     if verify:
-        verified = _verified(report, subject, techniques, aim, timeout)
+        verified = _verified(report, subject, techniques, aim, settings)
         show = replace(show, options=replace(show.options, advice=verified))
     print_report(report, show)
     if not_written:  # the compile is not lost: its report stands above
@@ -111,7 +111,7 @@ def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Pat
 
 
 def _verified(
-    report: Report, subject: Subject, techniques: str, target: Target | None, timeout: float | None
+    report: Report, subject: Subject, techniques: str, target: Target | None, settings: CompileSettings
 ) -> tuple[Advice, ...]:
     """The advice for a report, with what it really saves."""
     from memprof.capture.launch import default_num_jobs
@@ -119,6 +119,6 @@ def _verified(
     from memprof.studies.advice.verify import tasks_for, verify
 
     advice = advise(report)
-    tasks, refusals = tasks_for(subject, techniques, advice, target=target, timeout_seconds=timeout)
+    tasks, refusals = tasks_for(subject, techniques, advice, target=target, settings=settings)
     with row_stages([task.label for task in tasks]) as progress:
         return verify(report, advice, tasks, refusals, num_jobs=default_num_jobs(), progress=progress)

@@ -57,6 +57,7 @@ def trace(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.launch import compile_in_child, trace_in_child
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.task import CompileSettings
     from memprof.capture.xprof_log import check_log_folder, write_compiled_session
     from memprof.studies.subject import find_subject
 
@@ -68,7 +69,7 @@ def trace(
         "+".join(technique),
         target=aim,
         num_steps=(steps or _DEFAULT_STEPS) if runs else 0,
-        timeout_seconds=timeout,
+        settings=CompileSettings(timeout_seconds=timeout),
     )
     if view_it:
         check_can_view()

@@ -43,6 +43,7 @@ def row_key(task: Task) -> str:
         return ""
     facts = {
         "recipe": [type(task.recipe).__name__, plain(task.recipe)],
+        "complete": task.settings.complete,
         "target": None if target is None else [option_of(target), target.compiler_config],
         "surroundings": _surroundings(),
         "environment": _environment(_FOR_COMPILERS if is_built_in else None),

@@ -10,7 +10,7 @@ from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, co
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_all
-from memprof.capture.task import Task
+from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject
@@ -29,7 +29,7 @@ class Rows:
         return f"{self.subject.label} {techniques}"
 
     def tasks(
-        self, target: Target | None, *, num_steps: int = 0, timeout_seconds: float | None = None
+        self, target: Target | None, *, num_steps: int = 0, settings: CompileSettings = TO_THE_PLAN
     ) -> tuple[Task, ...]:
         """The compile of each row.
 
@@ -42,7 +42,7 @@ class Rows:
                 target=target,
                 label=self.label(techniques),
                 num_steps=num_steps,
-                timeout_seconds=timeout_seconds,
+                settings=settings,
             )
             for techniques in self.techniques
         )

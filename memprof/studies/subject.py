@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from memprof.analysis.capture import Target
 from memprof.capture.targets.resolve import option_of
-from memprof.capture.task import Task
+from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques
@@ -98,17 +98,15 @@ class Subject:
         target: Target | None,
         label: str = "",
         num_steps: int = 0,
-        complete: bool = False,
-        timeout_seconds: float | None = None,
+        settings: CompileSettings = TO_THE_PLAN,
     ) -> Task:
-        """Its compile with techniques (see `plan`), for a target: to the plan, or complete; and `num_steps` steps."""
+        """Its compile with techniques (see `plan`), for a target, and `num_steps` steps."""
         return Task(
             recipe=self.plan(techniques),
             target=target,
             label=label,
             num_steps=num_steps,
-            complete=complete,
-            timeout_seconds=timeout_seconds,
+            settings=settings,
         )
 
     def teaching_rows(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import memprof
+from memprof.analysis.capture import CompilerTotals
 from memprof.capture.xla_adapter import no_compilation_cache
 
 _NOTEBOOK = """
@@ -138,6 +139,20 @@ def test_a_step_fits_where_its_footprint_leaves_the_reserve() -> None:
         memprof.fits(profile)
     with pytest.raises(memprof.MemprofError, match="at least 0 and below 1"):
         memprof.fits(profile, 8, reserve=1.5)
+
+
+def test_a_compile_to_the_end_is_held_against_the_compilers_own_totals() -> None:
+    profile = memprof.profile(lambda x: x + x, jnp.ones(8), target="cpu", complete=True)
+    assert profile.capture.compiler == CompilerTotals(
+        argument_bytes=32,
+        output_bytes=32,
+        alias_bytes=0,
+        temp_bytes=0,
+        peak_memory_bytes=None,
+        total_allocation_bytes=profile.capture.compiler.total_allocation_bytes,  # jaxlib 0.10.2 has none
+    )
+    with pytest.raises(memprof.MemprofError, match=r"complete is 'yes' \(str\), but True or False was expected"):
+        memprof.profile(lambda x: x, 1.0, target="cpu", complete="yes")  # type: ignore[arg-type]
 
 
 def test_a_profile_has_advice() -> None:

@@ -13,7 +13,7 @@ from integration.steps import Step
 
 from memprof.capture import compile as module
 from memprof.capture.compile import compile_step
-from memprof.capture.plan import compile_to_plan, read_plan
+from memprof.capture.plan import compile_to_plan, decode_plan, read_plan
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import InternalError, MemprofError
 from memprof.workloads.build import build_step
@@ -47,7 +47,7 @@ def test_the_plan_and_its_totals_are_those_of_the_finished_compile(
     for thread in threading.enumerate():
         if thread.name == "compile":
             thread.join()
-    assert read_plan(tmp_path)[0] == planned.capture.hlo_proto
+    assert read_plan(tmp_path).hlo_proto == planned.capture.hlo_proto
     totals = module._totals(finished[0], target)
     if totals.total_allocation_bytes is None:  # jaxlib 0.10.2
         totals = replace(totals, total_allocation_bytes=planned.capture.compiler.total_allocation_bytes)
@@ -98,7 +98,7 @@ def test_a_plan_that_says_otherwise_than_xlas_report_is_refused(tmp_path: Path) 
     (report,) = tmp_path.glob("*-memory-usage-report.pb")
     report.write_bytes(bytes([0x0A, 2, 8, 77]))  # 77 bytes in memory space 0
     with pytest.raises(InternalError, match=r"memory space 0 .* differs from the compiler's total \(77\)"):
-        read_plan(tmp_path)
+        decode_plan(read_plan(tmp_path))
     os.truncate(report, 3)
     with pytest.raises(MemprofError, match="cut short"):
-        read_plan(tmp_path)
+        decode_plan(read_plan(tmp_path))

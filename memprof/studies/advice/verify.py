@@ -9,7 +9,7 @@ from memprof.analysis.capture import Target
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_all
-from memprof.capture.task import Task
+from memprof.capture.task import CompileSettings, Task
 from memprof.errors import MemprofError
 from memprof.studies.advice.advice import Advice
 from memprof.studies.subject import Subject
@@ -21,7 +21,7 @@ def tasks_for(
     advice: Sequence[Advice],
     *,
     target: Target | None,
-    timeout_seconds: float | None,
+    settings: CompileSettings,
 ) -> tuple[list[Task], dict[str, str]]:
     """What to compile to put advice to the test, each technique beside those that are applied already.
 
@@ -35,7 +35,7 @@ def tasks_for(
             continue
         row = f"{techniques}+{technique}" if techniques else technique
         try:
-            tasks.append(subject.task(row, target=target, label=technique, timeout_seconds=timeout_seconds))
+            tasks.append(subject.task(row, target=target, label=technique, settings=settings))
         except MemprofError as error:
             refusals[technique] = str(error)
     return tasks, refusals

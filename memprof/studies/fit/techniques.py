@@ -14,7 +14,7 @@ from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import CompileResult, compile_all, recomputed_in_child
-from memprof.capture.task import CountingTask
+from memprof.capture.task import TO_THE_PLAN, CompileSettings, CountingTask, Task
 from memprof.errors import InternalError
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
@@ -29,20 +29,27 @@ _NUM_MEASURED = 3  # of those that fit, so many of the cheapest are run where st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TechniquesRequest:
-    """What must fit, in which memory, and how many steps to run of the cheapest that do (0: none)."""
+    """What must fit, in which memory, how many steps to run of the cheapest that do (0: none), and how to compile."""
 
     subject: Subject
     memory: MemoryRequest
     num_steps: int = 0
+    settings: CompileSettings = TO_THE_PLAN
 
     def check(self) -> None:
         """Raises `MemprofError` for the mistakes that can be found before anything is compiled."""
         self.memory.check()
         self.subject.plan()
 
+    def task(self, techniques: str, *, num_steps: int = 0) -> Task:
+        """The compile with techniques, labelled with them."""
+        return self.subject.task(
+            techniques, target=self.memory.target, label=techniques, num_steps=num_steps, settings=self.settings
+        )
+
     def key(self, techniques: str) -> str:
         """What decides what the compile with techniques gives (see `row_key.py`)."""
-        return row_key(self.subject.task(techniques, target=self.memory.target))
+        return row_key(self.task(techniques))
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this search would compile too."""
@@ -59,14 +66,12 @@ class Work:
         progress: called with what is going on; from several threads.
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
         finished: what an earlier command has compiled with that key, if anything; it is taken.
-        timeout_seconds: each compile is given up after so long; None: never.
     """
 
     num_jobs: int
     progress: Callable[[str], None]
     keep: Callable[[Capture], None]
     finished: Callable[[str], Capture | None] = lambda key: None
-    timeout_seconds: float | None = None
 
 
 def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
@@ -162,24 +167,15 @@ class _Runs:
         task = CountingTask(
             recipes=tuple(map(self._request.subject.plan, labels)),
             target=self._request.memory.target,
-            timeout_seconds=self._work.timeout_seconds,
+            settings=self._request.settings,
         )
         return recomputed_in_child(
             task, progress=lambda stage: self._work.progress(f"what techniques compute again: {stage}")
         )
 
     def _compile(self, labels: Sequence[str], *, note: str, num_steps: int = 0) -> list[CompileResult]:
-        subject, work = self._request.subject, self._work
-        tasks = [
-            subject.task(
-                label,
-                target=self._request.memory.target,
-                label=label,
-                num_steps=num_steps,
-                timeout_seconds=work.timeout_seconds,
-            )
-            for label in labels
-        ]
+        work = self._work
+        tasks = [self._request.task(label, num_steps=num_steps) for label in labels]
         results = []
         left = []
         for task in tasks:

@@ -15,7 +15,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_in_child
-from memprof.capture.task import Task
+from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.results import FitResult, Trial
@@ -46,6 +46,7 @@ class FitRequest:
         field: of the workload's configuration, or a parameter of the user's function: a whole number.
         memory: of the device, and which device to compile for.
         multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
+        settings: of the compiles.
     """
 
     subject: Subject
@@ -53,16 +54,15 @@ class FitRequest:
     field: str
     memory: MemoryRequest
     multiple_of: int | None = None
+    settings: CompileSettings = TO_THE_PLAN
 
     def subject_with(self, value: int | None) -> Subject:
         """The subject with a value of the field; None: with the one that it has by itself."""
         return self.subject if value is None else self.subject.with_override(self.field, value)
 
-    def task(self, value: int | None, *, timeout_seconds: float | None = None) -> Task:
+    def task(self, value: int | None) -> Task:
         """The compile for a value."""
-        return self.subject_with(value).task(
-            self.techniques, target=self.memory.target, timeout_seconds=timeout_seconds
-        )
+        return self.subject_with(value).task(self.techniques, target=self.memory.target, settings=self.settings)
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this fit would compile too."""
@@ -90,7 +90,6 @@ def fit(
     progress: Callable[[str], None],
     keep: Callable[[Capture, int | None], None],
     finished: Callable[[str], Capture | None] = lambda key: None,
-    timeout_seconds: float | None = None,
 ) -> FitResult:
     """Compile for one value after another until one fits and the next one does not.
 
@@ -98,7 +97,6 @@ def fit(
         progress: called with what is going on.
         keep: called with each capture as soon as it is there, and with the field's value in it.
         finished: what an earlier command has compiled with that key (see `row_key.py`), if anything; it is taken.
-        timeout_seconds: each compile is given up after so long; None: never.
 
     Raises:
         NothingFitsError: not even the smallest value does; the message has the arithmetic.
@@ -106,7 +104,7 @@ def fit(
         WorkloadError: a compile failed.
     """
     check_fit(request)
-    compiles = _Compiles(request, progress=progress, keep=keep, finished=finished, timeout_seconds=timeout_seconds)
+    compiles = _Compiles(request, progress=progress, keep=keep, finished=finished)
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
     first = compiles.add(None)
     own_value = compiles.trials[0].value
@@ -160,7 +158,6 @@ class _Compiles:
         progress: Callable[[str], None],
         keep: Callable[[Capture, int | None], None],
         finished: Callable[[str], Capture | None],
-        timeout_seconds: float | None,
     ) -> None:
         self.reports: dict[int, Report] = {}
         self.trials: list[Trial] = []
@@ -168,7 +165,6 @@ class _Compiles:
         self._progress = progress
         self._keep = keep
         self._finished = finished
-        self._timeout_seconds = timeout_seconds
 
     def footprint_bytes(self, value: int) -> int:
         """With a value of the field, compiled unless it was before."""
@@ -177,7 +173,7 @@ class _Compiles:
     def add(self, value: int | None) -> Report:
         """Compile for a value of the field; None: for the one that it has by itself."""
         began = time.monotonic()
-        task = self._request.task(value, timeout_seconds=self._timeout_seconds)
+        task = self._request.task(value)
         key = row_key(task)
         capture = self._finished(key) if key else None
         if capture is None:

@@ -24,7 +24,7 @@ from memprof.analysis.checks import replay_totals, totals_of
 from memprof.analysis.foreign import quote
 from memprof.capture import capture_file
 from memprof.capture.capture_file import read_capture, without_source, write_capture
-from memprof.capture.plan import read_plan
+from memprof.capture.plan import decode_plan, read_plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 
@@ -396,12 +396,13 @@ def test_a_dump_that_was_cut_short_is_told_before_anything_is_made_of_it(tmp_pat
     for length in range(1, len(program)):
         dump.write_bytes(program[:length])
         with pytest.raises(MemprofError) as caught:
-            read_plan(tmp_path)
+            decode_plan(read_plan(tmp_path))
         assert type(caught.value) is MemprofError
         assert f"is cut short after {length:,} bytes" in str(caught.value)
     dump.write_bytes(program)
-    data, _, table = read_plan(tmp_path)
-    assert data == program
+    plan = read_plan(tmp_path)
+    _, table = decode_plan(plan)
+    assert plan.hlo_proto == program
     assert totals_of(table) == replay_totals(program)
 
 

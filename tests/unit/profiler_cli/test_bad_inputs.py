@@ -91,7 +91,7 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["--steps", "0"],
             ["--steps", "3", "--target", "l4"], ["--by", "buffer"], ["--by", ""], ["--sort", "size"],
             ["--depth", "2"],
-            ["--steps", "3", "--resume"],
+            ["--steps", "3", "--resume"], ["--steps", "3", "--complete"],
         ),
     ),
     (

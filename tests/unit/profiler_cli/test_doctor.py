@@ -14,5 +14,5 @@ def test_it_compiles_to_the_end_for_it_may_be_the_assembler_that_is_missing(monk
 
     monkeypatch.setattr(launch, "compile_in_child", compile_in_child)
     doctor()
-    assert [(task.target.name, task.complete) for task in tasks] == [("cpu", True), ("h100-80gb", True)]
+    assert [(task.target.name, task.settings.complete) for task in tasks] == [("cpu", True), ("h100-80gb", True)]
     assert capsys.readouterr().out.count("nothing is compiled here") == 2

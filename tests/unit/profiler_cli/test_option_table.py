@@ -21,7 +21,7 @@ STEP = "train.py:step_spec"
 
 # By command and subject, the arguments to start from, and the options that are refused; `data` of formats for programs.
 _VIEW = {"by", "depth", "top", "sort"}
-_COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout"}
+_COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete"}
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("run", "workload"): (["run", "mlp"], {"arguments", "role"}),
     ("run", "step"): (["run", STEP], {"preset"}),

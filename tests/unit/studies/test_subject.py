@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import CountingTask, Task, decoded_task, encoded_task
+from memprof.capture.task import CompileSettings, CountingTask, Task, decoded_task, encoded_task
 from memprof.errors import MemprofError
 from memprof.studies.subject import Subject, find_subject, run_command
 from memprof.workloads import registry
@@ -17,7 +17,13 @@ from memprof.workloads.user.build import UserStep
 
 def sent(subject: Subject, techniques: str) -> Task:
     """The task that the child decodes."""
-    task = subject.task(techniques, target=resolve("l4"), label="a", num_steps=3, timeout_seconds=2.5)
+    task = subject.task(
+        techniques,
+        target=resolve("l4"),
+        label="a",
+        num_steps=3,
+        settings=CompileSettings(complete=True, timeout_seconds=2.5),
+    )
     found = decoded_task(encoded_task(task))
     assert found == task
     assert isinstance(found, Task)
@@ -61,7 +67,9 @@ def test_what_the_user_wrote_of_their_own_code_arrives(tmp_path: Path) -> None:
 
 def test_several_steps_to_count_arrive() -> None:
     subject = find_subject("mlp", preset="tiny")
-    task = CountingTask(recipes=(subject.plan("bf16"), subject.plan()), target=None, timeout_seconds=1.0)
+    task = CountingTask(
+        recipes=(subject.plan("bf16"), subject.plan()), target=None, settings=CompileSettings(timeout_seconds=1.0)
+    )
     assert decoded_task(encoded_task(task)) == task
 
 
