@@ -1,11 +1,12 @@
-"""How long eight rows of a comparison take one after another, and how long in parallel child processes.
+"""How long eight rows of a comparison take: by finished compiles one after another, as `compare` does it, and again.
 
     python -m benchmarks.parallel_rows [-o RESULT.json]
 
 The rows are the last eight of those that `memprof compare transformer` chooses itself: GPT-2 small on an H100. They are
-compiled and analysed as `memprof compare` does it, first one at a time and then as many at a time as it chooses; the
-ratio is of the two wall times. Memory is the resident set of the largest child process, jax and the compiler included.
-Needs the `deviceless` extra; takes a few minutes.
+compiled and analysed in child processes: one at a time and to the end; then as `memprof compare` does it, to XLA's plan
+and as many at a time as it chooses; then once more, with the plans in the cache. The ratios are of the wall times.
+Memory is the resident set of the largest child process, jax and the compiler included. Needs the `deviceless` extra;
+takes several minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import platform
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +26,7 @@ from pathlib import Path
 from memprof.analysis.report import Report
 from memprof.capture.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.task import CompileSettings
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import TEACHING_ROWS, find_subject
 
@@ -36,24 +39,28 @@ ROWS = Rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """All rows with a number of jobs: the wall time, and the sum of what the rows' own compiles took."""
+    """All rows in one way: the wall time, and the sum of what the rows' own compiles took."""
 
+    what: str
     num_jobs: int
     wall_seconds: float
     compile_seconds: float
 
 
-def measure(num_jobs: int) -> tuple[Measurement, Sequence[Report]]:
+def measure(what: str, *, num_jobs: int, complete: bool = False) -> tuple[Measurement, Sequence[Report]]:
     started = time.perf_counter()
+    tasks = ROWS.tasks(resolve(TARGET), settings=CompileSettings(complete=complete))
     reports, failures = compile_rows(
-        ROWS.tasks(resolve(TARGET)), num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
+        tasks, num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
     )
     wall_seconds = time.perf_counter() - started
     if failures:
         sys.exit("\n".join(f"{failure.label}: {failure.reason}" for failure in failures))
     compile_seconds = sum(report.timings.compile_seconds for report in reports)
-    print(f"{num_jobs:>4} {wall_seconds:>9.1f} {compile_seconds:>12.1f}", flush=True)
-    return Measurement(num_jobs=num_jobs, wall_seconds=wall_seconds, compile_seconds=compile_seconds), reports
+    print(f"{what:<24} {num_jobs:>4} {wall_seconds:>9.1f} {compile_seconds:>12.1f}", flush=True)
+    return Measurement(
+        what=what, num_jobs=num_jobs, wall_seconds=wall_seconds, compile_seconds=compile_seconds
+    ), reports
 
 
 def main() -> None:
@@ -61,14 +68,19 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the result as JSON")
     output = parser.parse_args().output
 
-    print(f"{'jobs':>4} {'wall':>9} {'of compiles':>12}\n{'':>4} {'s':>9} {'s':>12}")
-    one_by_one, reports = measure(1)
-    parallel, _ = measure(default_num_jobs())
-    ratio = parallel.wall_seconds / one_by_one.wall_seconds
+    print(f"{'':<24} {'jobs':>4} {'wall':>9} {'of compiles':>12}\n{'':<24} {'':>4} {'s':>9} {'s':>12}")
+    num_jobs = default_num_jobs()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["MEMPROF_CACHE_DIR"] = cache
+        finished, reports = measure("finished, one by one", num_jobs=1, complete=True)
+        planned, _ = measure("to the plan", num_jobs=num_jobs)
+        again, _ = measure("again", num_jobs=num_jobs)
+    ratios = {each.what: each.wall_seconds / finished.wall_seconds for each in (planned, again)}
     largest_child_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # KiB on Linux
     toolchain = asdict(reports[0].toolchain)
+    shares = ", ".join(f"{what} {ratio:.2f}" for what, ratio in ratios.items())
     print(
-        f"\nratio {ratio:.2f}; largest child {largest_child_bytes / 1024**3:.2f} GiB; {len(ROWS.techniques)} rows,"
+        f"\nof the first: {shares}; largest child {largest_child_bytes / 1024**3:.2f} GiB; {len(ROWS.techniques)} rows,"
         f" {TARGET}, {os.cpu_count()} processors; jax {toolchain['jax']}, python {toolchain['python']}"
     )
     if output is not None:
@@ -82,8 +94,8 @@ def main() -> None:
                 "system": sys.platform,
                 "num_processors": os.cpu_count(),
             },
-            "measurements": [asdict(one_by_one), asdict(parallel)],
-            "ratio": ratio,
+            "measurements": [asdict(each) for each in (finished, planned, again)],
+            "ratios": ratios,
             "largest_child_bytes": largest_child_bytes,
         }
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
