@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from browser import open_browser
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Programs that several tests compile to their plan are compiled once; never is the user's own cache looked at.
+_CACHE = tempfile.TemporaryDirectory(prefix="cache-of-tests-")
+os.environ["MEMPROF_CACHE_DIR"] = _CACHE.name
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +23,12 @@ def browser() -> Iterator[Any]:
     """Chromium as the machine has it. There can be one Playwright in a process at a time, so all tests share it."""
     with open_browser() as opened:
         yield opened
+
+
+@pytest.fixture
+def no_cached_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is compiled: for what happens while it is."""
+    monkeypatch.setenv("MEMPROF_CACHE_SIZE", "0")
 
 
 @pytest.fixture(scope="module")

@@ -169,10 +169,16 @@ class ArgumentLeaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Wall-clock seconds that the compiler took, on the machine that made the capture."""
+    """Wall-clock seconds that the compiler took, on the machine that made the capture.
+
+    Attributes:
+        compile_seconds: until the plan was there, or the program; 0 where the plan was in the cache.
+        cached_compile_seconds: what the compile took that made a plan from the cache; None: it was compiled now.
+    """
 
     lower_seconds: Seconds
     compile_seconds: Seconds
+    cached_compile_seconds: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

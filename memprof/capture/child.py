@@ -167,6 +167,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
             dump_folder=dump_folder,
             progress=progress,
             stop_at_plan=not (task.num_steps or task.settings.complete),
+            use_cache=task.settings.use_cache,
         ),
     )
     capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())

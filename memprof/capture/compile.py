@@ -21,7 +21,8 @@ from memprof.capture.deviceless_options import with_our_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.launch import plan_in_child
-from memprof.capture.plan import NOT_COMPILED, compile_to_plan, read_plan, with_plan
+from memprof.capture.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
+from memprof.capture.planning import capture_plan
 from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
@@ -67,18 +68,30 @@ class _LoweredStep:
     asked: Mapping[str, Any]
 
     @property
+    def program(self) -> xla_adapter.PortableProgram:
+        """What another process can compile."""
+        return xla_adapter.portable_program(self.lowered, self.devices.on_device)
+
+    @property
     def options(self) -> dict[str, Any]:
         """XLA's options that the step asks for."""
         return {**xla_adapter.jit_compiler_options(self.lowered), **self.asked}
 
 
 def compile_step(
-    spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False
+    spec: StepSpec,
+    target: Target,
+    *,
+    dump_folder: Path,
+    progress: Progress,
+    stop_at_plan: bool = False,
+    use_cache: bool = False,
 ) -> CompiledStep:
     """Compile a step for a target in this process, on shapes alone, and capture its buffer assignment.
 
     Args:
         stop_at_plan: return once XLA has planned the memory. It goes on compiling until this process ends.
+        use_cache: with `stop_at_plan`: whether the plan may come from the user's cache.
         dump_folder: an empty folder for XLA's dump; left as XLA filled it.
         progress: called with the name of each stage as it begins.
 
@@ -87,20 +100,28 @@ def compile_step(
         InternalError: XLA wrote a program that does not hold together.
         Exception: whatever the user's function raises while it is traced.
     """
-    step = _lower_step(spec, target, progress)
-    progress("compiling")
-    started = time.perf_counter()
-    compile_it = functools.partial(_compile, step, dump_folder)
-    executable = None
-    with xla_adapter.no_compilation_cache():
-        if stop_at_plan:
-            compile_to_plan(compile_it, dump_folder)
-        else:
-            executable = compile_it()
-    seconds = time.perf_counter() - started
-    totals = None if executable is None else _totals(executable, target)
+    step, executable = _lower_step(spec, target, progress), None
+
+    def compile_it() -> Plan:
+        nonlocal executable
+        progress("compiling")
+        started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder)
+        with xla_adapter.no_compilation_cache():
+            if stop_at_plan:
+                compile_to_plan(compiling, dump_folder)
+            else:
+                executable = compiling()
+        seconds = time.perf_counter() - started
+        totals = None if executable is None else _totals(executable, target)
+        return read_plan(dump_folder, totals=totals, compile_seconds=seconds)
+
+    if stop_at_plan and use_cache and _is_portable(target):
+        task = PlanTask(target=target, options=step.options)
+        capture = capture_plan(step.capture, step.program, task, compile_it)
+    else:
+        capture = with_plan(step.capture, compile_it())
     return CompiledStep(
-        capture=with_plan(step.capture, read_plan(dump_folder, totals=totals, compile_seconds=seconds)),
+        capture=capture,
         executable=executable,
         given=step.traced.given,
         arguments=step.traced.abstract,
@@ -121,13 +142,12 @@ def capture_of(
         MemprofError, WorkloadError: see `compile_step`; or XLA could not compile it, or took its process down.
         Exception: whatever the user's function raises while it is traced.
     """
-    if not target.is_deviceless and target.platform != "cpu":  # this process has hold of the device
+    if not _is_portable(target):
         with work_folder() as folder:
             return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
     step = _lower_step(spec, target, progress)
-    program = xla_adapter.portable_program(step.lowered, step.devices.on_device)
-    task = PlanTask(target=target, options=step.options, settings=settings)
-    return with_plan(step.capture, plan_in_child(program, task, progress=progress))
+    program, task = step.program, PlanTask(target=target, options=step.options, settings=settings)
+    return capture_plan(step.capture, program, task, lambda: plan_in_child(program, task, progress=progress))
 
 
 def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_folder: Path) -> CompilerTotals | None:
@@ -151,6 +171,11 @@ def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_f
         return _totals(compile_asked(), task.target)
     compile_to_plan(compile_asked, dump_folder)
     return None
+
+
+def _is_portable(target: Target) -> bool:
+    """Whether any process can compile for it; one that has hold of a device of this machine has it alone."""
+    return target.is_deviceless or target.platform == "cpu"
 
 
 def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredStep:
@@ -244,8 +269,7 @@ def _compile(step: _LoweredStep, dump_folder: Path) -> Any:
     def compile_it(ours: Mapping[str, Any]) -> Any:
         if xla_adapter.is_lowered_for(step.lowered, on_device):
             return step.lowered.compile(compiler_options={**ours, **step.asked, **dump})
-        program = xla_adapter.portable_program(step.lowered, on_device)
-        return xla_adapter.compile_portable(program, on_device, {**ours, **step.options, **dump})
+        return xla_adapter.compile_portable(step.program, on_device, {**ours, **step.options, **dump})
 
     return with_our_options(compile_it, step.capture.target, step.options)
 

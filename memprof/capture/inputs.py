@@ -21,6 +21,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from memprof.capture import plan_cache
+
 _PACKAGE = Path(__file__).parents[1]
 _LARGE_BYTES = 64 * 1024**2
 _MOST_FILES = 2000
@@ -47,7 +49,8 @@ class Inputs:
         modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         paths = {*self._opened, *(os.path.abspath(path) for path in modules if path)}
         others = tuple(f"{folder}{os.sep}" for folder in _folders_of_others())
-        own = [path for path in sorted(paths) if not path.startswith(others) and not path.endswith(".pyc")]
+        made = (".pyc", plan_cache.SUFFIX)
+        own = [path for path in sorted(paths) if not path.startswith(others) and not path.endswith(made)]
         if len(own) > _MOST_FILES:
             return {_NEVER: ""}
         return {path: digest for path in own if (digest := _digest(path)) is not None}

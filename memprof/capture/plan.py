@@ -47,13 +47,15 @@ class Plan:
         hlo_proto: the serialized `HloProto`, with the buffer assignment.
         memory_report: XLA's own report on it; empty where XLA wrote none.
         totals: the compiler's own, of a compile to the end; None: there is the plan alone.
-        compile_seconds: how long it took.
+        compile_seconds: how long it took; of a plan from the cache how long the compile took that made it.
+        is_cached: whether it is from the cache, so that nothing was compiled.
     """
 
     hlo_proto: bytes
     memory_report: bytes
     totals: CompilerTotals | None
     compile_seconds: float
+    is_cached: bool = False
 
 
 def compile_to_plan(compile_step: Callable[[], Any], folder: Path) -> None:
@@ -149,7 +151,11 @@ def with_plan(lowered: Capture, plan: Plan) -> Capture:
     return replace(
         lowered,
         compiler=totals,
-        timings=replace(lowered.timings, compile_seconds=plan.compile_seconds),
+        timings=replace(
+            lowered.timings,
+            compile_seconds=0.0 if plan.is_cached else plan.compile_seconds,
+            cached_compile_seconds=plan.compile_seconds if plan.is_cached else None,
+        ),
         hlo_proto=plan.hlo_proto,
         replay=totals_of(table),
         source_lines=source_lines_of(program, lowered.folders),

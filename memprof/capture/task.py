@@ -46,10 +46,12 @@ class CompileSettings:
 
     Attributes:
         complete: whether to compile to the end where no step runs, and not to the plan alone.
+        use_cache: whether a plan may come from the user's cache.
         timeout_seconds: a compile is given up after so long; None: never.
     """
 
     complete: bool = False
+    use_cache: bool = True
     timeout_seconds: float | None = None
 
 

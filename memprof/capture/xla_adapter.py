@@ -221,15 +221,18 @@ def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Shardin
     Args:
         sharding: on the device that it is to be compiled for, whatever device the step itself names.
     """
-    from jax._src import compiler
-    from jax._src.interpreters import mlir
+    from jax._src.interpreters import mlir, pxla
 
     (device,) = sharding.device_set
-    options = compiler.get_compile_options(
-        num_replicas=1, num_partitions=1, device_assignment=np.array([[0]]), backend=device.client
+    module, jits = lowered.compiler_ir("stablehlo"), lowered._lowering.compile_args
+    # Whether XLA may choose shardings: without a choice on one device, but in the fingerprint that it writes of a plan.
+    may_choose = pxla.get_prop_to_input_output(
+        jits["in_shardings"], jits["out_shardings"], len(jits["ordered_effects"])
     )
-    module = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
-    return PortableProgram(module=module, compile_options=options.SerializeAsString())
+    options = pxla.create_compile_options(
+        module, jits["tuple_args"], *may_choose, device.client, np.array([device], dtype=object), {}
+    )
+    return PortableProgram(module=mlir.module_to_bytecode(module), compile_options=options.SerializeAsString())
 
 
 def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from memprof.profiler_cli import advise, check, compare, doctor, fit, list_names, run, show, trace
+from memprof.profiler_cli import advise, cache, check, compare, doctor, fit, list_names, run, show, trace
 from memprof.profiler_cli.option_table import Verb
 from memprof.version import __version__
 
@@ -25,6 +25,7 @@ app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)
 app.command("list", cls=Verb)(list_names.list_names)
+app.command("cache", cls=Verb)(cache.cache)
 app.command("doctor", cls=Verb)(doctor.doctor)
 
 

@@ -64,6 +64,7 @@ def check(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    cache: options.Cache = True,
     complete: options.Complete = False,
     format: options.Format = "terminal",  # noqa: A002 - the option's name
     top: options.Top = None,
@@ -82,7 +83,7 @@ def check(
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
 
     show = rendering(format, width=width, top=top)
-    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
     show.check_shows_documents("a check")
     if update:
         if against is None:

@@ -67,6 +67,7 @@ def compare(
     reference: _Reference = None,
     target: options.Target = None,
     timeout: options.Timeout = None,
+    cache: options.Cache = True,
     steps: options.Steps = None,
     complete: options.Complete = False,
     jobs: _Jobs = None,
@@ -103,7 +104,7 @@ def compare(
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
     tasks = rows.tasks(resolve_asked(target, runs=bool(steps)), num_steps=steps or 0, settings=settings)
     rows.check_reference(reference)
     keys = {row_key(task) for task in tasks}

@@ -82,6 +82,7 @@ def fit(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    cache: options.Cache = True,
     complete: options.Complete = False,
     steps: _Steps = None,
     jobs: _Jobs = None,
@@ -117,7 +118,7 @@ def fit(
     _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     wanted = MemoryRequest(target=resolve_asked(target, runs=bool(steps)), memory=memory, reserve=reserve)
-    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
     kept = partial(
         kept_captures,
         output,

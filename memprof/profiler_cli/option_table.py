@@ -21,7 +21,7 @@ JSON = "json"
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 _TERMINAL = "terminal"
-_COMPILED = ("arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete")
+_COMPILED = ("arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete", "cache")
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
 _OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
 _VIEWS = ("by", "depth", "top", "sort")
@@ -90,6 +90,14 @@ def _is_of_user(values: Values) -> bool:
     from memprof.workloads.user.reference import is_reference
 
     return is_reference(values["what"])
+
+
+def _is_planned(values: Values) -> bool:
+    """Whether a command compiles to the plan alone."""
+    if "log_folder" in values:  # `trace` runs the step wherever the target's device is
+        return values["target"] not in (None, "cpu", "local")
+    runs = bool(values.get("steps")) and not _is_auto(values)  # of those that fit, only the cheapest
+    return not (runs or values["complete"])
 
 
 def _by(values: Values) -> str | None:
@@ -169,6 +177,12 @@ ROWS = (
         where=lambda values: bool(values["steps"]),
         options=("complete",),
         why="is for a step that does not run; with --steps it is compiled to the end",
+    ),
+    Row(
+        commands=("run", "compare", "check", "fit", "trace"),
+        where=lambda values: not _is_planned(values),
+        options=("cache",),
+        why="is for steps that are compiled to XLA's plan, and this one is compiled to the end",
     ),
     Row(
         commands=("run",),

@@ -77,6 +77,13 @@ Timeout = Annotated[
 Complete = Annotated[
     bool, typer.Option("--complete", help="Compile to the end, not to XLA's plan alone, and compare the two totals.")
 ]
+Cache = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache",
+        help="Whether plans of earlier compiles are taken from the cache (see `memprof cache info`).",
+    ),
+]
 Preset = Annotated[str | None, typer.Option("--preset", help="Size of the workload: tiny, gpt2, ...", metavar="NAME")]
 Overrides = Annotated[
     list[str],

@@ -43,6 +43,7 @@ def run(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    cache: options.Cache = True,
     steps: options.Steps = None,
     complete: options.Complete = False,
     output: _Output = None,
@@ -76,7 +77,7 @@ def run(
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     aim, techniques = resolve_asked(target, runs=bool(steps)), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    settings = CompileSettings(complete=complete, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
     task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)

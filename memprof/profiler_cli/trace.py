@@ -37,6 +37,7 @@ def trace(
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
     timeout: options.Timeout = None,
+    cache: options.Cache = True,
     log_folder: _LogFolder = Path("logs"),
     steps: _Steps = None,
     view_it: _ViewIt = False,
@@ -69,7 +70,7 @@ def trace(
         "+".join(technique),
         target=aim,
         num_steps=(steps or _DEFAULT_STEPS) if runs else 0,
-        settings=CompileSettings(timeout_seconds=timeout),
+        settings=CompileSettings(use_cache=cache, timeout_seconds=timeout),
     )
     if view_it:
         check_can_view()

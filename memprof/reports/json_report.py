@@ -91,6 +91,12 @@ class TimingsJson(Struct, frozen=True, kw_only=True):
 
     lower_seconds: Annotated[float, Meta(ge=0)]
     compile_seconds: Annotated[float, Meta(ge=0)]
+    cached_compile_seconds: Annotated[
+        float | None,
+        Meta(
+            description="What the compile took that made XLA's plan, where that is from the cache; null: compiled now."
+        ),
+    ]
     analysis_seconds: Annotated[float, Meta(ge=0)]
 
 

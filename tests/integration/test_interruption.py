@@ -9,6 +9,8 @@ import time
 import pytest
 from integration.command import parent_of, wait_until
 
+pytestmark = pytest.mark.usefixtures("no_cached_plans")
+
 # Long enough to be caught in the middle; on a GPU target the compiler starts processes and writes temporary files.
 LONG = ("run", "transformer", "--preset", "tiny", "--set", "num_layers=6", "--target", "h100-80gb")
 SHORT = ("run", "mlp", "--preset", "tiny", "--target", "cpu")

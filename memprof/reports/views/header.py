@@ -121,12 +121,15 @@ def _model(report: Report) -> tuple[str, ...]:
 
 
 def _took(report: Report) -> tuple[str, ...]:
-    seconds = {
-        "lowering": report.timings.lower_seconds,
-        "compiling": report.timings.compile_seconds,
-        "analysis": report.analysis_seconds,
-    }
-    return tuple(f"{name} {format_seconds(value)}" for name, value in seconds.items())
+    timings = report.timings
+    compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds
+    if from_cache is not None:
+        compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"
+    return (
+        f"lowering {format_seconds(timings.lower_seconds)}",
+        compiling,
+        f"analysis {format_seconds(report.analysis_seconds)}",
+    )
 
 
 def _verdict(report: Report) -> tuple[str, Tone]:

@@ -21,7 +21,7 @@ STEP = "train.py:step_spec"
 
 # By command and subject, the arguments to start from, and the options that are refused; `data` of formats for programs.
 _VIEW = {"by", "depth", "top", "sort"}
-_COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete"}
+_COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete", "cache"}
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("run", "workload"): (["run", "mlp"], {"arguments", "role"}),
     ("run", "step"): (["run", STEP], {"preset"}),
@@ -30,7 +30,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
         {"arguments", "role", "width", "advise", "verify", *_VIEW},
     ),
     ("run", "unsaved"): (["run", "mlp", "--no-save"], {"arguments", "role", "source", "output", "force"}),
-    ("trace", "workload"): (["trace", "mlp"], {"arguments", "role"}),
+    ("trace", "workload"): (["trace", "mlp"], {"arguments", "role", "cache"}),
     ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "steps"}),
     ("compare", "workload"): (["compare", "mlp", "-t", "baseline", "-t", "bf16"], {"role", "depth"}),
     ("compare", "step"): (["compare", STEP, "-t", "baseline", "-t", "bf16"], {"preset", "depth"}),
@@ -81,6 +81,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "role": (["--role", "state=params"], []),
     "target": (["--target", "cpu"], []),
     "timeout": (["--timeout", "77"], []),
+    "cache": (["--no-cache"], []),
     "steps": (["--steps", "7"], []),
     "complete": (["--complete"], []),
     "output": (["-o", "new.memprof"], []),
@@ -157,7 +158,7 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 
 def test_every_command_and_option_is_in_the_table() -> None:
-    assert {command for command, _ in REFUSED} | {"list", "doctor"} == set(COMMANDS)
+    assert {command for command, _ in REFUSED} | {"list", "doctor", "cache"} == set(COMMANDS)
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
     assert options - {"workload", "what", "capture", "help"} == set(GIVEN)
 
@@ -180,6 +181,22 @@ def test_an_option_is_honoured_or_refused(memprof: Commands, command: str, subje
     with_it = memprof(*before, *given)
     assert with_it.code in (0, 1), with_it.stderr
     assert with_it != without
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "mlp", "--steps", "2"),
+        ("run", "mlp", "--complete"),
+        ("compare", "mlp", "--steps", "2"),
+        ("trace", "mlp"),
+    ],
+    ids=" ".join,
+)
+def test_the_cache_is_for_what_is_compiled_to_the_plan(memprof: Commands, command: tuple[str, ...]) -> None:
+    ended = memprof(*command, "--no-cache")
+    assert (ended.code, ended.asked) == (2, ())
+    assert "--no-cache is for steps that are compiled to XLA's plan" in ended.stderr
 
 
 def test_update_replaces_what_is_no_baseline_only_by_force(memprof: Commands) -> None:

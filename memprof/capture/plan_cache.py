@@ -1,0 +1,193 @@
+"""Plans that XLA has made, kept on disk: whoever compiles the same for the same gets the one that is there.
+
+    cache = PlanCache.of_user()
+    plan = cache.find(key)                # see `planning.py`; None: it has to be compiled
+    cache.keep(key, plan)
+
+A plan is a file of its own in a folder that is the user's alone, and never a pickle. It begins with a digest, so that
+what is cut, damaged, or of another key or version is as if it were not there. Files come and go whole, and the time of
+a file is that of its last use: when there are more bytes than there may be, those go first that were not used for the
+longest time. Commands that work at the same time need no lock for that. A cache never keeps a command from its answer:
+where it cannot be read or written, there is none. Needs no JAX.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from memprof.analysis.amounts import parse_bytes
+from memprof.analysis.foreign import open_regular
+from memprof.capture.plan import Plan
+from memprof.errors import MemprofError
+from memprof.files import IfTaken, write_whole
+
+FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
+_DEFAULT_SIZE = "1GiB"
+SUFFIX = ".memprof-plan"
+_OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
+_VERSION = b"memprof.plan/1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_HEAD = struct.Struct("<dQ")  # the seconds of the compile, and the length of the proto, before proto and report
+_MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How much there is in a cache."""
+
+    num_plans: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCache:
+    """A folder of plans. `limit_bytes` is the most that it may hold, packed; 0: nothing is kept, and nothing taken."""
+
+    folder: Path
+    limit_bytes: int
+
+    @classmethod
+    def of_user(cls) -> PlanCache:
+        """The cache that the environment names, else the one in the user's folder for caches.
+
+        Raises:
+            MemprofError: a variable of the environment does not say what it should.
+        """
+        folder = _folder_of_user()
+        return cls(folder=folder / "plans", limit_bytes=_limit_bytes() if folder.is_absolute() else 0)
+
+    def find(self, key: str) -> Plan | None:
+        """The plan with that key, if it is there and as it was written."""
+        if not self.limit_bytes or not self.is_own():
+            return None
+        path = self._path(key)
+        try:
+            with open_regular(path) as file:
+                content = file.read(_MOST_BYTES)
+            os.utime(path)
+        except (OSError, MemprofError):
+            return None
+        return _unpacked(content, key)
+
+    def keep(self, key: str, plan: Plan) -> None:
+        """Keep a plan, in the place of what may be there under its key, and let go what is too much."""
+        content = _packed(plan, key)
+        if len(content) > self.limit_bytes:
+            return
+        with suppress(OSError, MemprofError):
+            self.folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+            if self.is_own():
+                self.folder.chmod(stat.S_IRWXU)
+                write_whole(self._path(key), content, what="the plan", if_taken=IfTaken.REPLACE)
+                self._make_room()
+
+    def is_own(self) -> bool:
+        """Whether the folder is there, and nobody but this user can write to it."""
+        try:
+            found = self.folder.lstat()
+        except OSError:
+            return False
+        is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and is_closed
+
+    def why_unused(self) -> str:
+        """Why plans are neither kept in it nor taken from it; empty where they are."""
+        existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+        if not self.limit_bytes:
+            return f"{SIZE_VARIABLE} is 0, or there is no home folder"
+        if existing == self.folder and not self.is_own():
+            return "others can write to the folder, or it is another user's, or none"
+        return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"
+
+    def usage(self) -> Usage:
+        """How much there is in it now."""
+        sizes = [size for _, size, path in self._files() if path.suffix == SUFFIX]
+        return Usage(num_plans=len(sizes), size_bytes=sum(sizes))
+
+    def clear(self) -> Usage:
+        """Remove all plans, and say how much that was."""
+        before = self.usage()
+        for _, _, path in self._files():
+            with suppress(OSError):
+                path.unlink()
+        return before
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{SUFFIX}"
+
+    def _make_room(self) -> None:
+        files = sorted(self._files())
+        too_much = sum(size for _, size, _ in files) - self.limit_bytes
+        for _, size, path in files:
+            if too_much <= 0:
+                return
+            with suppress(OSError):  # another command was quicker
+                path.unlink()
+            too_much -= size
+
+    def _files(self) -> Iterator[tuple[int, int, Path]]:
+        """When each file of ours was used last, in nanoseconds, its bytes and its path."""
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    if _OURS.fullmatch(entry.name):
+                        found = entry.stat(follow_symlinks=False)
+                        yield found.st_mtime_ns, found.st_size, Path(entry.path)
+
+
+def _packed(plan: Plan, key: str) -> bytes:
+    head = _HEAD.pack(plan.compile_seconds, len(plan.hlo_proto))
+    body = zlib.compress(head + plan.hlo_proto + plan.memory_report, level=1)
+    return _VERSION + _digest(body, key) + body
+
+
+def _unpacked(content: bytes, key: str) -> Plan | None:
+    """The plan in a file; None where it is not what was written."""
+    begin = len(_VERSION) + _DIGEST_BYTES
+    body = content[begin:]
+    if content[:begin] != _VERSION + _digest(body, key):
+        return None
+    unpacking = zlib.decompressobj()
+    try:
+        data = unpacking.decompress(body, _MOST_BYTES)
+        seconds, proto_bytes = _HEAD.unpack_from(data)
+    except (zlib.error, struct.error):
+        return None
+    if not unpacking.eof or not 0 <= seconds < float("inf"):
+        return None
+    proto, report = data[_HEAD.size :][:proto_bytes], data[_HEAD.size :][proto_bytes:]
+    return Plan(hlo_proto=proto, memory_report=report, totals=None, compile_seconds=seconds, is_cached=True)
+
+
+def _digest(body: bytes, key: str) -> bytes:
+    return hashlib.sha256(key.encode() + body).digest()
+
+
+def _folder_of_user() -> Path:
+    named = os.environ.get(FOLDER_VARIABLE)
+    if not named:
+        from platformdirs import user_cache_path
+
+        return user_cache_path("memprof")
+    if not Path(named).is_absolute():  # the user's code may change the folder that it would begin at
+        raise MemprofError(f"{FOLDER_VARIABLE} is {named!r}, but the absolute path of a folder was expected")
+    return Path(named)
+
+
+def _limit_bytes() -> int:
+    text = os.environ.get(SIZE_VARIABLE) or _DEFAULT_SIZE
+    if text.strip() == "0":
+        return 0
+    try:
+        return parse_bytes(text)
+    except MemprofError as error:
+        raise MemprofError(f"{SIZE_VARIABLE} is not the size of a cache: {error}; 0 turns it off") from error

@@ -1,0 +1,111 @@
+"""The plan of a program: the one in the user's cache, where it has been compiled before, else a new one.
+
+What determines a plan is its key. In doubt two keys differ: the module has the source lines that reports name, the
+options of the compile have JAX's settings. Of memprof there is nothing in it but what it asks of XLA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memprof.analysis.capture import Capture, Target
+from memprof.capture import xla_adapter
+from memprof.capture.cuda_tools import find_libdevice, find_ptxas
+from memprof.capture.deviceless_options import deviceless_options
+from memprof.capture.plan import Plan, with_plan
+from memprof.capture.plan_cache import PlanCache
+from memprof.capture.task import PlanTask
+from memprof.capture.toolchain import installed_version
+from memprof.errors import MemprofError
+
+_OF_XLA = re.compile(r"(XLA|TF|TPU|LIBTPU|PJRT|CUDA|NVIDIA|CUDNN|CUBLAS|OMP|MKL|ONEDNN|DNNL)_.*|NPROC")
+# Where allocators take memory from, and what is logged.
+_WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*")
+# Of /proc/cpuinfo, on x86 and on Arm.
+_CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
+
+
+def capture_plan(
+    lowered: Capture, program: xla_adapter.PortableProgram, task: PlanTask, make: Callable[[], Plan]
+) -> Capture:
+    """The capture of a step by its plan: the one in the user's cache, else as it is made, which is then kept there.
+
+    Args:
+        lowered: what is known of the step (see `with_plan`).
+        program: the same step as any process can compile it.
+        make: compiles it as the task says.
+
+    Raises:
+        MemprofError: a variable of the environment does not say where the cache is, or how large; see `with_plan`.
+        Exception: whatever `make` raises.
+    """
+    if task.settings.complete or not task.settings.use_cache:
+        return with_plan(lowered, make())
+    cache, key = PlanCache.of_user(), plan_key(program, task.target, task.options)
+    kept = cache.find(key)
+    if kept is not None:
+        with suppress(MemprofError):  # it is what was written, and is no plan of this step: it is replaced
+            return with_plan(lowered, kept)
+    plan = make()
+    capture = with_plan(lowered, plan)
+    cache.keep(key, plan)
+    return capture
+
+
+def plan_key(program: xla_adapter.PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:
+    """The key of a program's plan.
+
+    Args:
+        target: one that is not a device of this machine: there XLA may try things out.
+        asked: XLA's options that the step asks for.
+    """
+    facts = {
+        "module": hashlib.sha256(program.module).hexdigest(),
+        "compile options": program.compile_options.hex(),
+        "options": [asked, deviceless_options(asked) if target.is_deviceless else {}],
+        "platform": target.platform,
+        "device": target.compiler_config if target.is_deviceless else _host(),
+        "topology": [target.topology.num_devices, target.topology.num_hosts, target.topology.num_slices],
+        "versions": [installed_version("jax"), installed_version("jaxlib"), xla_adapter.cuda_plugin_version()],
+        "tools": [_identity(find_ptxas()), _identity(find_libdevice())] if target.is_deviceless else [],
+        "environment": _environment(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _host() -> list[str]:
+    """What XLA sees of the processor that it compiles for."""
+    num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    facts = [platform.machine(), f"{num_processors} processors"]
+    try:
+        first, _, _ = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
+    except OSError:
+        return [*facts, platform.processor()]
+    return [*facts, *(line for line in first.splitlines() if line.partition(":")[0].strip() in _CPU_FACTS)]
+
+
+def _identity(tool: Path | None) -> list[str | int]:
+    """A tool by its place and size: one of another version has another size."""
+    return [] if tool is None else [str(tool), tool.stat().st_size]
+
+
+def _environment() -> dict[str, str]:
+    """The variables that XLA reads, with the content of a file of flags."""
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if _OF_XLA.fullmatch(name) and not _WITHOUT_A_SAY.fullmatch(name)
+    }
+    flags = found.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("-"):
+        with suppress(OSError):  # XLA has its own words for a file that cannot be read
+            found["the file of XLA_FLAGS"] = Path(flags).read_text(errors="replace")
+    return found

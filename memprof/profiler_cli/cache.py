@@ -1,0 +1,42 @@
+"""`memprof cache`: the plans that earlier compiles have left on this machine."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from memprof.capture.plan_cache import PlanCache
+from memprof.profiler_cli.console import say, write_table
+from memprof.reports.units import format_bytes
+
+
+class Action(StrEnum):
+    """What is done with the cache."""
+
+    INFO = "info"
+    CLEAR = "clear"
+
+
+def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or remove it all.")]) -> None:
+    """Show or clear the cache of XLA's plans, from which an equal compile is answered without compiling.
+
+    Its folder is set with MEMPROF_CACHE_DIR, and with MEMPROF_CACHE_SIZE how much it may hold, 0 for nothing; what was
+    not used for the longest time goes first.
+
+        memprof cache info
+    """
+    cached = PlanCache.of_user()
+    if action is Action.CLEAR:
+        before = cached.clear()
+        say(f"plans removed: {before.num_plans}, {format_bytes(before.size_bytes)}")
+        return
+    usage, why_unused = cached.usage(), cached.why_unused()
+    rows = [
+        ("folder", str(cached.folder)),
+        ("plans", str(usage.num_plans)),
+        ("size", f"{format_bytes(usage.size_bytes)} of {format_bytes(cached.limit_bytes)} at most"),
+        ("in use", f"no: {why_unused}" if why_unused else "yes"),
+    ]
+    write_table(("cache", ""), rows)

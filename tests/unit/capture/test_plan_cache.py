@@ -1,0 +1,222 @@
+"""The cache of plans: what is damaged is not there, what is too much goes, and no trouble with it is an error."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import stat
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memprof.capture import plan_cache
+from memprof.capture.plan import Plan
+from memprof.capture.plan_cache import PlanCache
+from memprof.errors import MemprofError
+
+KEY, OTHER = "1" * 64, "2" * 64
+
+
+def plan(number: int = 0, *, num_bytes: int = 1000) -> Plan:
+    """One as it is found; its bytes cannot be packed."""
+    proto = random.Random(number).randbytes(num_bytes)
+    return Plan(hlo_proto=proto, memory_report=b"report", totals=None, compile_seconds=1.5 + number, is_cached=True)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> PlanCache:
+    return PlanCache(folder=tmp_path / "memprof" / "plans", limit_bytes=1 << 20)
+
+
+def entry(cache: PlanCache) -> Path:
+    (path,) = cache.folder.iterdir()
+    return path
+
+
+def test_a_plan_is_found_as_it_was_kept_and_by_its_own_key_alone(cache: PlanCache) -> None:
+    assert cache.find(KEY) is None
+    cache.keep(KEY, plan())
+    assert (cache.find(KEY), cache.find(OTHER)) == (plan(), None)
+    cache.keep(KEY, plan(1))
+    assert cache.find(KEY) == plan(1)
+    assert cache.usage().num_plans == 1
+
+
+def test_nobody_else_can_look_into_the_folder(cache: PlanCache) -> None:
+    before = os.umask(0)
+    try:
+        cache.keep(KEY, plan())
+        assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
+        cache.folder.chmod(0o755)
+        cache.keep(OTHER, plan())
+        assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(cache: PlanCache, tmp_path: Path) -> None:
+    cache.keep(KEY, plan())
+    cache.folder.chmod(0o777)
+    assert cache.find(KEY) is None
+    assert "others can write" in cache.why_unused()
+    before = entry(cache).read_bytes()
+    cache.keep(KEY, plan(1))
+    assert entry(cache).read_bytes() == before
+    linked = PlanCache(folder=tmp_path / "link", limit_bytes=cache.limit_bytes)
+    cache.folder.chmod(0o700)
+    linked.folder.symlink_to(cache.folder)
+    assert linked.find(KEY) is None
+
+
+def _repacked(content: bytes, data: bytes) -> bytes:
+    body = zlib.compress(data)
+    return plan_cache._VERSION + plan_cache._digest(body, KEY) + body
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut in the version": lambda content: content[:5],
+    "cut in the digest": lambda content: content[:20],
+    "cut in the body": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "of another version": lambda content: content.replace(b"plan/1", b"plan/0"),
+    "of another kind": lambda content: b"PK\3\4" + content,
+    "another body": lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:],
+    "of another key": lambda content: plan_cache._packed(plan(), OTHER),
+    "with a digest, and not packed": lambda content: (
+        plan_cache._VERSION + plan_cache._digest(b"no zlib", KEY) + b"no zlib"
+    ),
+    "with a digest, and too short": lambda content: _repacked(content, b"short"),
+    "with a digest, and a negative time": lambda content: _repacked(content, plan_cache._HEAD.pack(-1.0, 0)),
+    "with a digest, and no time": lambda content: _repacked(content, plan_cache._HEAD.pack(float("nan"), 0)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_plan_is_as_if_it_were_not_there_and_is_replaced(cache: PlanCache, damage: str) -> None:
+    cache.keep(KEY, plan())
+    entry(cache).write_bytes(DAMAGES[damage](entry(cache).read_bytes()))
+    assert cache.find(KEY) is None
+    cache.keep(KEY, plan())
+    assert cache.find(KEY) == plan()
+
+
+def test_what_expands_to_more_than_a_plan_has_is_none(cache: PlanCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_cache, "_MOST_BYTES", 10_000)
+    cache.keep(KEY, replace(plan(), hlo_proto=bytes(100_000)))
+    assert cache.find(KEY) is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "unreadable"])
+def test_what_is_no_file_is_no_plan(cache: PlanCache, kind: str) -> None:
+    cache.keep(OTHER, plan())
+    path = cache._path(KEY)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path)
+    else:
+        path.write_bytes(b"")
+        path.chmod(0)
+    assert cache.find(KEY) is None
+    cache.keep(KEY, plan())  # in silence, whether it can be replaced or not
+    assert cache.find(OTHER) == plan()
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(cache: PlanCache) -> None:
+    cache = PlanCache(folder=cache.folder, limit_bytes=3500)
+    for number in range(3):
+        cache.keep(f"{number}" * 64, plan(number))
+        os.utime(cache._path(f"{number}" * 64), (number, number))
+    assert cache.find("0" * 64) is not None  # now the last one used
+    cache.keep("3" * 64, plan(3))
+    assert [number for number in range(4) if cache.find(f"{number}" * 64)] == [0, 2, 3]
+    assert cache.usage().size_bytes <= cache.limit_bytes
+    cache.keep("4" * 64, plan(num_bytes=4000))  # more than all of it: the others stay
+    assert cache.usage().num_plans == 3
+
+
+def test_what_is_not_ours_stays(cache: PlanCache) -> None:
+    cache.keep(KEY, plan())
+    (cache.folder / "mine.txt").write_text("mine")
+    (cache.folder / ".memprof-0123456789abcdef").write_bytes(bytes(5000))  # of a command that was killed
+    PlanCache(folder=cache.folder, limit_bytes=2000).keep(OTHER, plan())
+    assert (cache.folder / "mine.txt").exists()
+    assert cache.clear().num_plans >= 1
+    assert [path.name for path in cache.folder.iterdir()] == ["mine.txt"]
+
+
+def test_a_cache_of_size_zero_keeps_nothing_and_gives_nothing(cache: PlanCache) -> None:
+    cache.keep(KEY, plan())
+    off = PlanCache(folder=cache.folder, limit_bytes=0)
+    off.keep(OTHER, plan())
+    assert (off.find(KEY), cache.find(OTHER)) == (None, None)
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_no_error(cache: PlanCache, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    in_a_file = PlanCache(folder=tmp_path / "file" / "plans", limit_bytes=1 << 20)
+    in_a_file.keep(KEY, plan())
+    assert (in_a_file.find(KEY), in_a_file.usage().num_plans, in_a_file.clear().num_plans) == (None, 0, 0)
+
+
+def test_a_full_disk_is_no_error(cache: PlanCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.keep(KEY, plan())
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    cache.keep(KEY, plan(1))
+    cache.keep(OTHER, plan(1))
+    assert (cache.find(KEY), cache.find(OTHER)) == (plan(), None)
+    assert len(list(cache.folder.iterdir())) == 1
+
+
+def test_the_environment_says_where_it_is_and_how_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMPROF_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MEMPROF_CACHE_SIZE", "20MiB")
+    assert PlanCache.of_user() == PlanCache(folder=tmp_path / "plans", limit_bytes=20 << 20)
+    monkeypatch.setenv("MEMPROF_CACHE_SIZE", "0")
+    assert PlanCache.of_user().limit_bytes == 0
+    monkeypatch.setenv("MEMPROF_CACHE_SIZE", "")
+    assert PlanCache.of_user().limit_bytes == 1 << 30
+    monkeypatch.setenv("MEMPROF_CACHE_SIZE", "much")
+    with pytest.raises(MemprofError, match=r"MEMPROF_CACHE_SIZE is not the size of a cache: 'much' .* 0 turns it off"):
+        PlanCache.of_user()
+    monkeypatch.setenv("MEMPROF_CACHE_DIR", "here")
+    with pytest.raises(MemprofError, match="MEMPROF_CACHE_DIR is 'here', but the absolute path"):
+        PlanCache.of_user()
+
+
+def race(folder: Path, number: int) -> None:
+    """Keep and find plans of few keys in a cache that is too small for them; each of a key is the same."""
+    cache, choose = PlanCache(folder=folder, limit_bytes=6000), random.Random(number)
+    for _ in range(60):
+        which = choose.randrange(12)
+        found = cache.find(f"{which:064x}")
+        assert found in (None, plan(which))
+        if found is None:
+            cache.keep(f"{which:064x}", plan(which))
+        if choose.random() < 0.05:
+            cache.clear()
+
+
+def test_eight_processes_at_once_never_see_half_a_plan(cache: PlanCache) -> None:
+    processes = [
+        multiprocessing.get_context("fork").Process(target=race, args=(cache.folder, number)) for number in range(8)
+    ]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join()
+    assert [each.exitcode for each in processes] == [0] * 8
+    assert {path.suffix for path in cache.folder.iterdir()} <= {plan_cache.SUFFIX}
+    cache.keep(KEY, plan())
+    assert cache.find(KEY) == plan()
