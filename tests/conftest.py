@@ -13,9 +13,12 @@ from browser import open_browser
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Programs that several tests compile to their plan are compiled once; never is the user's own cache looked at.
-_CACHE = tempfile.TemporaryDirectory(prefix="cache-of-tests-")
-os.environ["MEMPROF_CACHE_DIR"] = _CACHE.name
+# Programs that several tests compile to their plan are compiled once, whichever process of the tests they run in; the
+# user's own cache is never looked at.
+_CACHE = "cache-of-tests-"
+if _CACHE not in os.environ.get("MEMPROF_CACHE_DIR", ""):
+    _cache = tempfile.TemporaryDirectory(prefix=_CACHE)  # gone with this process
+    os.environ["MEMPROF_CACHE_DIR"] = _cache.name
 
 
 @pytest.fixture(scope="session")
