@@ -24,7 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memprof.capture.plan_cache import SUFFIX, KeptPlan, PlanCache
+from memprof.capture.plan import Plan
+from memprof.capture.plan_cache import SUFFIX, PlanCache
 
 _NUM_KEYS, _NUM_USES, _PLAN_BYTES = 24, 40, 200_000  # a plan of the tiny MLP has so many
 _LIMIT_BYTES = 16 * _PLAN_BYTES
@@ -123,9 +124,9 @@ def _key(which: int) -> str:
     return f"{which:064x}"
 
 
-def _plan(which: int) -> KeptPlan:
+def _plan(which: int) -> Plan:
     content = random.Random(which).randbytes(_PLAN_BYTES)
-    return KeptPlan(hlo_proto=content, memory_report=b"report", compile_seconds=float(which))
+    return Plan(hlo_proto=content, memory_report=b"report", totals=None, compile_seconds=float(which), is_cached=True)
 
 
 if __name__ == "__main__":
