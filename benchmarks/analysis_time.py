@@ -21,6 +21,7 @@ from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.capture.launch import compile_in_child
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.task import CompileSettings
 from memprof.studies.subject import find_subject
 
 TARGET = "h100-80gb"
@@ -57,7 +58,8 @@ class Measurement:
 def measure(label: str, num_layers: int, overrides: tuple[str, ...]) -> tuple[Measurement, Capture]:
     """Compile once, analyse several times."""
     subject = find_subject("transformer", preset="gpt2", overrides=[f"num_layers={num_layers}", *overrides])
-    capture = compile_in_child(subject.task("", target=resolve(TARGET)), progress=lambda stage: None)
+    task = subject.task("", target=resolve(TARGET), settings=CompileSettings(use_cache=False))
+    capture = compile_in_child(task, progress=lambda stage: None)
     reports = [analyze(capture) for _ in range(NUM_REPEATS)]
     measurement = Measurement(
         label=label,

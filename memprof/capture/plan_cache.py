@@ -175,7 +175,10 @@ def _digest(body: bytes, key: str) -> bytes:
 def _folder_of_user() -> Path:
     named = os.environ.get(FOLDER_VARIABLE)
     if not named:
-        from platformdirs import user_cache_path
+        try:
+            from platformdirs import user_cache_path
+        except ModuleNotFoundError:  # an environment that was made before it was needed: without a cache
+            return Path()
 
         return user_cache_path("memprof")
     if not Path(named).is_absolute():  # the user's code may change the folder that it would begin at

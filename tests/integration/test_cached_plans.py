@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,8 +41,6 @@ def test_the_second_command_compiles_nothing_and_makes_the_same_capture(memprof:
         for capture in map(read_capture, (memprof.folder / "rows").glob("*.memprof"))
     }
     assert from_cache == {("baseline",): True, ("donate",): False}
-    anew = memprof("run", *STEP, "--no-cache", "--no-save", "--format", "json")
-    assert json.loads(anew.stdout)["timings"]["cached_compile_seconds"] is None
     assert memprof("cache", "info").stdout.split("\n")[2].split() == ["plans", "2"]
     assert memprof("cache", "clear").stderr.startswith("plans removed: 2, ")
 
