@@ -1,11 +1,17 @@
-"""Whether a compile for a GPU that is not there makes the same plan without autotuning, and in what time.
+"""Whether the plan at which a compile is stopped is the plan of the finished compile, byte for byte.
 
-    python -m benchmarks.plan_identity [-o RESULT.json] [--only TEXT]... [--every N] [--minutes M]
+    python -m benchmarks.plan_identity [-o RESULT.json] [--only TEXT]... [--every N] [--minutes M] [--autotuning]
 
-Built-in workloads under their techniques are compiled for four GPUs, twice each: without autotuning, and with it as
-XLA does it by itself and memprof has it. The two buffer assignments (allocations,
-logical buffers, offsets, heap traces, buffers at the peak) are compared as bytes, and so are XLA's totals. The larger
-presets have 2 to 4 layers, so that many of them can be compiled. Needs the `deviceless` extra.
+Built-in workloads under every technique, with every optimizer, in every preset and for every target are compiled to the
+end. The `HloProto` as it is at the moment at which memprof would stop is kept, and compared with the file as it is at
+the end, and the totals that memprof takes from it with those of `memory_analysis()`. The larger presets have two
+layers, so that many of them can be compiled.
+
+With `--autotuning` it asks another question: each program is compiled twice for a GPU that is not there, without
+autotuning, as memprof does, and with it, as XLA does by itself. Then the files differ (they hold what was tuned), and
+the buffer assignments (allocations, logical buffers, offsets, heap traces, buffers at the peak) are compared as bytes.
+
+An output file that is there already is gone on with: programs in it are not compiled again.
 """
 
 from __future__ import annotations
@@ -16,37 +22,42 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, CompilerTotals
+from memprof.analysis.checks import plan_totals
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
+from memprof.capture.plan import compile_to_plan, read_plan
+from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
 
-TARGETS = ("h100-80gb", "a100-40gb", "l4")
+# A GPU of each family and the CPU, in turns, so that many programs do not mean as many times the targets.
+TARGETS = ("h100-80gb", "cpu", "a100-40gb", "l4", "t4", "b200", "rtx-3090")
 WITHOUT_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
 AS_XLA_DOES = {"xla_gpu_autotune_level": "4"}  # its default (jaxlib 0.10.2 to 0.12)
-# Random numbers are most of what is left to compile, and nothing of what is tuned: one of the presets keeps them.
-_NO_DROPOUT = ("dropout_rate=0", "attention_dropout_rate=0", "embedding_dropout_rate=0")
-_TINY = {"transformer": _NO_DROPOUT, "mlp": ("dropout_rate=0",)}
-_BY_CUBLAS = "xla:xla_gpu_enable_triton_gemm=false"
-_WITHOUT_TRITON = "t4"  # its compute capability is below the least that XLA's Triton kernels take
-_FEW_LAYERS = ("num_layers=2", *_NO_DROPOUT)
-# Techniques that change which matrix products there are, and in which precision.
-_LABELS = (
-    *("baseline", "bf16+donate", "bf16+donate+scan+remat", "fp16+accum2", "donate+chunked-loss=8", "bf16+remat-dots"),
-    *("opt=adafactor", "bf16-params+donate"),
-)
+# Random numbers are most of what is left to compile: the smallest programs do without, one of the presets keeps them.
+_NO_DROPOUT = {
+    "transformer": ("dropout_rate=0", "attention_dropout_rate=0", "embedding_dropout_rate=0"),
+    "mlp": ("dropout_rate=0",),
+}
+_TWO_LAYERS = ("num_layers=2", *_NO_DROPOUT["transformer"])
+_PLAN_ONLY = "v100-16gb"  # the ptxas of CUDA 13 does not know it, and XLA ends the process
+_BY_CUBLAS = "xla:xla_gpu_enable_triton_gemm=false"  # autotuning is what gives its products their scratch
+# Techniques that change which matrix products there are, in which precision, and how often.
+_LABELS = ("baseline", "bf16+donate+scan+remat", "fp16+accum2", "donate+chunked-loss=8", "bf16-params+donate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,99 +77,173 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What came of one program: its totals with our options, and whether XLA's own way gives the same."""
+    """What came of one program: whether two plans of it are the same, and after how many processor seconds each came.
+
+    Attributes:
+        is_same: all that is asked for is the same.
+        plan_sha256: of what was compared: the file, or with `--autotuning` the buffer assignment.
+        seconds: of both. The first is when the compile would be stopped; with `--autotuning` that without it.
+    """
 
     label: str
+    is_same: bool
+    same_file: bool
     same_assignment: bool
     same_totals: bool
     temp_bytes: int
     peak_memory_bytes: int | None
-    assignment_sha256: str
-    quick_seconds: float
-    xla_seconds: float
+    plan_sha256: str
+    seconds: tuple[float, float]
 
 
 def programs() -> list[Program]:
-    """Each technique on a tiny workload, and what differs most on the larger presets, over all targets."""
-    found = []
-    for number, technique in enumerate(registry.techniques()):
-        for offset, workload in enumerate(("transformer", "mlp")):
+    """All techniques and optimizers on tiny workloads, what differs most on the larger presets, and all targets."""
+    found: list[Program] = []
+
+    def add(workload: str, preset: str, technique: str, overrides: tuple[str, ...], target: str = "") -> None:
+        target = target or TARGETS[len(found) % len(TARGETS)]
+        program = Program(workload=workload, preset=preset, technique=technique, target=target, overrides=overrides)
+        if program not in found:
+            found.append(program)
+
+    for workload, without_dropout in _NO_DROPOUT.items():
+        for technique in registry.techniques():
             label = "+".join((*technique.needs, *technique.shows_with, technique.example))
-            target = TARGETS[(number + offset) % len(TARGETS)]
-            found.append(
-                Program(workload=workload, preset="tiny", technique=label, target=target, overrides=_TINY[workload])
-            )
-    for preset, overrides in (
-        ("gpt2", _FEW_LAYERS),
-        ("bert-large", _FEW_LAYERS),
-        ("uva", _FEW_LAYERS),
-        ("gpt2", ("num_layers=4",)),
-    ):
-        for number, label in enumerate(_LABELS):
-            target = TARGETS[(number + len(found)) % len(TARGETS)]
-            found.append(
-                Program(workload="transformer", preset=preset, technique=label, target=target, overrides=overrides)
-            )
+            add(workload, "tiny", label, without_dropout)
+    for optimizer in registry.optimizers():
+        add("mlp", "tiny", f"donate+opt={optimizer.name}", _NO_DROPOUT["mlp"])
+    for optimizer in registry.optimizers()[::2]:
+        add("transformer", "tiny", f"scan+donate+opt={optimizer.name}", _NO_DROPOUT["transformer"])
+    for target in sorted(gpus().keys() - {_PLAN_ONLY}):
+        add("mlp", "tiny", "bf16+donate", _NO_DROPOUT["mlp"], target)
     for target in TARGETS:
-        found += [
-            Program(workload="mlp", preset="base", technique=label, target=target)
-            for label in ("baseline", "bf16+donate")
-        ]
-    # Where matrix products go to cuBLAS, autotuning is what gives them their scratch.
-    for label in ("donate", "bf16", "fp16+scan"):
-        found += [
-            Program(workload="transformer", preset="tiny", technique=technique, target=target, overrides=_NO_DROPOUT)
-            for target, technique in (*((each, f"{label}+{_BY_CUBLAS}") for each in TARGETS), (_WITHOUT_TRITON, label))
-        ]
+        add("mlp", "base", "bf16+donate" if target != "t4" else "fp16+donate", (), target)
+        add("mlp", "base", "accum4+donate", (), target)
+        add("transformer", "tiny", "scan+accum2", (), target)  # with dropout
+        add("transformer", "tiny", f"donate+{_BY_CUBLAS}", _NO_DROPOUT["transformer"], target)
+    for preset in ("gpt2", "bert-large", "uva"):
+        for label in _LABELS:
+            add("transformer", preset, label, _TWO_LAYERS)
     return found
 
 
-def compile_both(program: Program) -> Row:
-    """Compile one program both ways.
+def at_the_stop(program: Program) -> Row:
+    """Compile one program to the end, and compare its plan with what it was when memprof would have stopped.
 
     Raises:
         MemprofError: the technique does not apply, or cannot be compiled here.
     """
-    spec = build_step(
-        workload=program.workload, preset=program.preset, overrides=program.overrides, techniques=[program.technique]
-    )
     target = resolve(program.target)
+    spec = _step(program)
+    finished: list[Capture] = []
+    started = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        dump_folder = Path(folder) / "dump"
+
+        def compile_to_the_end() -> None:
+            compiled = compile_step(spec, target, dump_folder=dump_folder, progress=lambda stage: None)
+            finished.append(compiled.capture)
+
+        before = set(threading.enumerate())
+        compile_to_plan(compile_to_the_end, dump_folder)
+        at_stop, _, table = read_plan(dump_folder)
+        if finished:
+            raise MemprofError("it was finished before its plan could be looked at")
+        stopped = time.process_time()
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+    ended = time.process_time()
+    (capture,) = finished
+    return _row(
+        program,
+        (at_stop, capture.hlo_proto),
+        same_totals=_same_totals(plan_totals(table, platform=target.platform), capture.compiler),
+        capture=capture,
+        seconds=(stopped - started, ended - started),
+        by_assignment=False,
+    )
+
+
+def without_autotuning(program: Program) -> Row:
+    """Compile one program without autotuning and with it.
+
+    Raises:
+        MemprofError: as above.
+    """
+    target = resolve(program.target)
+    if target.platform == "cpu":
+        raise MemprofError("on a CPU nothing is tuned")
+    spec = _step(program)
     captures, seconds = [], []
     for options in (WITHOUT_AUTOTUNING, AS_XLA_DOES):
         changed = replace(spec, compiler_options={**spec.compiler_options, **options})
+        started = time.process_time()
         with tempfile.TemporaryDirectory() as folder:
             capture = compile_step(changed, target, dump_folder=Path(folder), progress=lambda stage: None).capture
         captures.append(capture)
-        seconds.append(round(capture.timings.compile_seconds, 2))
+        seconds.append(time.process_time() - started)
     quick, xla = captures
-    return Row(
-        label=program.label,
-        same_assignment=assignment(quick) == assignment(xla),
+    return _row(
+        program,
+        (quick.hlo_proto, xla.hlo_proto),
         same_totals=quick.compiler == xla.compiler,
-        temp_bytes=quick.compiler.temp_bytes,
-        peak_memory_bytes=quick.compiler.peak_memory_bytes,
-        assignment_sha256=sha256(assignment(quick)).hexdigest(),
-        quick_seconds=seconds[0],
-        xla_seconds=seconds[1],
+        capture=xla,
+        seconds=(seconds[0], seconds[1]),
+        by_assignment=True,
     )
 
 
-def assignment(capture: Capture) -> bytes:
+def _step(program: Program) -> Any:
+    return build_step(
+        workload=program.workload, preset=program.preset, overrides=program.overrides, techniques=[program.technique]
+    )
+
+
+def _row(
+    program: Program,
+    plans: tuple[bytes, bytes],
+    *,
+    same_totals: bool,
+    capture: Capture,
+    seconds: tuple[float, float],
+    by_assignment: bool,
+) -> Row:
+    first, second = map(_assignment, plans)
+    same_file, same_assignment = plans[0] == plans[1], first == second
+    return Row(
+        label=program.label,
+        is_same=same_totals and (same_assignment if by_assignment else same_file),
+        same_file=same_file,
+        same_assignment=same_assignment,
+        same_totals=same_totals,
+        temp_bytes=capture.compiler.temp_bytes,
+        peak_memory_bytes=capture.compiler.peak_memory_bytes,
+        plan_sha256=sha256(first if by_assignment else plans[0]).hexdigest(),
+        seconds=(round(seconds[0], 2), round(seconds[1], 2)),
+    )
+
+
+def _assignment(hlo_proto: bytes) -> bytes:
     """The buffer assignment as XLA wrote it, with the fields that memprof does not read."""
-    found: bytes = HloProto.FromString(capture.hlo_proto).buffer_assignment.SerializeToString(deterministic=True)
+    found: bytes = HloProto.FromString(hlo_proto).buffer_assignment.SerializeToString(deterministic=True)
     assert found
     return found
 
 
-def rows(chosen: Sequence[Program], has_time: float) -> Iterator[Row | str]:
+def _same_totals(planned: CompilerTotals, finished: CompilerTotals) -> bool:
+    if finished.total_allocation_bytes is None:  # jaxlib 0.10.2
+        finished = replace(finished, total_allocation_bytes=planned.total_allocation_bytes)
+    return planned == replace(finished, is_complete=False)
+
+
+def rows(chosen: Sequence[Program], compare: Callable[[Program], Row], has_time: float) -> Iterator[Row | str]:
     """What came of the programs, one after another, or why one cannot be compiled here."""
     end = time.monotonic() + has_time
     for program in chosen:
         if time.monotonic() > end:
-            yield f"{program.label}: no time was left"
-            continue
+            return
         try:
-            yield compile_both(program)
+            yield compare(program)
         except MemprofError as error:
             yield f"{program.label}: {error}"
 
@@ -171,24 +256,30 @@ def main() -> None:
     )
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th of them")
     parser.add_argument("--minutes", type=float, default=600.0, help="how long it may take")
+    parser.add_argument("--autotuning", action="store_true", help="compare with and without autotuning instead")
     arguments = parser.parse_args()
-    found: list[Row] = []
-    not_compiled: list[str] = []
+    output: Path | None = arguments.output
+    before = json.loads(output.read_text("utf-8")) if output and output.exists() else {"rows": [], "not_compiled": []}
+    found: list[dict[str, Any]] = before["rows"]
+    not_compiled: list[str] = before["not_compiled"]
+    known = {row["label"] for row in found} | {sentence.partition(": ")[0] for sentence in not_compiled}
     chosen = [program for program in programs() if all(text in program.label for text in arguments.only)]
-    for row in rows(chosen[:: arguments.every], 60 * arguments.minutes):
+    left = [program for program in chosen[:: arguments.every] if program.label not in known]
+    compare = without_autotuning if arguments.autotuning else at_the_stop
+    for row in rows(left, compare, 60 * arguments.minutes):
         if isinstance(row, str):
             not_compiled.append(row)
         else:
-            found.append(row)
+            found.append(asdict(row))
         print(row, flush=True)
-        if arguments.output is not None:  # after each one, so that what ends this early loses nothing
-            arguments.output.write_text(json.dumps(_result(found, not_compiled), indent=1) + "\n", encoding="utf-8")
-    different = [row.label for row in found if not (row.same_assignment and row.same_totals)]
-    print(f"{len(found)} programs, {len(different)} different, {len(not_compiled)} not compiled")
+        if output is not None:  # after each one, so that what ends this early loses nothing
+            output.write_text(json.dumps(_result(found, not_compiled), indent=1) + "\n", encoding="utf-8")
+    different = [row["label"] for row in found if not row["is_same"]]
+    print(f"{len(found)} programs, {len(different)} different, {len(not_compiled)} not compiled", *different, sep="\n")
     sys.exit(bool(different))
 
 
-def _result(found: list[Row], not_compiled: list[str]) -> dict[str, object]:
+def _result(found: list[dict[str, Any]], not_compiled: list[str]) -> dict[str, object]:
     from memprof.capture import xla_adapter
     from memprof.capture.toolchain import toolchain
 
@@ -197,11 +288,9 @@ def _result(found: list[Row], not_compiled: list[str]) -> dict[str, object]:
         "date": date.today().isoformat(),
         "toolchain": asdict(toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings())),
         "machine": {"architecture": platform.machine(), "system": sys.platform},
-        "without_autotuning": WITHOUT_AUTOTUNING,
-        "as_xla_does": AS_XLA_DOES,
         "num_programs": len(found),
-        "num_different": sum(not (row.same_assignment and row.same_totals) for row in found),
-        "rows": [asdict(row) for row in found],
+        "num_different": sum(not row["is_same"] for row in found),
+        "rows": found,
         "not_compiled": not_compiled,
     }
 

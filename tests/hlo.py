@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hlo_nodes import Computation, Node, Shape, write_shape
+from hlo_nodes import Computation, Node, Shape, serialized_shape
 
 from memprof.analysis.buffer_table import EventKind, decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
@@ -169,7 +169,7 @@ class _Layout:
         message.custom_call_target = node.target
         message.metadata.op_name = node.op_name
         message.metadata.stack_frame_id = node.frame
-        write_shape(message.shape, node.shape)
+        message.shape = serialized_shape(node.shape)
 
     def _place_buffers(self) -> None:
         logical_buffers = self.proto.buffer_assignment.logical_buffers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from memprof.analysis.hlo_proto import PRIMITIVE_TYPES
+from memprof.analysis.hlo_proto import PRIMITIVE_TYPES, ShapeProto
 
 if TYPE_CHECKING:
     from hlo import Step
@@ -161,6 +161,14 @@ class Computation:
     @property
     def root(self) -> Node:
         return self.nodes[-1]
+
+
+def serialized_shape(shape: Shape) -> bytes:
+    """A shape as an instruction holds it."""
+    message = ShapeProto()
+    write_shape(message, shape)
+    serialized: bytes = message.SerializeToString()
+    return serialized
 
 
 def write_shape(message: Any, shape: Shape) -> None:

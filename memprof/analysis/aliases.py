@@ -32,6 +32,7 @@ _RESULT_ELEMENT = {"copy-done": 0, "async-done": 1, "all-gather-done": 1, "colle
 ALIASING = frozenset(
     {"get-tuple-element", "tuple", "while", "conditional", "parameter", *_CALLS, *_PASSES_OPERAND_ON, *_RESULT_ELEMENT}
 )
+_JOINING = ALIASING - {"parameter"} | {"copy-start"}  # a copy that runs in the background also returns its source
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
 
 
@@ -41,6 +42,7 @@ class AliasSets:
     Attributes:
         order: all instructions that data flows through, definitions before uses.
         count: the number of groups.
+        results: the groups of the leaves of each instruction's result, by its index.
         in_memory: the groups that lie in memory; the others exist inside a fusion only.
 
     Raises:
@@ -53,6 +55,8 @@ class AliasSets:
         self.order = tuple(_flatten(program, program.entry))
         for index in self.order:
             instruction = program.instructions[index]
+            if instruction.opcode not in _JOINING:
+                continue
             try:
                 for left, right in _aliases(program, instruction):
                     self._union(left, right)
@@ -63,8 +67,11 @@ class AliasSets:
                 ) from error
         self._join_in_place_updates(table)
         numbers: dict[int, int] = {}
-        self._group = [numbers.setdefault(self._find(position), len(numbers)) for position in range(len(self._parent))]
+        self._group = tuple(
+            [numbers.setdefault(self._find(position), len(numbers)) for position in range(len(self._parent))]
+        )
         self.count = len(numbers)
+        self.results = [self.of_instruction(instruction) for instruction in program.instructions]
         in_memory = (_position_of_buffer(program, buffer) for buffer in table.logical_buffers.values())
         self.in_memory = frozenset(self._group[position] for position in in_memory if position is not None)
 
@@ -72,9 +79,10 @@ class AliasSets:
         """The group of a position."""
         return self._group[position]
 
-    def of_instruction(self, instruction: Instruction) -> list[int]:
+    def of_instruction(self, instruction: Instruction) -> tuple[int, ...]:
         """The groups of the leaves of an instruction's result."""
-        return self._group[instruction.first_position : instruction.first_position + len(instruction.shape.leaves)]
+        first = instruction.first_position
+        return self._group[first : first + len(instruction.shape.leaves)]
 
     def _join_in_place_updates(self, table: BufferTable) -> None:
         places: dict[int, set[tuple[int, int]]] = {}
@@ -144,9 +152,10 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
     while stack:
         instructions, caller = stack[-1]
         for index in instructions:
+            instruction = program.instructions[index]
             called = [
                 computation
-                for computation in called_computations(program, program.instructions[index])
+                for computation in (called_computations(program, instruction) if instruction.called else ())
                 if id(computation) not in seen
             ]
             if called:
@@ -164,12 +173,6 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
 def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, int]]:
     """Pairs of positions that are the same value because of one instruction."""
     opcode = instruction.opcode
-    if opcode not in ALIASING or opcode == "parameter":
-        # A copy that runs in the background also returns its source.
-        if opcode == "copy-start":
-            source = program.instructions[instruction.operands[0]].positions
-            yield from zip(_child(instruction, 1), source, strict=True)
-        return
     operands = [program.instructions[index] for index in instruction.operands]
     result = instruction.positions
     if opcode == "get-tuple-element":
@@ -178,6 +181,8 @@ def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, 
         yield from zip(result, (position for operand in operands for position in operand.positions), strict=True)
     elif opcode in _PASSES_OPERAND_ON:
         yield from zip(result, operands[0].positions, strict=False)
+    elif opcode == "copy-start":
+        yield from zip(_child(instruction, 1), operands[0].positions, strict=True)
     elif opcode in _RESULT_ELEMENT:
         yield from zip(result, _child(operands[0], _RESULT_ELEMENT[opcode]), strict=True)
     else:

@@ -3,7 +3,8 @@
 One pass down the program gathers, for every group of positions (see `aliases.py`), what it is made from; one pass up
 gathers what becomes of it. Loops carry facts around, so a program with loops repeats the passes until nothing changes.
 Facts are sets of bits in plain integers (a flag type costs ten times as much), so both passes are
-linear in the size of the program.
+linear in the size of the program. What is asked of each operation takes members of enumerations by plain names:
+looking one up in its class takes longer than all else that is done with it (Python 3.11).
 
 Phases come from op names where they tell, and otherwise from the flow:
 
@@ -16,9 +17,11 @@ Phases come from op names where they tell, and otherwise from the flow:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from math import prod
+
+from msgspec import Struct
 
 from memprof.analysis.aliases import ALIASING, AliasSets
 from memprof.analysis.capture import ArgumentLeaf
@@ -99,6 +102,7 @@ _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
+_MAY_FILL = frozenset({"broadcast", "fusion", *_LAYOUT})  # see `_fills`
 
 # Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
 _MOVED_OPERAND = {
@@ -107,8 +111,7 @@ _MOVED_OPERAND = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
 
     index: int
@@ -120,11 +123,20 @@ class Operation:
     outputs: tuple[int, ...]
 
 
+_FORWARD, _RECOMPUTE, _BACKWARD, _NO_PHASE = Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.NONE
+_NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
+_NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPUTE, Named.BACKWARD
+_USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
+_USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
+_OTHER_STATE = Origin.OTHER_STATE
+
+
 class Dataflow:
     """Facts by group. See the module's docstring.
 
     Attributes:
         operations: the instructions that make data, definitions before uses.
+        phase_of_name: the phase that each op name of theirs shows.
         origin, use: sets of bits of `Origin` and `Use`.
         named: what the op names of the operations that make it show: a set of bits of `Named`.
         computed: the same, but where an operation only moves data, what the names of those who computed them show.
@@ -149,17 +161,18 @@ class Dataflow:
             for group in groups.of_instruction(instruction):
                 self.argument[group] = number
                 self.origin[group] = ROLE_ORIGIN[arguments[number].role]
-        self.operations = _find_operations(program, groups)
+        self.phase_of_name: dict[str, Named] = {}
+        self.operations = _find_operations(program, groups, self.phase_of_name)
         self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
         for operation in self.operations:
             for group in operation.outputs:
                 self.definers[group].append(operation.index)
-            if operation.named is not Named.NOTHING:
+            if operation.named is not _NAMED_NOTHING:
                 self._named_groups.update(operation.outputs)
         self._has_loops = any(program.instructions[index].opcode == "while" for index in groups.order)
         self.repeat(self._pass_down)
-        self._phases = [self._phase(group) for group in range(groups.count)]
-        self.is_differentiated = any(operation.named is Named.BACKWARD for operation in self.operations)
+        self._phases = list(map(_shown_phase, self.named, self.origin))
+        self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)
         for group in groups.of_instruction(program.instructions[program.entry.root]):
             self.use[group] |= Use.RESULT
         self.repeat(self._pass_up)
@@ -167,7 +180,7 @@ class Dataflow:
     def phase(self, group: int) -> Phase:
         """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them."""
         phase = self._phases[group]
-        if phase is not Phase.NONE:
+        if phase is not _NO_PHASE:
             return phase
         use = self.use[group]
         if use & Use.FORWARD or not self.is_differentiated:
@@ -188,27 +201,11 @@ class Dataflow:
         scan has made of all layers', fetches them from the host: the copies hold what the forward pass has computed.
         """
         phase, computed = self.phase(group), self.computed[group]
-        if phase is not Phase.BACKWARD or computed & Named.BACKWARD:
+        if phase is not _BACKWARD or computed & _NAMED_BACKWARD:
             return phase
-        if computed & Named.RECOMPUTE:
-            return Phase.RECOMPUTE
-        return Phase.FORWARD if computed & Named.FORWARD else phase
-
-    def _phase(self, group: int) -> Phase:
-        """The phase as names and what lies upstream tell it; NONE where they do not."""
-        named, origin = self.named[group], self.origin[group]
-        if named & Named.BACKWARD:
-            return Phase.BACKWARD
-        if named & Named.RECOMPUTE:
-            return Phase.RECOMPUTE
-        if named & Named.FORWARD:
-            return Phase.FORWARD
-        if origin & Origin.BACKWARD:
-            updates = origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE)
-            return Phase.UPDATE if updates else Phase.BACKWARD
-        if origin & (Origin.FORWARD | Origin.RECOMPUTE):
-            return Phase.FORWARD
-        return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE
+        if computed & _NAMED_RECOMPUTE:
+            return _RECOMPUTE
+        return _FORWARD if computed & _NAMED_FORWARD else phase
 
     def repeat(self, one_pass: Callable[[], bool]) -> None:
         """Run a pass that says whether it changed anything until it does not; a program without loops needs one."""
@@ -218,34 +215,35 @@ class Dataflow:
     def _pass_down(self) -> bool:
         """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
         changed = False
-        origin, named, argument = self.origin, self.named, self.argument
+        origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
         for operation in self.operations:
+            op_named = operation.named
             made_from = 0
             inherited = 0
             for _, group in operation.inputs:
-                if group == operation.choice and origin[group] & ROLES == Origin.OTHER_STATE:
+                if group == operation.choice and origin[group] & ROLES == _OTHER_STATE:
                     continue  # a mask: masked weights are weights
                 made_from |= origin[group]
                 if group in argument:
                     made_from |= _DIRECT.get(origin[group], 0)
-                elif operation.named is Named.NOTHING:
+                elif op_named is _NAMED_NOTHING:
                     inherited |= named[group]
-            if operation.named is Named.NOTHING:
+            if op_named is _NAMED_NOTHING:
                 shown = inherited
             else:
-                shown = operation.named.value
-                if operation.named is not Named.UNPHASED:
-                    made_from = made_from & ~_DIRECT_BITS | _PHASE_ORIGIN[operation.named]
-            computed = shown if operation.moved is None else self.computed[operation.moved]
+                shown = int(op_named)
+                if op_named is not _NAMED_UNPHASED:
+                    made_from = made_from & ~_DIRECT_BITS | _PHASE_ORIGIN[op_named]
+            computed = shown if operation.moved is None else all_computed[operation.moved]
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's own next version: it keeps its role
-                if operation.is_filling and operation.named is Named.NOTHING and group in self._named_groups:
+                if operation.is_filling and op_named is _NAMED_NOTHING and group in self._named_groups:
                     continue  # where a loop starts; the zeros may be those of a loop of another phase, too
-                if made_from & ~origin[group] or shown & ~named[group] or computed & ~self.computed[group]:
+                if made_from & ~origin[group] or shown & ~named[group] or computed & ~all_computed[group]:
                     origin[group] |= made_from
                     named[group] |= shown
-                    self.computed[group] |= computed
+                    all_computed[group] |= computed
                     changed = True
         return changed
 
@@ -258,24 +256,29 @@ class Dataflow:
             of_outputs = 0
             for group in operation.outputs:
                 of_outputs |= use[group]
-            phase = self.phase(operation.outputs[0]) if operation.outputs else Phase.NONE
-            if operation.named is Named.NOTHING or phase is Phase.NONE:
-                passed = of_outputs & ~Use.GRADIENT
+            phase = self.phase(operation.outputs[0]) if operation.outputs else _NO_PHASE
+            if operation.named is _NAMED_NOTHING or phase is _NO_PHASE:
+                passed = of_outputs & ~_USE_GRADIENT
             else:
                 passed = _PHASE_USE[phase]
                 if not self._in_memory.issuperset(operation.outputs) or (
-                    instruction.opcode in _LAYOUT and self._phases[operation.outputs[0]] is not Phase.NONE
+                    instruction.opcode in _LAYOUT and self._phases[operation.outputs[0]] is not _NO_PHASE
                 ):
                     # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
                     # keeping their results, and puts off a change of layout until the backward pass needs it: then
                     # what they read is used in the backward pass.
-                    passed |= of_outputs & (Use.RECOMPUTE | Use.BACKWARD)
+                    passed |= of_outputs & _USE_IN_BACKWARD
+            # What works on gradients is no longer differentiation (accumulating, clipping, the update), or makes one.
+            may_be_gradients = operation.named is _NAMED_UNPHASED or of_outputs & _USE_MAKES_GRADIENT
             for number, group in operation.inputs:
                 bits = passed
-                if self.computed_in(group) is Phase.BACKWARD and self._is_gradient(
-                    operation, instruction, number, group, of_outputs
+                if (
+                    may_be_gradients
+                    and not use[group] & _USE_GRADIENT
+                    and self.computed_in(group) is _BACKWARD
+                    and self._is_gradient(operation, instruction, number, group)
                 ):
-                    bits |= Use.GRADIENT
+                    bits |= _USE_GRADIENT
                 if bits & ~use[group]:
                     use[group] |= bits
                     changed = True
@@ -304,15 +307,13 @@ class Dataflow:
             )
         return instruction.opcode == "add" and any(group in self._groups.of_instruction(each) for each in operands)
 
-    def _is_gradient(
-        self, operation: Operation, instruction: Instruction, number: int, group: int, of_outputs: int
-    ) -> bool:
-        """Whether a value of the backward pass is a gradient, or a part of one, because of this use of it."""
-        if operation.named is Named.UNPHASED:
-            return True  # what works on it is no longer differentiation: accumulating, clipping, the update
-        if not of_outputs & (Use.GRADIENT | Use.RESULT):
-            return False
-        if operation.named is Named.NOTHING:
+    def _is_gradient(self, operation: Operation, instruction: Instruction, number: int, group: int) -> bool:
+        """Whether a value of the backward pass is a gradient, or a part of one, because of this use of it.
+
+        Args:
+            operation: it works on gradients, or makes one.
+        """
+        if operation.named in (_NAMED_UNPHASED, _NAMED_NOTHING):
             return True
         if instruction.opcode in _SCALED:
             return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
@@ -325,6 +326,23 @@ class Dataflow:
             )
         operands = _SAME_QUANTITY.get(instruction.opcode, ())
         return operands is None or number in operands
+
+
+@lru_cache(maxsize=4096)
+def _shown_phase(named: int, origin: int) -> Phase:
+    """The phase as names and what lies upstream tell it; NONE where they do not."""
+    if named & Named.BACKWARD:
+        return Phase.BACKWARD
+    if named & Named.RECOMPUTE:
+        return Phase.RECOMPUTE
+    if named & Named.FORWARD:
+        return Phase.FORWARD
+    if origin & Origin.BACKWARD:
+        updates = origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE)
+        return Phase.UPDATE if updates else Phase.BACKWARD
+    if origin & (Origin.FORWARD | Origin.RECOMPUTE):
+        return Phase.FORWARD
+    return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE
 
 
 def _num_elements(instruction: Instruction) -> int:
@@ -344,27 +362,26 @@ def _fills(program: Program, instruction: Instruction, filling: set[int]) -> boo
     return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
 
 
-def _find_operations(program: Program, groups: AliasSets) -> Sequence[Operation]:
+def _find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str, Named]) -> Sequence[Operation]:
+    """Args: phase_of_name: filled with the phases that the op names of the operations show."""
     operations = []
-    phases: dict[str, Named] = {}
+    results = groups.results
     filling: set[int] = set()
     for index in groups.order:
         instruction = program.instructions[index]
-        if _fills(program, instruction, filling):
+        opcode = instruction.opcode
+        if opcode in _MAY_FILL and _fills(program, instruction, filling):
             filling.add(index)
-        if instruction.opcode in ALIASING:
+        if opcode in ALIASING:
             continue
-        inputs = []
-        for number, operand in enumerate(instruction.operands):
-            for group in groups.of_instruction(program.instructions[operand]):
-                inputs.append((number, group))
-        op_name = instruction.op_name
-        if op_name not in phases:
-            phases[op_name] = named_phase(op_name)
-        outputs = tuple(groups.of_instruction(instruction))
-        moved_operand = _MOVED_OPERAND.get(instruction.opcode)
-        moved = next((group for number, group in inputs if number == moved_operand), None)
-        choice_operand = 0 if instruction.opcode == "select" else None
-        choice = next((group for number, group in inputs if number == choice_operand), None)
-        operations.append(Operation(index, phases[op_name], moved, choice, index in filling, tuple(inputs), outputs))
+        inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
+        named = phase_of_name.get(instruction.op_name)
+        if named is None:
+            named = phase_of_name[instruction.op_name] = named_phase(instruction.op_name)
+        moved = choice = None
+        if opcode in _MOVED_OPERAND:
+            moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
+        elif opcode == "select":
+            choice = next((group for number, group in inputs if number == 0), None)
+        operations.append(Operation(index, named, moved, choice, index in filling, tuple(inputs), results[index]))
     return operations

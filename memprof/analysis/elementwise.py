@@ -7,14 +7,16 @@ cotangent. Operations that keep the number of elements tell; matrix products, re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from memprof.analysis.categories import Phase
 from memprof.analysis.dataflow import Dataflow, Operation
 from memprof.analysis.op_names import Named
 from memprof.analysis.program import Instruction, Program
 
+_NAMED_NOTHING, _NAMED_BACKWARD = Named.NOTHING, Named.BACKWARD  # as plain names: see `dataflow.py`
 # The same numbers, in another order, layout or precision.
 LAYOUT = frozenset({"convert", "copy", "transpose", "reshape", "reverse", "reduce-precision", "bitcast-convert"})
 _ELEMENTWISE = LAYOUT | frozenset(
@@ -25,12 +27,12 @@ _ELEMENTWISE = LAYOUT | frozenset(
 )
 # What XLA repeats beside elementwise operations.
 _REPEATED = frozenset({"broadcast", "slice", "iota", "constant"})
+_SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
 # What loops stack up, and what they take from a stack: the operand that is moved.
 _MOVED_PIECE = {"dynamic-update-slice": 1, "dynamic-slice": 0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One operation with a single result, as the questions about sizes need it.
 
     Attributes:
@@ -42,15 +44,12 @@ class Step:
     """
 
     instruction: Instruction
+    opcode: str
     inputs: tuple[tuple[int, int], ...]
     output: int
     size: int
     is_elementwise: bool
     is_backward: bool
-
-    @property
-    def opcode(self) -> str:
-        return self.instruction.opcode
 
     def operand(self, number: int) -> int | None:
         """The group of one operand."""
@@ -72,11 +71,11 @@ class Steps:
         self.size: dict[int, int] = {}
         self.is_minor: set[int] = set()
         self.stacked: set[int] = set()
-        for index in program.entry.parameters:
-            instruction = program.instructions[index]
-            for group, number in flow.argument.items():
-                if number == instruction.parameter_number and len(instruction.shape.leaves) == 1:
-                    self.size[group] = prod(instruction.shape.leaves[0].dimensions)
+        parameters = [program.instructions[index] for index in program.entry.parameters]
+        leaves = {each.parameter_number: each.shape.leaves for each in parameters}
+        for group, number in flow.argument.items():
+            if len(leaves[number]) == 1:
+                self.size[group] = prod(leaves[number][0].dimensions)
         self.all = tuple(self._steps(program))
         self._joining = tuple(
             (step, tuple(self.alike(step)) if step.is_elementwise else ())
@@ -88,36 +87,42 @@ class Steps:
     def _steps(self, program: Program) -> Iterator[Step]:
         for operation in self.flow.operations:
             instruction = program.instructions[operation.index]
-            if not operation.outputs:
+            opcode, leaves, outputs = instruction.opcode, instruction.shape.leaves, operation.outputs
+            if not outputs:
                 continue
             # A library call gives its scratch as a further element of its result.
-            for output, leaf in zip(operation.outputs, instruction.shape.leaves, strict=True):
-                self.size.setdefault(output, prod(leaf.dimensions))
-                if leaf.dtype == "pred" or self._is_spread(instruction, operation):
+            for output, leaf in zip(outputs, leaves, strict=True):
+                if output not in self.size:
+                    self.size[output] = prod(leaf.dimensions)
+                if leaf.dtype == "pred" or self._is_spread(opcode, operation):
                     self.is_minor.add(output)
-                if instruction.opcode == "dynamic-update-slice":
-                    self.stacked.add(output)
+            if opcode == "dynamic-update-slice":
+                self.stacked.update(outputs)
             yield Step(
                 instruction=instruction,
+                opcode=opcode,
                 inputs=operation.inputs,
-                output=operation.outputs[0],
-                size=prod(instruction.shape.leaves[0].dimensions),
-                is_elementwise=instruction.opcode in _ELEMENTWISE,
+                output=outputs[0],
+                size=prod(leaves[0].dimensions),
+                is_elementwise=opcode in _ELEMENTWISE,
                 is_backward=self._is_backward(operation),
             )
 
-    def _is_spread(self, instruction: Instruction, operation: Operation) -> bool:
-        if instruction.opcode in ("broadcast", "iota", "constant"):
+    def _is_spread(self, opcode: str, operation: Operation) -> bool:
+        if opcode in _SPREADS_OUT:
             return True
-        if instruction.opcode not in _ELEMENTWISE or any(group not in self.is_minor for _, group in operation.inputs):
+        if opcode not in _ELEMENTWISE:
             return False
+        for _, group in operation.inputs:
+            if group not in self.is_minor:
+                return False
         # Two values that are spread out along different axes make an array of which each element is another.
         return len({group for _, group in operation.inputs if self.flow.origin[group]}) < 2
 
     def _is_backward(self, operation: Operation) -> bool:
-        if operation.named is Named.NOTHING:
+        if operation.named is _NAMED_NOTHING:
             return self.flow.phase(operation.outputs[0]) is Phase.BACKWARD
-        return operation.named is Named.BACKWARD
+        return operation.named is _NAMED_BACKWARD
 
     def alike(self, step: Step) -> list[int]:
         """The operands of an elementwise step that have as many elements as its result, without minor ones."""

@@ -6,6 +6,9 @@ the work. Field names and numbers are those of openxla/xla; they have been stabl
 read a proto of each supported jaxlib.
 
     parse_proto(data).hlo_module.computations[0].name
+
+Shapes stay serialized until they are asked for: a program of 28,000 instructions has 100 different ones (GPT-2 small),
+and looking into each would take longer than parsing all the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "HloInstructionProto": {
         "name": (1, "string"),
         "opcode": (2, "string"),
-        "shape": (3, "ShapeProto"),
+        "shape": (3, "bytes"),  # a ShapeProto: see `parse_shape`
         "metadata": (7, "OpMetadata"),
         "parameter_number": (9, "int64"),
         "tuple_index": (13, "int64"),
@@ -165,12 +168,32 @@ _CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES})
 # The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]
+ShapeProto: Any = _CLASSES["ShapeProto"]
 _MemoryReport: Any = _CLASSES["MemoryReport"]
 
-# A message of two bytes takes 160 when it is parsed. In real programs there are 16 to 22 bytes to each message and
-# string (jaxlib 0.10.2), so only a program that was made to fill memory comes below this.
+
+def _repeated(messages: Messages) -> Messages:
+    """Of the declarations those of which a message can hold any number, and those of the messages around them.
+
+    Whatever else is in a message adds a fixed amount to what it takes, or a multiple of its bytes.
+    """
+    kept: dict[str, dict[str, tuple[int, str]]] = {}
+    for name, fields in messages.items():  # a message is declared before those that hold it
+        kept[name] = {
+            field: (number, kind)
+            for field, (number, kind) in fields.items()
+            if kept.get(kind) or (kind.endswith("[]") and kind != "int64[]")
+        }
+    return kept
+
+
+_REPEATED = _repeated(_MESSAGES)
+
+# A message of two bytes takes 160 when it is parsed, an instruction with metadata 250. In real programs there are 52
+# to 144 bytes to each message of which there can be any number, so only a program that was made to fill memory comes
+# below this.
 _SMALL_BYTES = 10 << 20  # what takes less than 1 GiB even so
-_MIN_BYTES_PER_ITEM = 8
+_MIN_BYTES_PER_ITEM = 16
 
 
 def parse_memory_report(data: bytes) -> dict[int, int]:
@@ -192,15 +215,28 @@ def parse_proto(data: bytes) -> Any:
     Raises:
         MemprofError: it is none, or holds more than it could if a compiler had made it.
     """
+    return _parse(data, "HloProto")
+
+
+def parse_shape(data: bytes) -> Any:
+    """Parse the shape of an instruction.
+
+    Raises:
+        MemprofError: see `parse_proto`.
+    """
+    return _parse(data, "ShapeProto")
+
+
+def _parse(data: bytes, message: str) -> Any:
     if len(data) > _SMALL_BYTES:
         most = len(data) // _MIN_BYTES_PER_ITEM
-        if count_items(data, "HloProto", _MESSAGES, most=most) > most:
+        if count_items(data, message, _REPEATED, most=most) > most:
             raise MemprofError(
                 "the capture's program cannot be read (it has more parts than any compiled program of its size);"
                 " it is damaged: make the capture again with `memprof run`"
             )
     try:
-        return HloProto.FromString(data)
+        return _CLASSES[message].FromString(data)
     except DecodeError as error:
         raise MemprofError(
             f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
@@ -211,7 +247,8 @@ def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> 
     """Count the messages and strings in a serialized message, without parsing it: what parsing it would take.
 
     Args:
-        message: the type of `data`; `messages` are the declarations that `message_classes` takes.
+        message: the type of `data`; `messages` are the declarations that `message_classes` takes. A message that
+            declares nothing is counted, and not looked into.
         most: where there are more, counting ends.
 
     Returns:
@@ -246,7 +283,7 @@ def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> 
                     place += size
                     continue
                 count += 1
-                if kind in fields:
+                if fields.get(kind):
                     ends.append((end, kinds))
                     end, kinds = place + size, fields[kind]
                 else:

@@ -33,6 +33,9 @@ class _Known(IntEnum):
     BY_OWNER = 3  # it is made of the module's own parameters or optimizer state
 
 
+_BY_MODULE = _Known.BY_MODULE  # as a plain name: see `dataflow.py`
+
+
 class ModuleFlow:
     """The module of each group; empty where it belongs to none."""
 
@@ -58,12 +61,12 @@ class ModuleFlow:
             self._learn(group, self._owners.module_of_argument[number], _Known.BY_OWNER)
         self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()
-        names = {self._op_name(operation) for operation in flow.operations}
-        matches = (match for name in names if (match := self._match(name)))
-        self._networks = {match.around[:1] for match in matches if match.certain and match.around}
+        matches = {name: match for name in flow.phase_of_name if (match := self._match(name))}
+        self._certain = {name: match.certain for name, match in matches.items() if match.certain}
+        self._networks = {match.around[:1] for match in matches.values() if match.certain and match.around}
         self._names_tell = any(
-            operation.named in (Named.FORWARD, Named.BACKWARD) and self._has_module(self._op_name(operation))
-            for operation in flow.operations
+            named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
+            for name, named in flow.phase_of_name.items()
         )
         flow.repeat(self._pass_down)
         flow.repeat(self._pass_up)
@@ -95,12 +98,17 @@ class ModuleFlow:
         A flat list of parameters (`params[1]`) has more of them than there are layers: then the scope `0` of the
         forward pass reads parameters of the module `1`.
         """
-        for operation in self._flow.operations:
-            match = self._paths.match(self._op_name(operation)) if operation.named is Named.FORWARD else None
-            if match is None or not _is_numbered(match.certain):
+        numbered = {
+            name: match.certain
+            for name, named in self._flow.phase_of_name.items()
+            if named is Named.FORWARD and (match := self._paths.match(name)) and _is_numbered(match.certain)
+        }
+        for operation in self._flow.operations if numbered else ():
+            scope = numbered.get(self._op_name(operation))
+            if scope is None:
                 continue
             read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
-            if any(_is_numbered(module) and not _within(module, match.certain) for module in read):
+            if any(_is_numbered(module) and not _within(module, scope) for module in read):
                 return True
         return False
 
@@ -111,9 +119,12 @@ class ModuleFlow:
         without a parameter in common are the parts of one network (frozen weights and adapters): the largest has it.
         """
         read: dict[Keys, dict[Keys, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for operation in self._flow.operations:
-            match = self._match(self._op_name(operation))
-            if match is None or match.certain:
+        of_several = {
+            name: match for name in self._flow.phase_of_name if (match := self._match(name)) and not match.certain
+        }
+        for operation in self._flow.operations if of_several else ():
+            match = of_several.get(self._op_name(operation))
+            if match is None:
                 continue
             for owner in self._read_by(operation):
                 for root, module in match.modules.items():
@@ -148,12 +159,13 @@ class ModuleFlow:
     def _pass_down(self) -> bool:
         """From definitions to uses. Returns whether anything changed."""
         changed = False
+        shared, all_known = self._shared, self._known
         for operation in self._flow.operations:
             module, known = self._module_of(operation)
             for group in operation.outputs:
-                if group in self._shared and module and self._known[group]:
+                if group in shared and module and all_known[group]:
                     changed |= self._share(group, module)
-                else:
+                elif known > all_known[group]:
                     changed |= self._learn(group, module, known)
         return changed
 
@@ -167,23 +179,22 @@ class ModuleFlow:
     def _pass_up(self) -> bool:
         """A gradient belongs to the parameter that it updates, unless names tell better. Returns whether it changed."""
         changed = False
+        known, use, gradient, by_owner = self._known, self._flow.use, Use.GRADIENT, _Known.BY_OWNER
         for operation in reversed(self._flow.operations):
-            owner = next((group for group in operation.outputs if self._known[group] == _Known.BY_OWNER), None)
-            if owner is None:
-                continue
-            for _, group in operation.inputs:
-                if self._flow.use[group] & Use.GRADIENT and not (self._names_tell and self._known[group]):
-                    changed |= self._learn(group, self._module[owner], _Known.BY_OWNER)
+            owned = [group for group in operation.outputs if known[group] == by_owner]
+            for _, group in operation.inputs if owned else ():
+                if use[group] & gradient and not (self._names_tell and known[group]):
+                    changed |= self._learn(group, self._module[owned[0]], by_owner)
         return changed
 
     def _module_of(self, operation: Operation) -> tuple[str, int]:
         """The module of what an operation makes, and how it is known."""
-        op_name = self._op_name(operation)
-        match = self._match(op_name)
-        module = (match.certain or self._fitting(operation, match)) if match else ""
+        instruction = self._program.instructions[operation.index]
+        op_name = instruction.op_name
+        module = self._certain.get(op_name) or self._fitting(operation, self._match(op_name))
         if module:
-            self._by_position[self._program.instructions[operation.index].first_position] = module
-            return module, _Known.BY_MODULE
+            self._by_position[instruction.first_position] = module
+            return module, _BY_MODULE
         owner = next((owner for group in operation.outputs if (owner := self._owners.of(group)) is not None), None)
         if owner is not None:
             return self._owners.module_of_argument[owner], _Known.BY_OWNER
@@ -212,8 +223,10 @@ class ModuleFlow:
         owner = self._owners.of(group)
         return self._known[group], 0 if owner is None else self._arguments[owner].size_bytes
 
-    def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
+    def _fitting(self, operation: Operation, match: ScopeMatch | None) -> str:
         """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""
+        if match is None:
+            return ""
         read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
         fits = [module for module in match.modules.values() if any(_within(each, module) for each in read)]
         if len(fits) == 1:

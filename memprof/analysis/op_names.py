@@ -8,7 +8,6 @@ XLA joins the names of operations that it merges with `;`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
 
@@ -63,7 +62,6 @@ def scope_parts(op_name: str) -> tuple[str, ...]:
     return tuple(part for part, _ in _scopes(op_name))
 
 
-@lru_cache(maxsize=1 << 14)
 def plain_scopes(op_name: str) -> tuple[str, ...]:
     """The scopes of an op name that modules and users have made: no functions compiled apart, no structure of JAX."""
     return tuple(part for part, is_function in _scopes(op_name) if not is_function and not is_structure(part))
@@ -71,18 +69,23 @@ def plain_scopes(op_name: str) -> tuple[str, ...]:
 
 def num_plain_scopes(op_name: str, num_scopes: int) -> int:
     """How many of the first scopes of an op name are plain ones."""
-    return sum(not is_function and not is_structure(part) for part, is_function in list(_scopes(op_name))[:num_scopes])
+    return sum(not is_function and not is_structure(part) for part, is_function in _scopes(op_name)[:num_scopes])
 
 
-def _scopes(op_name: str) -> Iterator[tuple[str, bool]]:
+@lru_cache(maxsize=1 << 14)
+def _scopes(op_name: str) -> tuple[tuple[str, bool], ...]:
     """The scopes of an op name, each with whether it is the name of a function that JAX compiled apart."""
-    for part in op_name.split(";")[0].split("/")[:-1]:
-        is_function = False
-        while match := _TRANSFORMED.match(part):
-            is_function |= match.group(1) in _COMPILED
-            part = match.group(2)
-        if part.partition(".")[0]:
-            yield part.partition(".")[0], is_function
+    scopes = map(_scope, op_name.split(";")[0].split("/")[:-1])
+    return tuple(scope for scope in scopes if scope[0])
+
+
+@lru_cache(maxsize=1 << 14)
+def _scope(part: str) -> tuple[str, bool]:
+    is_function = False
+    while match := _TRANSFORMED.match(part):
+        is_function |= match.group(1) in _COMPILED
+        part = match.group(2)
+    return part.partition(".")[0], is_function
 
 
 def first_plain_scope(op_name: str) -> str:
@@ -107,6 +110,7 @@ _STRUCTURE = frozenset(
 _BRANCH = re.compile(r"^branch_\d+_fun$")
 
 
+@lru_cache(maxsize=1 << 14)
 def is_structure(scope: str) -> bool:
     """Whether JAX itself puts a scope there, for a loop, a branch (`cond/branch_1_fun`) or a checkpoint."""
     return scope in _STRUCTURE or _BRANCH.match(scope) is not None

@@ -50,15 +50,17 @@ class Owners:
 
     def _pass_down(self) -> bool:
         changed = False
+        owner_of, origin, of_params = self._owner, self._flow.origin, Origin.PARAMS
         for operation in self._flow.operations:
-            owners = {self._owner[group] for _, group in operation.inputs if group in self._owner}
-            if not owners:
-                continue
-            owner = self._one_of(owners)
-            for group in operation.outputs:
-                if group not in self._owner and self._flow.origin[group] & ROLES == Origin.PARAMS:
-                    self._owner[group] = owner
-                    changed = True
+            copies = [
+                group for group in operation.outputs if origin[group] & ROLES == of_params and group not in owner_of
+            ]
+            owners = {owner_of[group] for _, group in operation.inputs if group in owner_of} if copies else None
+            if owners:
+                owner = self._one_of(owners)
+                for group in copies:
+                    owner_of[group] = owner
+                changed = True
         return changed
 
     def _one_of(self, owners: set[int]) -> int:

@@ -36,6 +36,7 @@ _LARGE = 0.1  # of the footprint; what is smaller needs no family
 # XLA's names of matrix products by a library (jaxlib 0.10.2 to 0.12).
 _LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
 
+_PRODUCTS = frozenset({"dot", "custom-call"})
 # XLA pads what it sums up in parts.
 _MOVING = LAYOUT | {"pad"}
 # Operations that look at several rows at once, whichever axis they are given.
@@ -106,13 +107,16 @@ def softmax_arrays(steps: Steps) -> frozenset[int]:
     exponential_in: dict[int, int] = {}  # by the groups that it is moved to
     summed: set[int] = set()
     for step in steps.all:
-        moved = exponential_in.get(-1 if (operand := step.operand(0)) is None else operand)
         if step.opcode == "exponential":
             exponential_in[step.output] = step.output
-        elif step.opcode in _MOVING and moved is not None:
-            exponential_in[step.output] = moved
-        elif step.opcode == "reduce" and moved is not None:
-            summed.add(moved)
+        elif step.opcode == "reduce" or step.opcode in _MOVING:
+            moved = exponential_in.get(-1 if (operand := step.operand(0)) is None else operand)
+            if moved is None:
+                continue
+            if step.opcode == "reduce":
+                summed.add(moved)
+            else:
+                exponential_in[step.output] = moved
     return steps.grown(summed) if summed else frozenset()
 
 
@@ -124,7 +128,7 @@ def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool
     """
     changed = False
     for step in steps.all:
-        if _is_product(step):
+        if step.opcode in _PRODUCTS and _is_product(step):
             of_data = [group for number, group in step.inputs if number < 2 and _depends_on_data(steps, group)]
             is_now = _Is.SCORES if len(of_data) == 2 and not step.is_backward else 0
             if is_now:
@@ -242,10 +246,8 @@ def _backward_end(program: Program, order: ProgramOrder) -> int:
     name), and so is whatever writes a value of the backward pass. Cheap operations at the end of the backward pass, a
     cast or a product with a factor, are fused into the update: they do not make it a part of the backward pass.
     """
-    return max(
-        (place for place, each in enumerate(order.instructions) if _is_backward_work(program, each)),
-        default=-1,
-    )
+    places = reversed(range(order.length))
+    return next((place for place in places if _is_backward_work(program, order.instructions[place])), -1)
 
 
 def _is_backward_work(program: Program, instruction: Instruction) -> bool:

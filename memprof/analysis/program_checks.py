@@ -45,7 +45,8 @@ def check_program(program: Program) -> None:
     owner = [-1] * len(program.instructions)
     for number, computation in enumerate(program.computations):
         for index in computation.instructions:
-            _require(owner[index] == -1, f"{computation.name} runs an instruction that another computation runs, too")
+            if owner[index] != -1:
+                raise _broken(f"{computation.name} runs an instruction that another computation runs, too")
             owner[index] = number
     _require(-1 not in owner, "its schedule leaves instructions out")
     for number, computation in enumerate(program.computations):
@@ -88,10 +89,12 @@ def check_assignment(assignment: Any, program: Program) -> None:
         known = not allocation.is_entry_computation_parameter or allocation.parameter_number in parameters
         _require(known, f"{name} is for a parameter that the program does not have")
         for assigned in allocation.assigned:
-            fits = assigned.offset >= 0 and assigned.size >= 0 and assigned.offset + assigned.size <= size_bytes
-            _require(fits, f"{name} holds a buffer that is larger than it")
-            _require(assigned.logical_buffer_id not in placed, "one of its logical buffers lies in two places")
-            placed[assigned.logical_buffer_id] = assigned.size
+            buffer_id, offset, placed_bytes = assigned.logical_buffer_id, assigned.offset, assigned.size
+            if not 0 <= offset <= offset + placed_bytes <= size_bytes:
+                raise _broken(f"{name} holds a buffer that is larger than it")
+            if buffer_id in placed:
+                raise _broken("one of its logical buffers lies in two places")
+            placed[buffer_id] = placed_bytes
     elements: dict[int, frozenset[tuple[int, ...]]] = {}
     for buffer in assignment.logical_buffers:
         if buffer.id in placed:
@@ -124,11 +127,11 @@ def _check_computation(program: Program, computation: Computation, number: int, 
     _require(owner[computation.root] == number, f"the root of {name} is not in it")
     numbers = [instructions[index].parameter_number for index in computation.parameters]
     _require(numbers == list(range(len(numbers))), f"the parameters of {name} are not numbered from 0 on")
-    seen = set()
+    seen: set[int] = set()
     for index in computation.instructions:
         instruction = instructions[index]
-        for operand in instruction.operands:
-            _require(operand in seen, f"{instruction.name} uses what its computation has not made before it")
+        if not seen.issuperset(instruction.operands):
+            raise _broken(f"{instruction.name} uses what its computation has not made before it")
         seen.add(index)
         if instruction.opcode in _CHECKED:
             _check_instruction(instruction, [instructions[operand] for operand in instruction.operands])
@@ -186,4 +189,9 @@ def _check_calls(program: Program) -> None:
 
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise InternalError(f"the compiled program does not hold together: {otherwise}")
+        raise _broken(otherwise)
+
+
+def _broken(how: str) -> InternalError:
+    """Where something is looked at ten thousand times, making the sentence each time takes longer than the look."""
+    return InternalError(f"the compiled program does not hold together: {how}")

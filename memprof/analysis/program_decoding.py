@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from sys import intern
 from typing import Any, TypeVar
 
 from memprof.analysis.foreign import clean
-from memprof.analysis.hlo_proto import PRIMITIVE_TYPES
+from memprof.analysis.hlo_proto import PRIMITIVE_TYPES, parse_shape
 from memprof.analysis.program import Computation, Frame, Instruction, Program, ResultLeaf, Shape
 from memprof.analysis.program_checks import check_program, check_shape, check_unique
 from memprof.errors import InternalError
@@ -24,6 +25,7 @@ def decode_program(proto: Any) -> Program:
         proto: an `xla.HloProto` (see `hlo_proto.py`).
 
     Raises:
+        MemprofError: a shape in it cannot be read.
         InternalError: the module refers to a computation, an instruction or a source file that it does not have, or
             does not hold together otherwise (see `program_checks.py`).
     """
@@ -50,13 +52,18 @@ def _decode_module(module: Any) -> Program:
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
+    shapes: dict[bytes, Shape] = {}
     num_positions = 0
     for computation in module.computations:
         parameters: dict[int, int] = {}
         for message in computation.instructions:
             index = len(instructions)
-            instruction = _instruction(message, num_positions, instruction_by_id, computation_by_id)
-            num_positions += len(instruction.shape.leaves)
+            serialized = message.shape
+            shape = shapes.get(serialized)
+            if shape is None:
+                shape = shapes[serialized] = _shape(parse_shape(serialized))
+            instruction = _instruction(message, shape, num_positions, instruction_by_id, computation_by_id)
+            num_positions += len(shape.leaves)
             instructions.append(instruction)
             if instruction.opcode == "parameter":
                 if instruction.parameter_number in parameters:
@@ -82,9 +89,17 @@ def _decode_module(module: Any) -> Program:
 
 
 def _instruction(
-    message: Any, first_position: int, instruction_by_id: dict[int, int], computation_by_id: dict[int, int]
+    message: Any,
+    shape: Shape,
+    first_position: int,
+    instruction_by_id: dict[int, int],
+    computation_by_id: dict[int, int],
 ) -> Instruction:
+    # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
+    # gone through (protobuf 7).
     metadata = message.metadata
+    called = message.called_computation_ids
+    dimensions = message.dimensions
     texts: tuple[str, ...] = (
         message.name, message.opcode, message.custom_call_target, metadata.op_name, metadata.source_file,
     )  # fmt: skip
@@ -94,20 +109,20 @@ def _instruction(
     name, opcode, custom_call_target, op_name, source_file = texts
     return Instruction(
         name=name,
-        opcode=opcode,
-        shape=_shape(message.shape),
+        opcode=intern(opcode),
+        shape=shape,
         first_position=first_position,
-        operands=tuple([instruction_by_id[operand] for operand in message.operand_ids]),
-        called=tuple([computation_by_id[called] for called in message.called_computation_ids]),
+        operands=tuple([instruction_by_id[operand] for operand in message.operand_ids[:]]),
+        called=tuple([computation_by_id[number] for number in called[:]]) if called else (),
         parameter_number=message.parameter_number,
         tuple_index=message.tuple_index,
         custom_call_target=custom_call_target,
-        op_name=op_name,
+        op_name=intern(op_name),  # what is looked up by it finds the same object, and its hash with it
         source_file=source_file,
         source_line=metadata.source_line,
         stack_frame_id=metadata.stack_frame_id,
         trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
-        dimensions=tuple(message.dimensions),
+        dimensions=tuple(dimensions[:]) if dimensions else (),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from added_up_step import added_up_step
 from hlo import Step
-from hlo_nodes import FORWARD, Shape, f32, tuple_of
+from hlo_nodes import FORWARD, Shape, f32, serialized_shape, tuple_of
 
 from memprof.analysis.capture import ReplayTotals
 from memprof.analysis.categories import Role
@@ -95,9 +95,9 @@ def _edit(proto: Any, what: str) -> None:
         case "a schedule that leaves out":
             module.schedule.sequences.add(key=1).value.instruction_ids.append(module.computations[0].root_id)
         case "a negative dimension":
-            _instruction(proto, "h").shape.dimensions[0] = -4
+            _instruction(proto, "h").shape = serialized_shape(f32(-4))
         case "a huge array":
-            _instruction(proto, "h").shape.dimensions.extend([2**40, 2**40])
+            _instruction(proto, "h").shape = serialized_shape(f32(4, 2**40, 2**40))
         case "an element of an array":
             _instruction(proto, "h").opcode = "get-tuple-element"
         case "a loop without a body":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.analysis.hlo_proto import count_items
+from memprof.analysis.hlo_proto import count_items, parse_shape
+from memprof.errors import MemprofError
 
 _MESSAGES = {
     "Outer": {"name": (1, "string"), "inner": (2, "Inner[]"), "size": (3, "int64")},
@@ -42,3 +43,13 @@ def test_strings_and_messages_are_counted(data: bytes, count: int) -> None:
 
 def test_counting_ends_where_there_are_more_than_the_most() -> None:
     assert [_count(_EMPTY_INNER * 9, most=most) for most in (0, 3, 8, 9)] == [1, 4, 9, 9]
+
+
+def test_a_message_that_declares_nothing_is_counted_and_not_looked_into() -> None:
+    messages = {"Outer": {"inner": (2, "Inner[]")}, "Inner": {}}
+    assert count_items(b"\x12\x03\x0a\x01a" * 3, "Outer", messages, most=100) == 3
+
+
+def test_a_shape_with_more_elements_than_a_compiler_makes_is_refused_before_it_is_read() -> None:
+    with pytest.raises(MemprofError, match="more parts than any compiled program of its size"):
+        parse_shape(b"\x22\x00" * (6 << 20))

@@ -9,7 +9,7 @@ from hlo import Step
 from hlo_nodes import array, f32, tuple_of, write_shape
 
 from memprof.analysis.categories import Role
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo_proto import HloProto, ShapeProto
 from memprof.analysis.program import Frame, Program, ResultLeaf, Shape
 from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError
@@ -17,10 +17,12 @@ from memprof.errors import InternalError
 
 def _decode_shape(write: Any) -> Shape:
     """The shape of the one instruction of a program."""
+    shape = ShapeProto()
+    write(shape)
     proto = HloProto()
     proto.hlo_module.entry_computation_id = 1
     computation = proto.hlo_module.computations.add(id=1, root_id=1)
-    write(computation.instructions.add(id=1, name="p", opcode="parameter").shape)
+    computation.instructions.add(id=1, name="p", opcode="parameter", shape=shape.SerializeToString())
     return decode_program(proto).instructions[0].shape
 
 
