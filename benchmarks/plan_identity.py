@@ -33,9 +33,11 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
+from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.capture import Capture, CompilerTotals
 from memprof.analysis.checks import plan_totals
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo_proto import HloProto, parse_proto
+from memprof.analysis.program_decoding import decode_program
 from memprof.capture.compile import compile_step
 from memprof.capture.plan import compile_to_plan, read_plan
 from memprof.capture.targets.gpu import gpus
@@ -54,7 +56,6 @@ _NO_DROPOUT = {
     "mlp": ("dropout_rate=0",),
 }
 _TWO_LAYERS = ("num_layers=2", *_NO_DROPOUT["transformer"])
-_PLAN_ONLY = "v100-16gb"  # the ptxas of CUDA 13 does not know it, and XLA ends the process
 _BY_CUBLAS = "xla:xla_gpu_enable_triton_gemm=false"  # autotuning is what gives its products their scratch
 # Techniques that change which matrix products there are, in which precision, and how often.
 _LABELS = ("baseline", "bf16+donate+scan+remat", "fp16+accum2", "donate+chunked-loss=8", "bf16-params+donate")
@@ -114,7 +115,7 @@ def programs() -> list[Program]:
         add("mlp", "tiny", f"donate+opt={optimizer.name}", _NO_DROPOUT["mlp"])
     for optimizer in registry.optimizers()[::2]:
         add("transformer", "tiny", f"scan+donate+opt={optimizer.name}", _NO_DROPOUT["transformer"])
-    for target in sorted(gpus().keys() - {_PLAN_ONLY}):
+    for target in gpus():
         add("mlp", "tiny", "bf16+donate", _NO_DROPOUT["mlp"], target)
     for target in TARGETS:
         add("mlp", "base", "bf16+donate" if target != "t4" else "fp16+donate", (), target)
@@ -146,18 +147,20 @@ def at_the_stop(program: Program) -> Row:
 
         before = set(threading.enumerate())
         compile_to_plan(compile_to_the_end, dump_folder)
-        at_stop, _, table = read_plan(dump_folder)
+        at_stop = read_plan(dump_folder).hlo_proto
         if finished:
             raise MemprofError("it was finished before its plan could be looked at")
         stopped = time.process_time()
         for thread in set(threading.enumerate()) - before:
             thread.join()
     ended = time.process_time()
+    if not finished:
+        raise MemprofError("there is a plan, but XLA could not compile it to the end")
     (capture,) = finished
     return _row(
         program,
         (at_stop, capture.hlo_proto),
-        same_totals=_same_totals(plan_totals(table, platform=target.platform), capture.compiler),
+        same_totals=_same_totals(plan_totals(_table(at_stop), platform=target.platform), capture.compiler),
         capture=capture,
         seconds=(stopped - started, ended - started),
         by_assignment=False,
@@ -228,6 +231,11 @@ def _assignment(hlo_proto: bytes) -> bytes:
     found: bytes = HloProto.FromString(hlo_proto).buffer_assignment.SerializeToString(deterministic=True)
     assert found
     return found
+
+
+def _table(hlo_proto: bytes) -> BufferTable:
+    proto = parse_proto(hlo_proto)
+    return decode_buffer_table(proto, decode_program(proto))
 
 
 def _same_totals(planned: CompilerTotals, finished: CompilerTotals) -> bool:

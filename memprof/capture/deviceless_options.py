@@ -1,7 +1,8 @@
 """How XLA compiles for a GPU that need not be there: without work that cannot change the plan.
 
 Autotuning has no device to try kernels on: since jaxlib 0.12 it takes half of the compile's time to end where it began
-(`benchmarks/plan_identity.py` compares the plans). Before, it takes no time, and gives cuBLAS other scratch.
+(`benchmarks/plan_identity.py --autotuning` compares the plans). Before, it takes no time, and gives cuBLAS other
+scratch.
 """
 
 from __future__ import annotations
