@@ -1,7 +1,7 @@
 """A disk that is full: what was there stays whole, the message names the file, and a report that was made is shown.
 
-The disk is a file system of 128 KiB in a mount namespace of its own, filled to the last byte. The cache of plans is to be
-there, too, and has nothing to say about it.
+The disk is a file system of 128 KiB in a mount namespace of its own, filled to the last byte. The cache of plans is to
+be there, too, and has nothing to say about it.
 """
 
 from __future__ import annotations
