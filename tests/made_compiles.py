@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -75,6 +76,8 @@ class Commands:
         monkeypatch.chdir(folder)
         for module in (launch, value):
             monkeypatch.setattr(module, "compile_in_child", self._compile)
+        monkeypatch.setattr(launch, "_cluster_of", lambda tasks: nullcontext())
+        monkeypatch.setattr(launch, "num_at_a_time", lambda settings, target: launch.default_num_jobs())
         monkeypatch.setattr(launch, "trace_in_child", self._trace)
         monkeypatch.setattr(techniques, "recomputed_in_child", lambda task, **_: [0] * len(task.recipes))
         monkeypatch.setattr(trace, "check_can_view", lambda: None)

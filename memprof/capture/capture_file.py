@@ -98,6 +98,23 @@ def read_capture(path: Path) -> Capture:
     return dataclasses.replace(capture, file=str(path))
 
 
+def encoded_without_program(capture: Capture) -> bytes:
+    """What is known of a step that is not compiled yet."""
+    return json.dumps(_plain(capture), default=_plain).encode("ascii")
+
+
+def decoded_without_program(data: bytes) -> Capture:
+    """What `encoded_without_program` has encoded.
+
+    Raises:
+        MemprofError: a capture cannot hold it.
+    """
+    try:
+        return as_record({**parse_json(data), "hlo_proto": b""}, Capture)
+    except UnfitError as error:
+        raise MemprofError(f"no capture can hold what is known of the step ({error})") from error
+
+
 def _content(path: Path) -> bytes:
     with open_regular(path) as file:
         content = file.read(_MAX_FILE_BYTES + 1)

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from memprof.capture.hints import hint
 from memprof.capture.inputs import Inputs, watch_inputs
@@ -29,22 +29,28 @@ from memprof.capture.task import (
     CAPTURE_FILE,
     COMPILED_FILE,
     DUMP_FOLDER,
-    MODULE_FILE,
-    OPTIONS_FILE,
+    LOWERED_FILE,
+    PLAN_TASK_FILE,
     RECOMPUTED_FILE,
     RESULT_FILE,
     TRACE_FOLDER,
     CountingTask,
     Message,
     PlanTask,
+    PortableProgram,
     Task,
     decoded_task,
     encoded,
+    encoded_task,
     plain,
 )
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.work_folder import remove_folder
 from memprof.errors import MemprofError, WorkloadError
+
+if TYPE_CHECKING:
+    from memprof.analysis.capture import Target
+    from memprof.capture.step import StepSpec
 
 
 def main() -> NoReturn:
@@ -158,6 +164,9 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     spec = _as_workload_error("could not be built", task.recipe.build)
     progress("preparing")
     target = choose_target(task.target, runs=bool(task.num_steps))
+    if task.lowers_only:
+        _lower(task, spec, target, inputs, work_folder, progress)
+        return
     dump_folder = work_folder / DUMP_FOLDER
     compiled = _as_workload_error(
         f"could not be compiled for {target.name}",
@@ -192,15 +201,38 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     write_capture(capture, work_folder / CAPTURE_FILE)
 
 
+def _lower(
+    task: Task, spec: StepSpec, target: Target, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]
+) -> None:
+    from memprof.capture.capture_file import encoded_without_program, write_capture
+    from memprof.capture.compile import lower_step
+    from memprof.capture.planning import kept_capture, plan_key
+
+    capture, program, plan_task = _as_workload_error(
+        f"could not be lowered for {target.name}",
+        lambda: lower_step(spec, target, progress=progress, settings=task.settings),
+    )
+    capture = dataclasses.replace(capture, inputs=inputs.digests())
+    if task.settings.use_cache and not task.settings.complete:
+        key = plan_key(program, target, plan_task.options)
+        found = kept_capture(capture, key)
+        if found is not None:
+            write_capture(found, work_folder / CAPTURE_FILE)
+            return
+        # What another machine's processor gets is no plan for this one.
+        plan_task = dataclasses.replace(plan_task, cache_key=key if target.is_deviceless else "")
+    program.write(work_folder)
+    (work_folder / PLAN_TASK_FILE).write_bytes(encoded_task(plan_task))
+    (work_folder / LOWERED_FILE).write_bytes(encoded_without_program(capture))
+
+
 def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) -> None:
+    os.environ["XLA_FLAGS"] = task.xla_flags  # before XLA reads it
     from memprof.capture.compile import compile_program
     from memprof.capture.targets.choose import spare_devices
-    from memprof.capture.xla_adapter import PortableProgram
 
     spare_devices(task.target)
-    program = PortableProgram(
-        module=(work_folder / MODULE_FILE).read_bytes(), compile_options=(work_folder / OPTIONS_FILE).read_bytes()
-    )
+    program = PortableProgram.read(work_folder)
     progress("compiling")
     started = time.perf_counter()
     totals = _as_workload_error(

@@ -26,9 +26,10 @@ from memprof.capture.planning import capture_plan
 from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
-from memprof.capture.task import DUMP_FOLDER, TO_THE_PLAN, CompileSettings, PlanTask
+from memprof.capture.task import DUMP_FOLDER, TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
 from memprof.capture.toolchain import code_folders, toolchain
 from memprof.capture.work_folder import work_folder
+from memprof.errors import MemprofError
 
 Progress = Callable[[str], None]
 
@@ -68,7 +69,7 @@ class _LoweredStep:
     asked: Mapping[str, Any]
 
     @property
-    def program(self) -> xla_adapter.PortableProgram:
+    def program(self) -> PortableProgram:
         """What another process can compile."""
         return xla_adapter.portable_program(self.lowered, self.devices.on_device)
 
@@ -76,6 +77,13 @@ class _LoweredStep:
     def options(self) -> dict[str, Any]:
         """XLA's options that the step asks for."""
         return {**xla_adapter.jit_compiler_options(self.lowered), **self.asked}
+
+    def plan_task(self, settings: CompileSettings) -> PlanTask:
+        """How any process compiles `program`."""
+        found = self.capture
+        return PlanTask(
+            target=found.target, options=self.options, xla_flags=found.toolchain.xla_flags, settings=settings
+        )
 
 
 def compile_step(
@@ -116,8 +124,7 @@ def compile_step(
         return read_plan(dump_folder, totals=totals, compile_seconds=seconds)
 
     if stop_at_plan and use_cache and _is_portable(target):
-        task = PlanTask(target=target, options=step.options)
-        capture = capture_plan(step.capture, step.program, task, compile_it)
+        capture = capture_plan(step.capture, step.program, step.plan_task(TO_THE_PLAN), compile_it)
     else:
         capture = with_plan(step.capture, compile_it())
     return CompiledStep(
@@ -145,12 +152,31 @@ def capture_of(
     if not _is_portable(target):
         with work_folder() as folder:
             return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
+    lowered, program, task = lower_step(spec, target, progress=progress, settings=settings)
+    return capture_plan(lowered, program, task, lambda: plan_in_child(program, task, progress=progress))
+
+
+def lower_step(
+    spec: StepSpec, target: Target, *, progress: Progress, settings: CompileSettings
+) -> tuple[Capture, PortableProgram, PlanTask]:
+    """Trace and lower a step that is to be compiled by another process.
+
+    Returns:
+        What is known of it before it is compiled (see `with_plan`), and what it takes to compile it.
+
+    Raises:
+        MemprofError: it is for an accelerator of this machine, of which another process may not get hold.
+        Exception: whatever the user's function raises while it is traced.
+    """
+    if not _is_portable(target):
+        raise MemprofError(
+            f"{target.description} is here, and others cannot compile for it: name a target, --target h100-80gb say"
+        )
     step = _lower_step(spec, target, progress)
-    program, task = step.program, PlanTask(target=target, options=step.options, settings=settings)
-    return capture_plan(step.capture, program, task, lambda: plan_in_child(program, task, progress=progress))
+    return step.capture, step.program, step.plan_task(settings)
 
 
-def compile_program(program: xla_adapter.PortableProgram, task: PlanTask, dump_folder: Path) -> CompilerTotals | None:
+def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> CompilerTotals | None:
     """Compile a program that another process has lowered.
 
     Returns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -11,30 +12,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memprof.analysis.capture import Capture, CompilerTotals
+from memprof.analysis.capture import Capture, CompilerTotals, Target
 from memprof.analysis.foreign import convert
-from memprof.capture.capture_file import read_capture
+from memprof.capture.capture_file import decoded_without_program, read_capture
 from memprof.capture.child_process import ChildProcess, Children, Progress
-from memprof.capture.plan import Plan, read_plan
+from memprof.capture.plan import Plan, read_plan, with_plan
+from memprof.capture.plan_cache import PlanCache
 from memprof.capture.task import (
     CAPTURE_FILE,
     COMPILED_FILE,
     DUMP_FOLDER,
-    MODULE_FILE,
-    OPTIONS_FILE,
+    LOWERED_FILE,
+    PLAN_TASK_FILE,
     RECOMPUTED_FILE,
     TRACE_FOLDER,
     AnyTask,
+    CompileSettings,
     CountingTask,
     PlanTask,
+    PortableProgram,
     Task,
+    decoded_task,
 )
 from memprof.capture.work_folder import work_folder
 from memprof.capture.xprof_log import write_traced_session
 from memprof.errors import MemprofError
 
 if TYPE_CHECKING:
-    from memprof.capture.xla_adapter import PortableProgram
+    from memprof.capture.cluster import Cluster
 
 # What one compile of a large step takes at its highest, jax and its libraries included.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
@@ -52,6 +57,8 @@ class CompileResult:
 def compile_in_child(task: Task, *, progress: Progress, children: Children | None = None) -> Capture:
     """Build and compile a step in a process of its own, and run it there where the task says so.
 
+    With a cluster, the process lowers the step, and one of a worker compiles it.
+
     Args:
         progress: called with the name of each stage as it begins.
         children: those that it is to end with; None: it is alone.
@@ -60,6 +67,12 @@ def compile_in_child(task: Task, *, progress: Progress, children: Children | Non
         MemprofError: a mistake that the child found.
         WorkloadError: the step failed, or compiling or running it took the child down; its last lines are in `details`.
     """
+    if task.settings.cluster is not None:
+        with _cluster_of([task]) as cluster:
+            assert cluster is not None
+            return _compile_on(
+                cluster, task, progress=progress, children=children or Children(), lowering=threading.Semaphore()
+            )
     with _done(task, progress, children) as folder:
         return _made_here(folder)
 
@@ -73,26 +86,36 @@ def compile_all(
     are still at work end at once.
 
     Args:
-        num_jobs: how many children at most at a time.
+        num_jobs: how many at most at a time.
         progress: called with a task's label and the name of each stage as it begins; from several threads.
+
+    Raises:
+        MemprofError: the tasks' cluster cannot be reached, or cannot compile them.
     """
 
-    def run(task: Task) -> CompileResult:
+    def run(cluster: Cluster | None, task: Task) -> CompileResult:
+        def stage(name: str) -> None:
+            progress(task.label, name)
+
         try:
-            capture = compile_in_child(task, progress=lambda stage: progress(task.label, stage), children=children)
+            if cluster is None:
+                capture = compile_in_child(task, progress=stage, children=children)
+            else:
+                capture = _compile_on(cluster, task, progress=stage, children=children, lowering=lowering)
         except MemprofError as error:
             return CompileResult(task=task, capture=None, error=error)
         return CompileResult(task=task, capture=capture, error=None)
 
-    children = Children()
-    executor = ThreadPoolExecutor(max_workers=num_jobs)
-    try:
-        for future in as_completed([executor.submit(run, task) for task in tasks]):
-            yield future.result()
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-        children.end()
-        executor.shutdown(wait=True)
+    children, lowering = Children(), threading.Semaphore(default_num_jobs())
+    with _cluster_of(tasks) as cluster:
+        executor = ThreadPoolExecutor(max_workers=num_jobs)
+        try:
+            for future in as_completed([executor.submit(run, cluster, task) for task in tasks]):
+                yield future.result()
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+            children.end()
+            executor.shutdown(wait=True)
 
 
 def trace_in_child(
@@ -127,6 +150,20 @@ def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int |
         return counts
 
 
+def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
+    """How many compiles to have under way: as many as a cluster takes, with a few that are on their way there.
+
+    Raises:
+        MemprofError: the cluster cannot be reached, or cannot compile for the target.
+    """
+    if settings.cluster is None:
+        return default_num_jobs()
+    from memprof.capture.cluster import connected
+
+    with connected(settings.cluster, [target]) as cluster:
+        return cluster.num_threads + default_num_jobs()
+
+
 def default_num_jobs() -> int:
     """As many as there are processors, as far as the free memory goes."""
     num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -144,12 +181,58 @@ def plan_in_child(
         MemprofError, WorkloadError: see `compile_in_child`.
     """
     with work_folder() as folder:
-        (folder / MODULE_FILE).write_bytes(program.module)
-        (folder / OPTIONS_FILE).write_bytes(program.compile_options)
+        program.write(folder)
         with _finished(folder, task, progress, children):
             found = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
             totals, seconds = convert(found, tuple[CompilerTotals | None, float])
             return read_plan(folder / DUMP_FOLDER, totals=totals, compile_seconds=seconds)
+
+
+def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
+    """`plan_in_child` on a worker of a cluster, which loads this function by its name."""
+    return plan_in_child(program, task, progress=lambda stage: None, children=children)
+
+
+@contextmanager
+def _cluster_of(tasks: Sequence[Task]) -> Iterator[Cluster | None]:
+    """A connection to the cluster of tasks, which is the same for all; None where all is done here."""
+    addresses = {task.settings.cluster for task in tasks} - {None}
+    if not addresses:
+        yield None
+        return
+    from memprof.capture.cluster import connected
+
+    (address,) = addresses
+    with connected(str(address), [task.target for task in tasks]) as cluster:
+        yield cluster
+
+
+def _compile_on(
+    cluster: Cluster,
+    task: Task,
+    *,
+    progress: Progress,
+    children: Children,
+    lowering: threading.Semaphore,
+) -> Capture:
+    """Lower a step here, where the user's code lives, and have it compiled on a cluster.
+
+    Args:
+        lowering: held while it is lowered.
+    """
+    progress("waiting")
+    with lowering, _done(replace(task, lowers_only=True), progress, children) as folder:
+        if (folder / CAPTURE_FILE).exists():  # its plan was in the cache
+            return _made_here(folder)
+        lowered = decoded_without_program((folder / LOWERED_FILE).read_bytes())
+        program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
+    assert isinstance(plan_task, PlanTask)
+    progress("on the cluster")
+    plan = cluster.call(plan_on_worker, program, plan_task, target=plan_task.target, children=children)
+    capture = with_plan(lowered, plan)
+    if plan_task.cache_key:
+        PlanCache.of_user().keep(plan_task.cache_key, plan)
+    return capture
 
 
 @contextmanager

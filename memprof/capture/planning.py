@@ -22,7 +22,7 @@ from memprof.capture.cuda_tools import find_libdevice, find_ptxas
 from memprof.capture.deviceless_options import deviceless_options
 from memprof.capture.plan import Plan, with_plan
 from memprof.capture.plan_cache import PlanCache
-from memprof.capture.task import PlanTask
+from memprof.capture.task import PlanTask, PortableProgram
 from memprof.capture.toolchain import installed_version
 from memprof.errors import MemprofError
 
@@ -33,9 +33,7 @@ _WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*")
 _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
-def capture_plan(
-    lowered: Capture, program: xla_adapter.PortableProgram, task: PlanTask, make: Callable[[], Plan]
-) -> Capture:
+def capture_plan(lowered: Capture, program: PortableProgram, task: PlanTask, make: Callable[[], Plan]) -> Capture:
     """The capture of a step by its plan: the one in the user's cache, else as it is made, which is then kept there.
 
     Args:
@@ -49,18 +47,30 @@ def capture_plan(
     """
     if task.settings.complete or not task.settings.use_cache:
         return with_plan(lowered, make())
-    cache, key = PlanCache.of_user(), plan_key(program, task.target, task.options)
-    kept = cache.find(key)
-    if kept is not None:
-        with suppress(MemprofError):  # it is what was written, and is no plan of this step: it is replaced
-            return with_plan(lowered, kept)
+    key = plan_key(program, task.target, task.options)
+    found = kept_capture(lowered, key)
+    if found is not None:
+        return found
     plan = make()
     capture = with_plan(lowered, plan)
-    cache.keep(key, plan)
+    PlanCache.of_user().keep(key, plan)
     return capture
 
 
-def plan_key(program: xla_adapter.PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:
+def kept_capture(lowered: Capture, key: str) -> Capture | None:
+    """The capture of a step by a plan in the user's cache; None where there is none with that key.
+
+    Raises:
+        MemprofError: a variable of the environment does not say where the cache is, or how large.
+    """
+    kept = PlanCache.of_user().find(key)
+    if kept is not None:
+        with suppress(MemprofError):  # it is what was written, and is no plan of this step: it is replaced
+            return with_plan(lowered, kept)
+    return None
+
+
+def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:
     """The key of a program's plan.
 
     Args:

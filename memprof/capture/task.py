@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ CAPTURE_FILE = "capture.memprof"
 TRACE_FOLDER = "trace"
 RECOMPUTED_FILE = "recomputed.json"
 RESULT_FILE = "result.json"
+LOWERED_FILE = "lowered.json"
+PLAN_TASK_FILE = "plan_task.json"
 MODULE_FILE = "step.mlirbc"
 OPTIONS_FILE = "compile_options.pb"
 DUMP_FOLDER = "dump"
@@ -48,11 +51,13 @@ class CompileSettings:
         complete: whether to compile to the end where no step runs, and not to the plan alone.
         use_cache: whether a plan may come from the user's cache.
         timeout_seconds: a compile is given up after so long; None: never.
+        cluster: the address of the Dask scheduler that hands lowered steps to workers; None: all is done here.
     """
 
     complete: bool = False
     use_cache: bool = True
     timeout_seconds: float | None = None
+    cluster: str | None = None
 
 
 TO_THE_PLAN = CompileSettings()
@@ -67,6 +72,7 @@ class Task:
         target: what to compile for; None for the best there is.
         num_steps: how many steps to run and time once it is compiled; 0: none.
         traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
+        lowers_only: whether to leave in the work folder what it takes to compile the step elsewhere, and to end.
         settings: the time limit counts for the steps, too.
     """
 
@@ -75,6 +81,7 @@ class Task:
     label: str = ""
     num_steps: int = 0
     traces: bool = False
+    lowers_only: bool = False
     settings: CompileSettings = TO_THE_PLAN
 
 
@@ -93,11 +100,38 @@ class PlanTask:
 
     Attributes:
         options: XLA's options that its step asks for.
+        xla_flags: the variable of the environment, as it was where the program was lowered.
+        cache_key: under which who gets the plan keeps it in the user's cache; empty: it is not to be kept.
     """
 
     target: Target
     options: Mapping[str, Any]
+    xla_flags: str
+    cache_key: str = ""
     settings: CompileSettings = TO_THE_PLAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortableProgram:
+    """A lowered step for one device, which any process with the same jaxlib can compile.
+
+    Attributes:
+        module: its StableHLO module as MLIR bytecode.
+        compile_options: a serialized `CompileOptions`, with what JAX's settings in this process say of compiles.
+    """
+
+    module: bytes
+    compile_options: bytes
+
+    def write(self, folder: Path) -> None:
+        """Leave it in a work folder."""
+        (folder / MODULE_FILE).write_bytes(self.module)
+        (folder / OPTIONS_FILE).write_bytes(self.compile_options)
+
+    @classmethod
+    def read(cls, folder: Path) -> PortableProgram:
+        """The one that was left in a work folder."""
+        return cls(module=(folder / MODULE_FILE).read_bytes(), compile_options=(folder / OPTIONS_FILE).read_bytes())
 
 
 AnyTask = Task | CountingTask | PlanTask

@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.capture import Target
+from memprof.capture.task import PortableProgram
 
 # Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
@@ -200,19 +200,6 @@ def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
     """
     lowered: jax.stages.Lowered = traced.lower(lowering_platforms=(platform,))
     return lowered
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortableProgram:
-    """A lowered step for one device, which any process with the same jaxlib can compile.
-
-    Attributes:
-        module: its StableHLO module as MLIR bytecode.
-        compile_options: a serialized `CompileOptions`, with what JAX's settings in this process say of compiles.
-    """
-
-    module: bytes
-    compile_options: bytes
 
 
 def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> PortableProgram:

@@ -70,6 +70,7 @@ def compare(
     cache: options.Cache = True,
     steps: options.Steps = None,
     complete: options.Complete = False,
+    cluster: options.Cluster = None,
     jobs: _Jobs = None,
     output: _Output = None,
     save: _Save = True,
@@ -86,7 +87,7 @@ def compare(
     memprof compare transformer --target a100-40gb -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
     """
-    from memprof.capture.launch import default_num_jobs
+    from memprof.capture.launch import num_at_a_time
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.task import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
@@ -104,9 +105,12 @@ def compare(
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
-    tasks = rows.tasks(resolve_asked(target, runs=bool(steps)), num_steps=steps or 0, settings=settings)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
+    aim = resolve_asked(target, runs=bool(steps))
+    tasks = rows.tasks(aim, num_steps=steps or 0, settings=settings)
     rows.check_reference(reference)
+    # Steps that are timed want the device for themselves.
+    num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
     keys = {row_key(task) for task in tasks}
     with kept_captures(
         output,
@@ -117,7 +121,6 @@ def compare(
         subject=subject,
         is_of_it=lambda capture: bool(capture.row) and capture.row in keys,
     ) as kept:
-        num_jobs = jobs or (1 if steps else default_num_jobs())  # steps that are timed want the device for themselves
         with row_stages([task.label for task in tasks]) as progress:
             reports, failures = compile_rows(
                 tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, finished=kept.finished

@@ -84,6 +84,7 @@ def fit(
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     complete: options.Complete = False,
+    cluster: options.Cluster = None,
     steps: _Steps = None,
     jobs: _Jobs = None,
     output: _Output = None,
@@ -118,7 +119,7 @@ def fit(
     _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     wanted = MemoryRequest(target=resolve_asked(target, runs=bool(steps)), memory=memory, reserve=reserve)
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     kept = partial(
         kept_captures,
         output,
@@ -183,7 +184,7 @@ def _print_cheapest_techniques(
         NothingFitsError: no combination does; what was tried is printed before.
         MemprofError, WorkloadError: see `fit_techniques`.
     """
-    from memprof.capture.launch import default_num_jobs
+    from memprof.capture.launch import num_at_a_time
     from memprof.reports.json_answers import fit_techniques_json
     from memprof.reports.views.fit import techniques_document
     from memprof.studies.fit.search import NothingFitsError
@@ -191,7 +192,7 @@ def _print_cheapest_techniques(
 
     with stages(f"fit {request.subject.label}") as stage:
         work = Work(
-            num_jobs=num_jobs or default_num_jobs(),
+            num_jobs=num_jobs or num_at_a_time(request.settings, request.memory.target),
             progress=stage,
             keep=kept.keep,
             finished=kept.finished,

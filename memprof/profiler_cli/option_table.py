@@ -109,7 +109,7 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "steps", "jobs", "output", "save", "resume", "source"),
+        options=(*_COMPILED, "cluster", "steps", "jobs", "output", "save", "resume", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(
@@ -183,6 +183,11 @@ ROWS = (
         where=lambda values: not _is_planned(values),
         options=("cache",),
         why="is for steps that are compiled to XLA's plan, and this one is compiled to the end",
+    ),
+    Row(
+        where=lambda values: bool(values.get("steps")),
+        options=("cluster",),
+        why="is for compiles; steps run on the device that is here",
     ),
     Row(
         commands=("run",),

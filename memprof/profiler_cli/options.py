@@ -84,6 +84,13 @@ Cache = Annotated[
         help="Whether plans of earlier compiles are taken from the cache (see `memprof cache info`).",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="Lower steps here, and have a running Dask cluster compile them.",
+        metavar="tcp://HOST:PORT",
+    ),
+]  # fmt: skip
 Preset = Annotated[str | None, typer.Option("--preset", help="Size of the workload: tiny, gpt2, ...", metavar="NAME")]
 Overrides = Annotated[
     list[str],

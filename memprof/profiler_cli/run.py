@@ -46,6 +46,7 @@ def run(
     cache: options.Cache = True,
     steps: options.Steps = None,
     complete: options.Complete = False,
+    cluster: options.Cluster = None,
     output: _Output = None,
     save: _Save = True,
     force: _Force = False,
@@ -77,7 +78,7 @@ def run(
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
     aim, techniques = resolve_asked(target, runs=bool(steps)), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
@@ -115,11 +116,12 @@ def _verified(
     report: Report, subject: Subject, techniques: str, target: Target | None, settings: CompileSettings
 ) -> tuple[Advice, ...]:
     """The advice for a report, with what it really saves."""
-    from memprof.capture.launch import default_num_jobs
+    from memprof.capture.launch import num_at_a_time
     from memprof.studies.advice.advise import advise
     from memprof.studies.advice.verify import tasks_for, verify
 
     advice = advise(report)
     tasks, refusals = tasks_for(subject, techniques, advice, target=target, settings=settings)
+    num_jobs = num_at_a_time(settings, target)
     with row_stages([task.label for task in tasks]) as progress:
-        return verify(report, advice, tasks, refusals, num_jobs=default_num_jobs(), progress=progress)
+        return verify(report, advice, tasks, refusals, num_jobs=num_jobs, progress=progress)

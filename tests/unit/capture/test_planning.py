@@ -132,7 +132,7 @@ class Compiles:
         self._lowered, self.plan = lowered_and_plan()
 
     def capture(self, settings: CompileSettings = TO_THE_PLAN) -> Capture:
-        task = PlanTask(target=CPU, options={}, settings=settings)
+        task = PlanTask(xla_flags="", target=CPU, options={}, settings=settings)
         return capture_plan(self._lowered, PROGRAM, task, self._compile)
 
     def _compile(self) -> Plan:

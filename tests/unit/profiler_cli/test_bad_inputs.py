@@ -92,6 +92,7 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["--steps", "3", "--target", "l4"], ["--by", "buffer"], ["--by", ""], ["--sort", "size"],
             ["--depth", "2"],
             ["--steps", "3", "--resume"], ["--steps", "3", "--complete"],
+            ["--steps", "3", "--cluster", "tcp://127.0.0.1:9"],
         ),
     ),
     (

@@ -44,7 +44,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "steps", "jobs", "output", "save", "resume", "depth", "source"},
+        {*_COMPILED, "cluster", "steps", "jobs", "output", "save", "resume", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
@@ -84,6 +84,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "cache": (["--no-cache"], []),
     "steps": (["--steps", "7"], []),
     "complete": (["--complete"], []),
+    "cluster": (["--cluster", "tcp://127.0.0.1:9"], []),
     "output": (["-o", "new.memprof"], []),
     "save": (["--no-save"], []),
     "force": (["--force"], ["-o", "there.memprof"]),

@@ -22,7 +22,7 @@ def sent(subject: Subject, techniques: str) -> Task:
         target=resolve("l4"),
         label="a",
         num_steps=3,
-        settings=CompileSettings(complete=True, timeout_seconds=2.5),
+        settings=CompileSettings(complete=True, timeout_seconds=2.5, cluster="tcp://host:8786"),
     )
     found = decoded_task(encoded_task(task))
     assert found == task

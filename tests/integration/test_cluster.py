@@ -1,0 +1,173 @@
+"""Rows on a Dask cluster: a real scheduler with two workers, each a process, and what becomes of rows when they die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.command import Command, parent_of, wait_until
+from integration.steps import Compiler, Step
+
+from memprof.analysis.capture import Capture
+from memprof.capture import cluster as module
+from memprof.capture.capture_file import read_capture
+from memprof.capture.cluster import connected
+from memprof.capture.launch import compile_all, compile_in_child, default_num_jobs, num_at_a_time
+from memprof.capture.targets.resolve import resolve
+from memprof.capture.task import CompileSettings
+from memprof.capture.toolchain import installed_version
+from memprof.errors import MemprofError
+from memprof.studies.subject import find_subject
+
+distributed = pytest.importorskip("distributed", reason="Dask is not installed (the extra cluster)")
+pytestmark = pytest.mark.with_one_jax
+COMPILED = ("mlp", "--preset", "tiny", "--target", "cpu", "--no-cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dask:
+    """A scheduler and its workers. `machine` has their temp folder, and sees what they start."""
+
+    machine: Command
+    address: str
+    scheduler: subprocess.Popen[bytes]
+
+    def working(self) -> int | None:
+        """The id of the worker on which something is being compiled; None where nothing is."""
+        ancestor = self.machine.compiling_process()
+        workers = {pid for pid, arguments in self.machine.processes() if "multiprocessing.spawn" in str(arguments)}
+        while ancestor is not None and ancestor not in workers:
+            ancestor = parent_of(ancestor)
+        return ancestor
+
+
+@pytest.fixture
+def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dask]:
+    folder = tmp_path_factory.mktemp("cluster")
+    machine, started, logs = Command.in_folder(folder), [], folder / "logs"
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        with logs.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *arguments, "--no-dashboard"],
+                cwd=machine.folder,
+                env=dict(machine.environment),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        started.append(process)
+        return process
+
+    try:
+        about = folder / "scheduler.json"
+        scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(about))
+        wait_until(lambda: about.exists() and about.read_text().endswith("}"))
+        address = json.loads(about.read_text())["address"]
+        for _ in range(2):
+            start("worker", address, "--nthreads", "1")
+        wait_until(lambda: logs.read_text().count("Starting worker compute stream") == 2)
+        yield Dask(machine=machine, address=address, scheduler=scheduler)
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _captures(folder: Path) -> dict[str, Capture]:
+    return {capture.label: capture for capture in map(read_capture, folder.glob("*.memprof"))}
+
+
+def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
+    dask: Dask, memprof: Command, start: Any, compiler: Compiler
+) -> None:
+    """One cluster for all of it: starting one takes longer than the compiles."""
+
+    def started(*arguments: str) -> subprocess.Popen[str]:
+        """A command whose rows are being compiled."""
+        running: subprocess.Popen[str] = start(*arguments, *COMPILED, "--cluster", dask.address)
+        wait_until(lambda: dask.working() or running.poll() is not None)
+        assert running.poll() is None, running.communicate()
+        return running
+
+    # A worker is killed: another one does what it did.
+    running = started("compare", "-t", "baseline", "-t", "bf16", "-o", "killed")
+    killed = dask.working()
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    _, stderr = running.communicate(timeout=120)
+    assert running.returncode == 0
+    assert stderr.startswith("captures written to killed;")
+    captures = _captures(memprof.folder / "killed")
+    assert sorted(captures) == ["mlp baseline", "mlp bf16"]
+    here = compiler.capture(Step(workload="mlp", preset="tiny", target="cpu"))
+    there = captures["mlp baseline"]
+    for field in ("compiler", "replay", "arguments", "source_lines", "flops_by_scope", "inputs"):
+        assert getattr(there, field) == getattr(here, field)
+
+    # Ctrl-C: what is at work there ends, too.
+    running = started("run", "--no-save")
+    running.send_signal(signal.SIGINT)
+    assert running.communicate(timeout=60)[1] == "memprof: interrupted.\n"
+    assert running.returncode == 130
+    wait_until(lambda: dask.working() is None, seconds=30)
+
+    # The scheduler is killed: what is finished stays, and the others say why.
+    running = started("compare", "-t", "baseline", "-t", "bf16", "-t", "donate", "-o", "lost", "--format", "json")
+    wait_until(lambda: list((memprof.folder / "lost").glob("*.memprof")))
+    dask.scheduler.kill()
+    stdout, _ = running.communicate(timeout=60)
+    assert running.returncode == 0
+    failures = json.loads(stdout)["failures"]
+    assert len(failures) == 3 - len(_captures(memprof.folder / "lost")) > 0
+    why = f"the connection to the scheduler at {dask.address} was lost before this was compiled"
+    assert {failure["reason"] for failure in failures} == {why}
+
+
+def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def sentence(address: str, **needed: str) -> str:
+        with monkeypatch.context() as patch:
+            if needed:
+                patch.setattr(module, "needed_for", lambda targets: needed)
+            with pytest.raises(MemprofError) as caught:
+                connected(address, [resolve("cpu")]).__enter__()
+        return str(caught.value)
+
+    monkeypatch.setenv("MEMPROF_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(module, "_CONNECT_SECONDS", 0.5)
+    assert sentence("tcp://127.0.0.1:9").startswith("no Dask scheduler answers at tcp://127.0.0.1:9 (Timed out")
+    assert sentence("here").startswith("'here' is no address of a Dask scheduler (missing port number")
+    assert sentence("ftp://host:1").startswith("'ftp://host:1' is no address of a Dask scheduler (unknown address")
+    monkeypatch.setattr(module, "_CONNECT_SECONDS", 30)
+    local = {"processes": False, "protocol": "tcp", "dashboard_address": ":0", "threads_per_worker": 1}
+    with distributed.LocalCluster(n_workers=0, **local) as cluster:
+        address = cluster.scheduler_address
+        monkeypatch.setattr(module, "_CONNECT_SECONDS", 1)
+        assert sentence(address) == (
+            f"the scheduler at {address} has no worker: start one with `dask worker {address}`"
+        )
+        monkeypatch.setattr(module, "_CONNECT_SECONDS", 30)
+        cluster.scale(1)
+        found = installed_version("jaxlib")
+        assert sentence(address, jaxlib="0.1").endswith(
+            f" has jaxlib {found}, and 0.1 is here: its plans would be others; install the same version there"
+        )
+        assert " has no libtpu, and 1 is here" in sentence(address, libtpu="1")
+        settings = CompileSettings(cluster=address)
+        task = find_subject("mlp", preset="tiny").task("bf16", target=resolve("h100-80gb"), settings=settings)
+        assert num_at_a_time(settings, task.target) == 1 + default_num_jobs()
+        (compiled,) = compile_all([task], num_jobs=1, progress=lambda label, stage: None)
+        kept = compile_in_child(task, progress=lambda stage: None)  # its plan is in the cache now
+        assert compiled.capture is not None
+        assert (compiled.capture.timings.cached_compile_seconds, kept.hlo_proto) == (None, compiled.capture.hlo_proto)
+        assert kept.timings.cached_compile_seconds == compiled.capture.timings.compile_seconds
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert sentence(address) == '--cluster needs Dask: install it with pip install "jax-memprof[cluster]"'
