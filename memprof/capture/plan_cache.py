@@ -73,9 +73,10 @@ class PlanCache:
         try:
             with open_regular(path) as file:
                 content = file.read(_MOST_BYTES)
-            os.utime(path)
         except (OSError, MemprofError):
             return None
+        with suppress(OSError):  # a disk that can only be read, or another command was quicker
+            os.utime(path)
         return _unpacked(content, key)
 
     def keep(self, key: str, plan: Plan) -> None:

@@ -1,6 +1,7 @@
 """A disk that is full: what was there stays whole, the message names the file, and a report that was made is shown.
 
-The disk is a file system of 128 KiB in a mount namespace of its own, filled to the last byte.
+The disk is a file system of 128 KiB in a mount namespace of its own, filled to the last byte. The cache of plans is to
+be there, too, and has nothing to say about it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .command import MAIN, Command
 
 _MOUNT = """
 mkdir -p full && mount -t tmpfs -o size=128k tmpfs full && cd full && cp ../../kept/* . || exit 77
+export MEMPROF_CACHE_DIR=$PWD/cache
 dd if=/dev/zero of=filler bs=1k count=128 2>/dev/null
 """
 _TINY = ("mlp", "--preset", "tiny", "--target", "cpu")

@@ -153,7 +153,7 @@ class Walk:
                 self.differentiated |= 0 if each.of_gradients else each.directly
         is_backward = phase is Named.BACKWARD
         axes = self.axes.of_results(equation, [each.axes for each in made])
-        if not is_backward:
+        if axes and not is_backward:  # what prints has no results
             self.meetings.update(_meetings(equation, made, axes[0]))
         return [
             Made(

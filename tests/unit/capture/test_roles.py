@@ -121,6 +121,17 @@ def test_a_function_that_returns_its_gradients_names_its_parameters_by_them() ->
     assert by_argument(StepSpec(step, (WEIGHTS, X, Y))) == {"weights": P, "x": B, "y": B}
 
 
+def test_a_step_that_prints_what_it_computes_has_the_roles_that_it_would_have_without() -> None:
+    def step(weights: Any, x: Any, y: Any) -> Any:
+        jax.debug.print("{} {}", x.sum(), weights["c"]["w"][0])
+        return sgd_step(weights, x, y)
+
+    def sgd_step(weights: Any, x: Any, y: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss_of)(weights, x, y))
+
+    assert by_argument(StepSpec(step, (WEIGHTS, X, Y))) == by_argument(StepSpec(sgd_step, (WEIGHTS, X, Y)))
+
+
 def test_weights_that_are_read_but_not_trained_are_parameters_too() -> None:
     def step(base: Any, scale: Any, x: Any, y: Any) -> Any:
         def loss(scale: Any) -> Any:

@@ -9,6 +9,7 @@ import reports_data
 from report_builder import buffer, node
 from transformer_report import TRANSFORMER_CATEGORIES, transformer
 
+from memprof.analysis.capture import Timings
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import LiveChange, Timeline
@@ -16,6 +17,7 @@ from memprof.reports.document import Bar, Cell, Document, Facts, Gauge, Heading,
 from memprof.reports.options import By
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
 from memprof.reports.views.cells import category_table, share_table, short_names
+from memprof.reports.views.header import setup_facts
 from memprof.reports.views.modules import module_table
 from memprof.reports.views.report import by_document, notes, provenance, summary_document, timeline_chart
 
@@ -54,6 +56,18 @@ def test_the_summary_says_everything_once() -> None:
 def test_the_summary_of_nothing_leaves_out_what_would_be_empty() -> None:
     document = summary_document(reports_data.empty(), depth=2, top=10)
     assert _headings(document) == ["tiny baseline", "Memory", "What the footprint is made of", "Notes"]
+
+
+def test_the_header_says_when_the_plan_was_in_the_cache() -> None:
+    compiled = transformer()
+    cached = replace(compiled, timings=Timings(lower_seconds=0.84, compile_seconds=0.0, cached_compile_seconds=7.31))
+    took = [
+        next(fact.values for fact in setup_facts(report).facts if fact.label == "took") for report in (compiled, cached)
+    ]
+    assert took == [
+        ("lowering 840 ms", "compiling 7.3 s", "analysis 312 ms"),
+        ("lowering 840 ms", "plan from the cache (compiled in 7.3 s)", "analysis 312 ms"),
+    ]
 
 
 def test_the_header_names_the_setup() -> None:
