@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memprof.analysis.categories import Category, Role
     from memprof.api import Comparison, Profile, compare, fits, load, profile
     from memprof.capture.step import StepSpec
+    from memprof.capture.targets.mesh import mesh
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
@@ -36,6 +37,7 @@ _HOMES = {
     "fits": "memprof.api",
     "load": "memprof.api",
     "measure": "memprof.measuring",
+    "mesh": "memprof.capture.targets.mesh",
     "profile": "memprof.api",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "fits",
     "load",
     "measure",
+    "mesh",
     "profile",
 ]
 

@@ -212,7 +212,8 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     from memprof.capture.compile import capture_of
     from memprof.capture.hints import hint
     from memprof.capture.step import StepSpec
-    from memprof.capture.targets.choose import choose_target, spare_missing_devices
+    from memprof.capture.targets.choose import spare_missing_devices
+    from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.task import CompileSettings
 
@@ -224,7 +225,8 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     spare_missing_devices()
     try:
         settings = CompileSettings(complete=complete)
-        capture = capture_of(spec, choose_target(asked), progress=lambda stage: None, settings=settings)
+        chosen = target_of_step(spec, asked)
+        capture = capture_of(spec, chosen, progress=lambda stage: None, settings=settings)
     except Exception as error:  # the user's own, on its way: a remedy goes with it
         if not isinstance(error, MemprofError) and (remedy := hint(error)):
             error.add_note(f"memprof: {remedy}")

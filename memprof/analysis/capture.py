@@ -31,11 +31,16 @@ SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Wo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """How many devices a step is compiled for, and on how many hosts and slices: one device is a topology of one."""
+    """How many devices a step is compiled for, and on how many hosts and slices: one device is a topology of one.
+
+    Attributes:
+        axes: the mesh that they form: the size of each axis by its name, in the mesh's order; empty of one device.
+    """
 
     num_devices: _Positive = 1
     num_hosts: _Positive = 1
     num_slices: _Positive = 1
+    axes: Mapping[Words, _Positive] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +148,12 @@ class ArgumentLeaf:
 
     Attributes:
         path: its path in the argument tree, as JAX writes it: `state.params['Dense_0']['kernel']`.
+        shape, size_bytes: of the whole array, however many devices share it.
         dtype: JAX's name: `float32`, `bfloat16`, `int32`, `key<fry>`.
         parameter_number: its number in the compiled program; None where jit dropped it because the step never uses it.
         position: the number of the step's positional argument that it belongs to; None for keyword arguments.
+        mesh_axes: the axes of the mesh that its sharding divides it over; None where there is no mesh, or the step
+            leaves it to XLA.
     """
 
     path: Text
@@ -156,6 +164,7 @@ class ArgumentLeaf:
     donated: bool
     parameter_number: Count | None
     position: Count | None = None
+    mesh_axes: tuple[Words, ...] | None = None
 
     @property
     def num_elements(self) -> int:

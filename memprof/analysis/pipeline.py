@@ -110,6 +110,9 @@ def _analyze(capture: Capture) -> Report:
         temp_buffers=memory.temps,
         timeline=memory.timeline,
         arguments=capture.arguments,
+        parameter_bytes={
+            each.parameter_number: each.size_bytes for each in table.allocations if each.parameter_number is not None
+        },
         doubts=capture.doubts,
         program=program_facts(program, table, values, backward_end=patterns.backward_end),
         analysis_seconds=time.perf_counter() - started,

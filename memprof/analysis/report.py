@@ -175,6 +175,7 @@ class Report:
         buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
         temp_buffers: all that ever lies in the temp block, in the order in which it takes its memory.
         arguments: all leaves of the step's arguments.
+        parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
@@ -206,6 +207,7 @@ class Report:
     arguments: tuple[ArgumentLeaf, ...]
     program: ProgramFacts
     analysis_seconds: float
+    parameter_bytes: Mapping[int, int] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
@@ -216,6 +218,10 @@ class Report:
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:
         """Leaves that jit dropped; they are in the caller's hands, not in the footprint."""
         return tuple(leaf for leaf in self.arguments if leaf.parameter_number is None)
+
+    def device_bytes(self, leaf: ArgumentLeaf) -> int:
+        """What one device holds of an argument: of one that is not divided, all of it."""
+        return self.parameter_bytes.get(-1 if leaf.parameter_number is None else leaf.parameter_number, leaf.size_bytes)
 
     @property
     def fits(self) -> bool | None:

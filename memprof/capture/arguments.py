@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Role
@@ -27,11 +28,14 @@ def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
     """
 
     def place(path: str, value: Any, on_no_device: bool) -> jax.ShapeDtypeStruct:
-        num_devices = getattr(getattr(value, "sharding", None), "num_devices", 1)
-        if num_devices > 1:
-            raise several_devices(f"{path} is sharded", num_devices)
+        own = getattr(value, "sharding", None)
+        num_own = getattr(own, "num_devices", 1)
+        if own is not None and num_own > 1 and own.device_set != devices.on_device.device_set:
+            raise several_devices(f"{path} is sharded", num_own)
         prefix = longest_prefix(path, memory_kinds)
         sharding = None if on_no_device else devices.sharding
+        if devices.on_device.num_devices > 1:
+            sharding = own if num_own > 1 else None  # where the step does not say, XLA decides, as it does for arrays
         if prefix is not None:
             # A device that is not there lists no memories and forgets the kind: it is said again after lowering.
             sharding = sharding or jax.sharding.SingleDeviceSharding(devices.device)
@@ -76,6 +80,7 @@ def argument_leaves(
     used = [(leaves[flat], claims[flat]) for flat in sorted(parameter_numbers)]
     doubts = [*_unknown(used), *_in_doubt(used)]
     infos = jax.tree.leaves(step.traced.args_info)
+    axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
     return tuple(
         ArgumentLeaf(
             path=leaf.path,
@@ -86,9 +91,18 @@ def argument_leaves(
             donated=bool(info.donated),
             parameter_number=parameter_numbers.get(flat),
             position=positions.get(leaf.argument),
+            mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat]],
         )
         for flat, (leaf, claim, info) in enumerate(zip(leaves, claims, infos, strict=True))
     ), tuple(doubts)
+
+
+def _mesh_axes(sharding: Any) -> tuple[str, ...] | None:
+    """The axes of a mesh that the sharding of an argument divides it over; None: it has no such sharding."""
+    if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
+        return None
+    parts = (part if isinstance(part, tuple) else (part,) for part in sharding.spec)
+    return tuple(axis for part in parts for axis in part if isinstance(axis, str))
 
 
 def _own_paths(paths: Sequence[str], variables: frozenset[str]) -> list[str]:

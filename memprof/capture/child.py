@@ -156,14 +156,15 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
     from memprof.capture.memory_readings import open_driver
-    from memprof.capture.targets.choose import choose_target, spare_devices
+    from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.targets.mesh import target_of_step
 
     driver = open_driver() if task.num_steps else None  # before JAX takes hold of the device
     spare_devices(task.target)
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
     spec = _as_workload_error("could not be built", task.recipe.build)
     progress("preparing")
-    target = choose_target(task.target, runs=bool(task.num_steps))
+    target = target_of_step(spec, task.target, runs=bool(task.num_steps))
     if task.lowers_only:
         _lower(task, spec, target, inputs, work_folder, progress)
         return
@@ -246,7 +247,8 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:
     """Count what each step computes again. One that cannot be built or traced has its sentence instead."""
     from memprof.capture.compile import traced_recomputation
-    from memprof.capture.targets.choose import choose_target, spare_devices
+    from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.targets.mesh import target_of_step
 
     spare_devices(task.target)
     counts: list[int | str] = []
@@ -254,8 +256,9 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
         progress(f"tracing {number} of {len(task.recipes)}")
         try:
             spec = _as_workload_error("could not be built", recipe.build)
-            target = choose_target(task.target)
-            flops = _as_workload_error("could not be traced", functools.partial(traced_recomputation, spec, target))
+            target = target_of_step(spec, task.target)
+            count = functools.partial(traced_recomputation, spec, target)
+            flops = _as_workload_error("could not be traced", count)
         except MemprofError as error:
             counts.append(str(error))
         else:

@@ -26,6 +26,7 @@ from memprof.capture.planning import capture_plan
 from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
+from memprof.capture.targets.mesh import devices_of_step
 from memprof.capture.task import DUMP_FOLDER, TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
 from memprof.capture.toolchain import code_folders, toolchain
 from memprof.capture.work_folder import work_folder
@@ -207,7 +208,7 @@ def _is_portable(target: Target) -> bool:
 def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredStep:
     started = time.perf_counter()
     progress("tracing")
-    devices = devices_of(target)
+    devices = devices_of_step(spec, target)
     traced = _trace(spec, target, devices)
     progress("lowering")
     lowered = _lower(traced, target, devices)
@@ -241,7 +242,7 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    return recomputed_flops(count_flops(_trace(spec, target, devices_of(target)).traced.jaxpr))
+    return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).traced.jaxpr))
 
 
 def _trace(spec: StepSpec, target: Target, devices: Devices) -> TracedStep:
@@ -261,12 +262,12 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
     """Lower for the target, or at least for its platform where the step names another device.
 
     Raises:
-        MemprofError: the step runs on several devices.
+        MemprofError: the step runs on other devices than those of the target.
     """
     with jax.default_device(devices.device), xla_adapter.full_tracebacks():
         lowered = step.traced.lower()
         num_devices = xla_adapter.num_devices(lowered)
-        if num_devices > 1:
+        if num_devices != devices.on_device.num_devices:
             raise several_devices("the step is sharded", num_devices)
         if xla_adapter.is_lowered_for(lowered, devices.on_device):
             return lowered

@@ -2,7 +2,8 @@
 
 Counted in the jaxpr, before XLA rewrites the program into library calls whose sizes are no longer visible. A product of
 [b, m, k] by [b, k, n] counts 2·b·m·k·n, as everywhere in the literature (Chowdhery et al. 2022, PaLM, appendix B). A
-`scan` counts its body as often as it runs; a `while` of unknown length counts it once.
+`scan` counts its body as often as it runs; a `while` of unknown length counts it once. The operations are those of all
+devices of a mesh: what `shard_map` has each of them do counts as often as there are devices.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
             most_expensive = max(inner, key=Counter.total)
             flops += most_expensive
         else:
-            times = equation.params["length"] if equation.primitive.name == "scan" else 1
+            times = _times(equation)
             for counted in inner:
                 flops += Counter({name: number * times for name, number in counted.items()})
     return flops
@@ -47,6 +48,16 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
 def recomputed_flops(flops: Counter[str]) -> int:
     """The part of the operations that `jax.checkpoint` evaluates again."""
     return sum(number for scope, number in flops.items() if _RECOMPUTED in scope)
+
+
+def _times(equation: Any) -> int:
+    """How often the jaxprs inside an equation run."""
+    if equation.primitive.name == "scan":
+        return int(equation.params["length"])
+    if equation.primitive.name == "shard_map":  # inside, shapes are those of one device along these axes
+        shape = equation.params["mesh"].shape
+        return prod(shape[axis] for axis in equation.params["manual_axes"])
+    return 1
 
 
 def _own_flops(equation: Any) -> int:

@@ -147,7 +147,7 @@ class _Observer:
         """Have the step traced by its own jit, and once more without a device where it turns out to name its own."""
         self._trace_outer()
         num_devices, devices = jit_adapter.named_devices(self._traced)
-        if num_devices > 1:
+        if num_devices not in (1, len(self._own_devices)) or (num_devices > 1 and not devices <= self._own_devices):
             raise several_devices("the step is sharded from the inside", num_devices)
         if devices - self._own_devices and not self.names_devices:
             self.names_devices = True

@@ -113,11 +113,12 @@ class PlanTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortableProgram:
-    """A lowered step for one device, which any process with the same jaxlib can compile.
+    """A lowered step, which any process with the same jaxlib can compile.
 
     Attributes:
         module: its StableHLO module as MLIR bytecode.
-        compile_options: a serialized `CompileOptions`, with what JAX's settings in this process say of compiles.
+        compile_options: a serialized `CompileOptions`: on which devices, numbered within their topology, what XLA may
+            shard by itself, and what JAX's settings in this process say of compiles.
     """
 
     module: bytes

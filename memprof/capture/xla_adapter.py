@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.capture import Target
 from memprof.capture.task import PortableProgram
@@ -30,8 +29,8 @@ from memprof.capture.task import PortableProgram
 PROCESS_WIDE = threading.RLock()
 
 
-def deviceless_sharding(target: Target) -> NamedSharding:
-    """A sharding on GPUs that need not be there (jax 0.10.2 to 0.12).
+def deviceless_devices(target: Target) -> list[jax.Device]:
+    """GPUs that need not be there, as many as the topology of the target says (jax 0.10.2 to 0.12).
 
     The topology cannot be selected by name: the text proto and the topology string must both be given.
     """
@@ -49,7 +48,12 @@ def deviceless_sharding(target: Target) -> NamedSharding:
         except NotImplementedError:
             _register_cuda_plugin()
             topology = topologies.get_topology_desc(**arguments)
-    return NamedSharding(Mesh(np.array(topology.devices), ("device",)), PartitionSpec())
+    return list(topology.devices)
+
+
+def client_of(device: jax.Device) -> Any:
+    """What a device belongs to; all devices of one topology to the same (jax 0.10.2 to 0.12)."""
+    return device.client
 
 
 def cuda_plugin_version() -> str | None:
@@ -172,9 +176,12 @@ def full_tracebacks() -> Iterator[None]:
 
 
 def is_lowered_for(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> bool:
-    """Whether a step is lowered for the device of a sharding, not for one that it names (jax 0.10.2 to 0.12)."""
-    (device,) = sharding.device_set
-    return bool(lowered._lowering.compile_args["backend"] is device.client)
+    """Whether a step is lowered for the devices of a sharding, not for one that it names (jax 0.10.2 to 0.12)."""
+    return bool(lowered._lowering.compile_args["backend"] is _client(sharding))
+
+
+def _client(sharding: jax.sharding.Sharding) -> Any:
+    return client_of(next(iter(sharding.device_set)))
 
 
 def num_devices(lowered: jax.stages.Lowered) -> int:
@@ -192,6 +199,14 @@ def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
     return list(range(num_leaves)) if kept is None else sorted(kept)
 
 
+def argument_shardings(lowered: jax.stages.Lowered) -> list[Any]:
+    """The sharding of each parameter of a lowered program, in order (jax 0.10.2 to 0.12).
+
+    Where the step leaves it to XLA it is no `jax.sharding.Sharding`.
+    """
+    return list(lowered._lowering.compile_args["in_shardings"])
+
+
 def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
     """Lower a step that names devices of its own for another platform than theirs (jax 0.10.2 to 0.12).
 
@@ -206,24 +221,22 @@ def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Shardin
     """What it takes to compile a lowered step elsewhere (jax 0.10.2 to 0.12).
 
     Args:
-        sharding: on the device that it is to be compiled for, whatever device the step itself names.
+        sharding: on the devices that it is to be compiled for, whatever device the step itself names.
     """
     from jax._src.interpreters import mlir, pxla
 
-    (device,) = sharding.device_set
     module, jits = lowered.compiler_ir("stablehlo"), lowered._lowering.compile_args
     # Whether XLA may choose shardings: without a choice on one device, but in the fingerprint that it writes of a plan.
     may_choose = pxla.get_prop_to_input_output(
         jits["in_shardings"], jits["out_shardings"], len(jits["ordered_effects"])
     )
-    options = pxla.create_compile_options(
-        module, jits["tuple_args"], *may_choose, device.client, np.array([device], dtype=object), {}
-    )
+    devices = np.array(sharding._device_assignment, dtype=object)
+    options = pxla.create_compile_options(module, jits["tuple_args"], *may_choose, _client(sharding), devices, {})
     return PortableProgram(module=mlir.module_to_bytecode(module), compile_options=options.SerializeAsString())
 
 
 def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[str, Any]) -> Any:
-    """Compile a program for the device of a sharding (jax 0.10.2 to 0.12).
+    """Compile a program for the devices of a sharding (jax 0.10.2 to 0.12).
 
     What comes back says how much memory it takes, and cannot be called.
 
@@ -235,13 +248,12 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
     from jax._src.lib import xla_client
     from jaxlib.mlir import ir
 
-    (device,) = sharding.device_set
     compile_options = xla_client.CompileOptions.ParseFromString(program.compile_options)
     compile_options.env_option_overrides = list(options.items())
     with mlir.make_ir_context():
         module = ir.Module.parse(program.module)
     return compiler.backend_compile_and_load(
-        device.client, module, sharding._internal_device_list, compile_options, host_callbacks=()
+        _client(sharding), module, sharding._internal_device_list, compile_options, host_callbacks=()
     )
 
 

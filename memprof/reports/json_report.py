@@ -20,6 +20,7 @@ from memprof.analysis.categories import CATEGORY_MEANINGS, Category, Phase, Role
 from memprof.analysis.foreign import convert
 from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
 from memprof.analysis.report import ModuleNode, Report
+from memprof.analysis.shares import replicated_over, shares_by_role
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 
@@ -156,6 +157,34 @@ class ArgumentJson(Struct, frozen=True, kw_only=True):
     size_bytes: Size
 
 
+class ShareJson(Struct, frozen=True, kw_only=True):
+    """What one device of the mesh holds of the arguments of a role."""
+
+    name: Annotated[str, about("The role.")]
+    whole_bytes: Annotated[Size, about("Of the whole arrays.")]
+    device_bytes: Annotated[Size, about("Of what one device holds of them.")]
+
+
+class ReplicatedJson(Struct, frozen=True, kw_only=True):
+    """The arguments that all devices along one axis of the mesh hold alike, and that could be divided over it."""
+
+    axis: str
+    num_devices: Annotated[Size, about("The size of the axis.")]
+    device_bytes: Annotated[Size, about("What one device holds of them.")]
+    saving_bytes: Annotated[Size, about("What a device would hold less if they were divided over the axis.")]
+    largest: Annotated[str, about("The path of the largest of them.")]
+
+
+class MeshJson(Struct, frozen=True, kw_only=True):
+    """The devices that the step is compiled for, where there are several. All other numbers are those of one device."""
+
+    num_devices: Size
+    num_hosts: Size
+    axes: Annotated[dict[str, Size], about("The size of each axis by its name, in the mesh's order.")]
+    shares: Annotated[tuple[ShareJson, ...], about("For each role that has arguments.")]
+    replicated: Annotated[tuple[ReplicatedJson, ...], about("For each axis over which something is replicated.")]
+
+
 class OpJson(Struct, frozen=True, kw_only=True):
     """One operation of a trace, over all its steps."""
 
@@ -274,6 +303,7 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     doubts: Annotated[
         tuple[str, ...], about("Sentences about arguments whose role had to be guessed, or is not known.")
     ]
+    mesh: Annotated[MeshJson | None, about("The devices and their shares of the arguments; null for one device.")]
     measured: Annotated[MeasuredJson | None, about("What was measured when the step ran; null where it did not.")]
     advice: Annotated[
         tuple[AdviceJson, ...],
@@ -303,9 +333,18 @@ def report_json(report: Report, advice: Sequence[Advice] | None = None) -> Repor
         by_phase=_largest_first(report.by_phase),
         timings=filled(TimingsJson, report.timings, analysis_seconds=report.analysis_seconds),
         modules=[_module(node) for node in walk(report.modules)],
+        mesh=_mesh(report),
         measured=None if report.measured is None else _measured(report, report.measured),
         advice=[advice_json(each) for each in (advise(report) if advice is None else advice)],
     )
+
+
+def _mesh(report: Report) -> MeshJson | None:
+    topology = report.target.topology
+    if topology.num_devices == 1:
+        return None
+    shares, replicated = shares_by_role(report), replicated_over(report)
+    return filled(MeshJson, topology, shares=shares, replicated=replicated)
 
 
 def advice_json(advice: Advice) -> AdviceJson:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.capture import Target
 from memprof.capture import xla_adapter
@@ -22,15 +24,15 @@ class Devices:
 
     Attributes:
         device: the local device that JAX traces for.
-        sharding: that of abstract arguments on devices that need not be there; None: they are on `device`.
+        sharding: on devices that need not be there, a copy on each; None: the step is compiled for `device`.
     """
 
     device: jax.Device
-    sharding: jax.sharding.NamedSharding | None
+    sharding: NamedSharding | None
 
     @property
     def on_device(self) -> jax.sharding.Sharding:
-        """A sharding on the device that the step is compiled for."""
+        """A sharding on the devices that the step is compiled for."""
         return self.sharding or jax.sharding.SingleDeviceSharding(self.device)
 
 
@@ -74,8 +76,11 @@ def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
         return of_gpu(gpus()[DEFAULT_GPU], reason)
 
 
-def devices_of(target: Target) -> Devices:
+def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:
     """The devices of a target.
+
+    Args:
+        mesh: of devices that are not there and that the step's own shardings lie on.
 
     Raises:
         MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
@@ -83,11 +88,18 @@ def devices_of(target: Target) -> Devices:
     with xla_adapter.PROCESS_WIDE:  # JAX starts its backends and registers its plugins
         if target.name == LOCAL and not target.is_deviceless:
             return Devices(device=jax.local_devices()[0], sharding=None)
-        sharding = _deviceless_sharding(target) if target.is_deviceless else None
+        if mesh is None and target.is_deviceless:
+            mesh = Mesh(np.array(deviceless_devices(target)), ("device",))
+        sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         return Devices(device=jax.local_devices(backend="cpu")[0], sharding=sharding)
 
 
-def _deviceless_sharding(target: Target) -> jax.sharding.NamedSharding:
+def deviceless_devices(target: Target) -> list[jax.Device]:
+    """The devices of a target that need not be there.
+
+    Raises:
+        MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
+    """
     missing = missing_for_deviceless()
     if missing:
         raise MemprofError(
@@ -95,7 +107,7 @@ def _deviceless_sharding(target: Target) -> jax.sharding.NamedSharding:
             f" {INSTALL_DEVICELESS}, or use --target cpu"
         )
     try:
-        return xla_adapter.deviceless_sharding(target)
+        return xla_adapter.deviceless_devices(target)
     except Exception as error:  # XLA's own errors have no common type
         raise MemprofError(f"XLA does not accept {target.name} as a target: {str(error).splitlines()[0]}") from error
 

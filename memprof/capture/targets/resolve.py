@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from memprof.analysis.capture import Target
+from memprof.analysis.capture import Target, Topology
 from memprof.capture.targets.gpu import Gpu, gpus
 from memprof.errors import MemprofError
 
@@ -16,11 +16,12 @@ DEFAULT_GPU = "h100-80gb"
 ASKED_FOR = "asked for"
 
 
-def resolve(name: str) -> Target:
+def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value that does not change
     """The target of a name.
 
     Args:
         name: what the user wrote: `h100-80gb`, `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
+        topology: how many GPUs of the name.
 
     Returns:
         The target; of the local device no more than its name, since only JAX knows it: see `choose.choose_target`.
@@ -35,9 +36,9 @@ def resolve(name: str) -> Target:
             name=LOCAL, description="", platform="", memory_bytes=None, compute_capability=None, reason=ASKED_FOR
         )
     if name in gpus():
-        return of_gpu(gpus()[name], ASKED_FOR)
+        return of_gpu(gpus()[name], ASKED_FOR, topology)
     if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
-        return _of_file(name)
+        return _of_file(name, topology)
     known = [*gpus(), LOCAL, CPU]
     close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -77,7 +78,7 @@ def cpu(reason: str) -> Target:
     )
 
 
-def of_gpu(gpu: Gpu, reason: str) -> Target:
+def of_gpu(gpu: Gpu, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     """A GPU of the catalogue, which need not be there."""
     return Target(
         name=gpu.name,
@@ -86,6 +87,7 @@ def of_gpu(gpu: Gpu, reason: str) -> Target:
         memory_bytes=gpu.memory_bytes,
         compute_capability=gpu.compute_capability,
         reason=reason,
+        topology=topology,
         compiler_config=gpu.target_config(),
     )
 
@@ -99,7 +101,7 @@ def has_accelerator_device() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
 
 
-def _of_file(name: str) -> Target:
+def _of_file(name: str, topology: Topology) -> Target:
     path = Path(name)
     try:
         config = path.read_text(encoding="utf-8")
@@ -123,6 +125,7 @@ def _of_file(name: str) -> Target:
         # A text proto leaves out fields that are 0, such as the minor of 9.0.
         compute_capability=f"{major.group(1)}.{minor.group(1) if minor else 0}",
         reason=ASKED_FOR,
+        topology=topology,
         compiler_config=config,
         file=name,
     )

@@ -59,6 +59,12 @@ def footprint_parts(report: Report) -> tuple[Part, ...]:
     )
 
 
+def memory_heading(report: Report) -> Heading:
+    """Whose memory is told: every number of a report is that of one device."""
+    num_devices = report.target.topology.num_devices
+    return Heading(text="Memory" if num_devices == 1 else f"Memory of each of {num_devices} devices", level=2)
+
+
 def memory_facts(report: Report) -> Facts:
     """The two totals, what lies between them, and the compiler's own numbers."""
     fragmentation = report.categories[Category.FRAGMENTATION]
@@ -93,7 +99,9 @@ def target_values(target: Target) -> tuple[str, ...]:
     """The device, in words."""
     memory = "no fixed amount of memory" if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
-    return (target.name, target.description, memory, *capability)
+    num_devices = target.topology.num_devices
+    name = target.name if num_devices == 1 else f"{num_devices} of {target.name}"
+    return (name, target.description, memory, *capability)
 
 
 def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
@@ -113,9 +121,11 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
 
 def _model(report: Report) -> tuple[str, ...]:
     recomputed = report.recomputed_flops
+    num_devices = report.target.topology.num_devices
+    on_all = "" if num_devices == 1 else f" on all {num_devices} devices together"
     return (
         f"{format_count(report.num_params)} parameters",
-        f"{format_flops(report.flops)} a step (counted in the traced program)",
+        f"{format_flops(report.flops)} a step{on_all} (counted in the traced program)",
         *((f"of which recomputed {format_flops(recomputed)}",) if recomputed else ()),
     )
 

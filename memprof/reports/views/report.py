@@ -15,6 +15,7 @@ from memprof.reports.views.advice import advice_blocks
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
 from memprof.reports.views.cells import category_table, group_legend, share_table, short_names
 from memprof.reports.views.measured import measured_blocks, operation_blocks
+from memprof.reports.views.mesh import mesh_blocks
 from memprof.reports.views.modules import module_table
 from memprof.studies.advice.advice import Advice
 
@@ -39,13 +40,14 @@ def summary_document(report: Report, *, depth: int, top: int, advice: Sequence[A
         blocks=(
             header.title(report),
             header.setup_facts(report),
-            Heading(text="Memory", level=2),
+            header.memory_heading(report),
             header.gauge(report),
             header.memory_facts(report),
             *measured_blocks(report),
             *operation_blocks(report, top=top),
             Heading(text="What the footprint is made of", level=2),
             category_table(report.categories),
+            *mesh_blocks(report),
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),

@@ -83,20 +83,26 @@ def factored_optimizer(report: Report) -> Iterator[Proposal]:
     """Optimizer state as large as the parameters, or twice."""
     params = [leaf for leaf in report.arguments if leaf.role is Role.PARAMS]
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
-    factored_bytes = sum(_factored_bytes(leaf.shape) for leaf in params)
+    factored_bytes = sum(_on_device(report, leaf, _factored_bytes(leaf.shape)) for leaf in params)
     if state_bytes <= 2 * factored_bytes:
         return
     without = _with_optimizer_state_of(report, factored_bytes)
-    per_param = state_bytes / max(1, report.num_params)
+    num_params = max(1, sum(_on_device(report, leaf, leaf.num_elements) for leaf in params))
+    per_param = state_bytes / num_params
     yield Proposal(
         intent=Intent(aim=Aim.FACTOR_OPTIMIZER_STATE),
         what="Use an optimizer with factored second moments (Adafactor)",
         evidence=f"{amount(changed_at_peak(report, without), 'arrays')}, are optimizer state and results that may be"
         f" its next one: {per_param:.1f} bytes of state for each parameter, where factored moments hold "
-        f"{factored_bytes / max(1, report.num_params):.2f}",
+        f"{factored_bytes / num_params:.2f}",
         cost="another optimizer: training takes another course, and the learning rate has to be found again",
         without=without,
     )
+
+
+def _on_device(report: Report, leaf: ArgumentLeaf, amount: int) -> int:
+    """The part of an amount that goes with the part of a leaf that one device holds."""
+    return amount * report.device_bytes(leaf) // max(1, leaf.size_bytes)
 
 
 def _factored_bytes(shape: tuple[int, ...]) -> int:
@@ -207,7 +213,8 @@ def update_peak(report: Report) -> Iterator[Proposal]:
     backward_end = report.program.backward_end
     if not -1 < backward_end < report.timeline.peak_position:
         return
-    largest_param = max((leaf.size_bytes for leaf in report.arguments if leaf.role is Role.PARAMS), default=0)
+    params = (leaf for leaf in report.arguments if leaf.role is Role.PARAMS)
+    largest_param = max(map(report.device_bytes, params), default=0)
 
     def without(buffer: LiveBuffer) -> Instead | None:
         is_of_update = (

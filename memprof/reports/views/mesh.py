@@ -1,0 +1,91 @@
+"""What each device of a mesh holds of the arguments: their shares, and what is there as often as there are devices."""
+
+from __future__ import annotations
+
+from memprof.analysis.capture import Topology
+from memprof.analysis.report import Report
+from memprof.analysis.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
+from memprof.reports.document import Align, Block, Cell, Column, Heading, Row, Shorten, Table, Tone
+from memprof.reports.units import format_bytes, format_share
+from memprof.reports.views.cells import size_cell
+
+_NUM_WHOLE = 5
+_ROUNDED = 0.01  # of a role some scalars are never divided
+
+
+def mesh_blocks(report: Report) -> tuple[Block, ...]:
+    """The section; empty for one device."""
+    topology = report.target.topology
+    if topology.num_devices == 1:
+        return ()
+    found: list[Block] = [
+        Heading(text=f"Arguments on each of {topology.num_devices} devices", level=2, aside=mesh_text(topology)),
+        _table("role", shares_by_role(report), topology.num_devices),
+    ]
+    if axes := replicated_over(report):
+        found += [Heading(text="Arguments that all devices along an axis hold alike", level=2), _axes_table(axes)]
+    if whole := largest_whole(report, top=_NUM_WHOLE):
+        found += [
+            Heading(text="Largest arguments that each device holds whole", level=2),
+            _table("argument", whole, topology.num_devices),
+        ]
+    return tuple(found)
+
+
+def mesh_text(topology: Topology) -> str:
+    """The mesh in words: `fsdp=4 · tp=2 · 2 hosts`."""
+    axes = [f"{name}={size}" for name, size in topology.axes.items()]
+    return " · ".join([*axes, *([f"{topology.num_hosts} hosts"] if topology.num_hosts > 1 else [])])
+
+
+def _table(title: str, shares: tuple[Share, ...], num_devices: int) -> Table:
+    return Table(
+        columns=(
+            Column(title=title, shorten=Shorten.MIDDLE, min_width=16),
+            Column(title="whole", align=Align.RIGHT),
+            Column(title="on a device", align=Align.RIGHT),
+            Column(title="share"),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(text=share.name),
+                    size_cell(share.whole_bytes),
+                    size_cell(share.device_bytes),
+                    _share_cell(share, num_devices),
+                )
+            )
+            for share in shares
+        ),
+    )
+
+
+def _share_cell(share: Share, num_devices: int) -> Cell:
+    if share.device_bytes == share.whole_bytes:
+        return Cell(text="replicated", key=Tone.WARNING)
+    times = share.whole_bytes / share.device_bytes
+    is_even = abs(times - round(times)) < _ROUNDED
+    text = f"1/{round(times)}" if is_even else format_share(share.device_bytes, share.whole_bytes)
+    return Cell(text=text, key=Tone.GOOD if is_even and round(times) == num_devices else None)
+
+
+def _axes_table(axes: tuple[ReplicatedOver, ...]) -> Table:
+    return Table(
+        columns=(
+            Column(title="axis"),
+            Column(title="on a device", align=Align.RIGHT),
+            Column(title="divided, it would save", align=Align.RIGHT),
+            Column(title="the largest of it", shorten=Shorten.MIDDLE, min_width=16, priority=1),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(text=f"{each.axis}={each.num_devices}"),
+                    size_cell(each.device_bytes),
+                    Cell(text=format_bytes(each.saving_bytes)),
+                    Cell(text=each.largest),
+                )
+            )
+            for each in axes
+        ),
+    )
