@@ -1,7 +1,7 @@
 """A sharded training step in plain JAX, profiled for eight H100s on a machine that has none.
 
     memprof run examples/sharded.py
-    memprof run examples/sharded.py --set fsdp=8 --set tp=1
+    memprof run examples/sharded.py --set fsdp=8 --set tp=1 --set num_layers=32
 
 Parameters and optimizer state are divided over both axes of the mesh, the batch over one. The shardings lie on
 `memprof.mesh`, so the step is compiled for its devices; on a cluster, take `jax.make_mesh` in its place.
@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import memprof
 
 TX = optax.adamw(1e-4)
-WIDTH, NUM_LAYERS, BATCH = 2048, 8, 4096
+BATCH = 4096
 
 
 def loss(params, batch):
@@ -34,7 +34,7 @@ def train_step(state, batch):
     return (optax.apply_updates(params, updates), opt_state), value
 
 
-def step_spec(*, fsdp: int = 4, tp: int = 2) -> memprof.StepSpec:
+def step_spec(*, fsdp: int = 4, tp: int = 2, num_layers: int = 8, width: int = 2048) -> memprof.StepSpec:
     mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp, "tp": tp})
 
     def array(*shape, spec):
@@ -42,10 +42,10 @@ def step_spec(*, fsdp: int = 4, tp: int = 2) -> memprof.StepSpec:
 
     params = [
         {
-            "up": array(WIDTH, 4 * WIDTH, spec=PartitionSpec("fsdp", "tp")),
-            "down": array(4 * WIDTH, WIDTH, spec=PartitionSpec("tp", "fsdp")),
+            "up": array(width, 4 * width, spec=PartitionSpec("fsdp", "tp")),
+            "down": array(4 * width, width, spec=PartitionSpec("tp", "fsdp")),
         }
-        for _ in range(NUM_LAYERS)
+        for _ in range(num_layers)
     ]
     # The moments lie as their parameters do; optax makes them of the parameters' shapes, without shardings.
     opt_state = optax.tree_map_params(
@@ -54,5 +54,5 @@ def step_spec(*, fsdp: int = 4, tp: int = 2) -> memprof.StepSpec:
         jax.eval_shape(TX.init, params),
         params,
     )
-    batch = {"x": array(BATCH, WIDTH, spec=PartitionSpec("fsdp"))}
+    batch = {"x": array(BATCH, width, spec=PartitionSpec("fsdp"))}
     return memprof.StepSpec(train_step, ((params, opt_state), batch), donate_argnums=0)

@@ -41,6 +41,7 @@ class Category(StrEnum):
     ACTIVATIONS = "activations"
     RECOMPUTED = "recomputed"
     PARAM_COPIES = "param_copies"
+    GATHERED_PARAMS = "gathered_params"
     COTANGENTS = "cotangents"
     FORWARD_TEMPS = "forward_temps"
     UPDATE_TEMPS = "update_temps"
@@ -60,7 +61,8 @@ CATEGORY_MEANINGS: dict[Category, str] = {
     Category.GRADIENTS: "gradients of parameters and their accumulators",
     Category.ACTIVATIONS: "values of the forward pass kept for the backward pass",
     Category.RECOMPUTED: "values of the forward pass computed again in the backward pass",
-    Category.PARAM_COPIES: "values that depend on parameters alone: casts, transposes, gathered shards",
+    Category.PARAM_COPIES: "values that depend on parameters alone: casts, transposes",
+    Category.GATHERED_PARAMS: "parameters gathered from other devices, and what depends on them alone",
     Category.COTANGENTS: "values of the backward pass that are not parameter gradients",
     Category.FORWARD_TEMPS: "values of the forward pass that die in it",
     Category.UPDATE_TEMPS: "values of the optimizer update",

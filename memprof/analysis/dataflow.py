@@ -34,7 +34,8 @@ class Origin(IntEnum):
     """What a value is made from: bits of a set.
 
     The first four are roles of arguments; the next three say that an operation of that phase lies upstream; the
-    `DIRECT_` ones that parameters or optimizer state reach it without passing through the forward or backward pass.
+    `DIRECT_` ones that parameters or optimizer state reach it without passing through the forward or backward pass; the
+    last one that other devices have sent a part of it.
     """
 
     PARAMS = 1
@@ -46,6 +47,7 @@ class Origin(IntEnum):
     BACKWARD = 64
     DIRECT_PARAMS = 128
     DIRECT_OPTIMIZER_STATE = 256
+    OTHER_DEVICES = 512
 
 
 class Use(IntEnum):
@@ -104,6 +106,12 @@ _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
 _MAY_FILL = frozenset({"broadcast", "fusion", *_LAYOUT})  # see `_fills`
 
+# Operations that bring data of other devices here as it is; what an `all-reduce` or a `reduce-scatter` adds up is new.
+_FETCHING = frozenset(
+    {"all-gather", "all-gather-start", "collective-permute", "collective-permute-start", "all-to-all"}
+    | {"ragged-all-to-all", "collective-broadcast"}
+)
+
 # Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
 _MOVED_OPERAND = {
     "copy": 0, "copy-start": 0, "transpose": 0, "reshape": 0, "reverse": 0, "slice": 0, "dynamic-slice": 0,
@@ -119,6 +127,7 @@ class Operation(Struct, frozen=True):
     moved: int | None  # the group of the data that it only puts elsewhere
     choice: int | None  # the group that says which elements of the others it takes
     is_filling: bool  # it writes one number everywhere
+    brings: int  # bits of `Origin` that are its own, not its operands'
     inputs: tuple[tuple[int, int], ...]  # (operand number, group)
     outputs: tuple[int, ...]
 
@@ -218,7 +227,7 @@ class Dataflow:
         origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
         for operation in self.operations:
             op_named = operation.named
-            made_from = 0
+            made_from = operation.brings
             inherited = 0
             for _, group in operation.inputs:
                 if group == operation.choice and origin[group] & ROLES == _OTHER_STATE:
@@ -383,5 +392,8 @@ def _find_operations(program: Program, groups: AliasSets, phase_of_name: dict[st
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
         elif opcode == "select":
             choice = next((group for number, group in inputs if number == 0), None)
-        operations.append(Operation(index, named, moved, choice, index in filling, tuple(inputs), results[index]))
+        brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
+        operations.append(
+            Operation(index, named, moved, choice, index in filling, brings, tuple(inputs), results[index])
+        )
     return operations

@@ -83,11 +83,18 @@ def param_copies(value: Value) -> Explanation:
     """Values that depend on parameters alone, in whatever phase they are made.
 
     With float32 parameters and bfloat16 compute these are the bfloat16 casts that the backward pass keeps; also
-    transposes for a layout, and parameters gathered from other devices.
+    transposes for a layout.
     """
     if value.origin & ROLES != Origin.PARAMS:
         return None
     return Category.PARAM_COPIES, "depends on parameters alone"
+
+
+def gathered_params(value: Value) -> Explanation:
+    """Parameters that lie on several devices, gathered for an operation that needs more of them than is here."""
+    if value.origin & ROLES != Origin.PARAMS or not value.origin & Origin.OTHER_DEVICES:
+        return None
+    return Category.GATHERED_PARAMS, "depends on parameters alone, of which other devices have sent a part"
 
 
 def collectives(value: Value) -> Explanation:
@@ -163,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     tuple_tables,
     workspace,
     constants,
+    gathered_params,
     param_copies,
     collectives,
     recomputed,

@@ -56,7 +56,7 @@ def _times(equation: Any) -> int:
         return int(equation.params["length"])
     if equation.primitive.name == "shard_map":  # inside, shapes are those of one device along these axes
         shape = equation.params["mesh"].shape
-        return prod(shape[axis] for axis in equation.params["manual_axes"])
+        return prod(shape[axis] for axis in equation.params["newly_manual_axes"])
     return 1
 
 

@@ -15,6 +15,7 @@ _TEMPS = frozenset(
     {
         Category.RECOMPUTED,
         Category.PARAM_COPIES,
+        Category.GATHERED_PARAMS,
         Category.COTANGENTS,
         Category.FORWARD_TEMPS,
         Category.UPDATE_TEMPS,

@@ -93,6 +93,19 @@ def _() -> Step:
     return step
 
 
+@shows(
+    "gathered_params",
+    "whole",
+    Category.GATHERED_PARAMS,
+    "depends on parameters alone, of which other devices have sent a part",
+)
+def _() -> Step:
+    step, w, _, x = _start()
+    whole = step.op("whole", "all-gather", V, [w], FORWARD)
+    step.result(step.op("y", "multiply", V, [whole, x], FORWARD))
+    return step
+
+
 @shows("collectives", "sum", Category.COLLECTIVES, "result of all-reduce")
 def _() -> Step:
     step, w, _, x = _start()
@@ -264,12 +277,23 @@ def test_a_copy_of_parameters_is_one_in_every_phase(op_name: str) -> None:
     assert (found["w16"], found["transposed"]) == (Category.PARAM_COPIES, Category.PARAM_COPIES)
 
 
-def test_gathered_parameters_are_copies_and_no_collectives() -> None:
+def test_gathered_parameters_are_no_collectives_and_their_casts_are_gathered_too() -> None:
     step, w, _, x = _start()
     start = step.op("start", "all-gather-start", tuple_of(V, f32(8)), [w], FORWARD, holds=(1,))
     gathered = step.op("gathered", "all-gather-done", f32(8), [start], FORWARD)
-    step.result(step.op("y", "multiply", f32(8), [gathered, x], FORWARD))
-    assert categories(step)["start{1}"] is Category.PARAM_COPIES
+    cast = step.op("cast", "convert", array("bf16", 8), [gathered], FORWARD)
+    copied = step.op("copied", "transpose", V, [w], FORWARD)  # nothing of it comes from another device
+    step.result(step.op("y", "multiply", f32(8), [cast, x, copied], FORWARD))
+    found = categories(step)
+    assert (found["start{1}"], found["cast"]) == (Category.GATHERED_PARAMS, Category.GATHERED_PARAMS)
+    assert found["copied"] is Category.PARAM_COPIES
+
+
+def test_parameters_that_several_devices_have_added_up_are_not_gathered() -> None:
+    step, w, _, x = _start()
+    norm = step.op("norm", "all-reduce", V, [w], FORWARD)
+    step.result(step.op("y", "multiply", V, [norm, x], FORWARD))
+    assert categories(step)["norm"] is Category.PARAM_COPIES
 
 
 @pytest.mark.parametrize("opcode", ["all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "all-gather"])

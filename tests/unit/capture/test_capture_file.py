@@ -88,6 +88,7 @@ def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written:
         "donated": True,
         "parameter_number": 0,
         "position": None,
+        "mesh_axes": None,
     }
 
 
