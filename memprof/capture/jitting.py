@@ -228,8 +228,9 @@ def is_array_like(leaf: Any) -> bool:
 def several_devices(what: str, num_devices: int) -> MemprofError:
     """The error for a step on several devices."""
     return MemprofError(
-        f"{what} over {num_devices} devices, and memprof looks at the memory of one: give the step without shardings,"
-        " with the shapes that one device holds"
+        f"{what} over {num_devices} devices, and memprof looks at the memory of one: put the shardings of arguments on"
+        f" a memprof.mesh of {num_devices} devices, or give the step without shardings, with the shapes that one device"
+        " holds"
     )
 
 
