@@ -64,7 +64,7 @@ def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp
         "memory_bytes": gpus()["l4"].memory_bytes,
         "compute_capability": "8.9",
         "reason": "asked for",
-        "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1},
+        "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1, "axes": {}},
     }
     assert read_capture(path).target == resolve("l4")
 
