@@ -1,4 +1,4 @@
-"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`.
+"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or what a server has forked.
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
 that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from memprof.capture.step import StepSpec
 
 
-def main() -> NoReturn:
-    """Do the task that stdin names."""
-    work_folder = Path(sys.argv[1])
+def do_task(work_folder: Path) -> NoReturn:
+    """Do the task that stdin names, and end this process."""
     line = sys.stdin.readline()
     if not line:  # the command was killed before it sent the task
         remove_folder(work_folder)
@@ -280,4 +279,4 @@ def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    do_task(Path(sys.argv[1]))

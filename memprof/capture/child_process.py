@@ -11,10 +11,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import IO, Protocol
 
 from memprof.capture import processes
-from memprof.capture.task import RESULT_FILE, AnyTask, Message, decoded, encoded_task, no_process
+from memprof.capture.forked_process import SERVER, ForkedProcess
+from memprof.capture.task import (
+    RESULT_FILE,
+    STDERR_FILE,
+    AnyTask,
+    Message,
+    common_imports,
+    decoded,
+    encoded_task,
+    no_process,
+)
 from memprof.capture.user_traceback import shortened
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
@@ -22,6 +32,7 @@ Progress = Callable[[str], None]
 
 _PATIENCE_SECONDS = 15.0  # longer than the supervisor takes to end what the worker has started
 _LAST_LINES = 20
+_IMPORTING = "importing"
 _RUNNING = (
     "making the arguments",
     "running",
@@ -62,24 +73,21 @@ class Children:
 
 
 class ChildProcess:
-    """The supervisor (see `supervisor.py`), by its two pipes: while its stdin is open, it works."""
+    """The supervisor (see `supervisor.py`), by its two pipes: while its stdin is open, it works.
 
-    def __init__(self, work_folder: Path) -> None:
-        """Start it. Its stderr, where only what goes wrong with itself is printed, is a file of the work folder."""
+    Its stderr, where only what goes wrong with itself is printed, is a file of the work folder.
+    """
+
+    def __init__(self, work_folder: Path, task: AnyTask) -> None:
+        """Start it: as a fork where that will do.
+
+        Raises:
+            MemprofError: no process can be started.
+        """
         self._work_folder = work_folder
-        with (work_folder / "stderr").open("wb") as stderr:
-            self._process = subprocess.Popen(
-                # The working folder is not on its path (`-P`): a user's `types.py` there would stand in for Python's.
-                [sys.executable, "-P", "-m", "memprof.capture.child", str(work_folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,  # so that Ctrl-C reaches this process alone, which then ends the child
-                env=_environment(work_folder),
-            )
-        self._stdin = cast(BinaryIO, self._process.stdin)
-        self._stdout = cast(BinaryIO, self._process.stdout)
-        self._stdin_lock = threading.Lock()
+        self._task = task
+        self._process = _forked(work_folder, common_imports(task)) or _fresh(work_folder)
+        self._lock = threading.Lock()
         self._stage = "starting"
         self._result: Message | None = None
         self._ended: Message | None = None
@@ -92,13 +100,10 @@ class ChildProcess:
         Raises:
             MemprofError: no process can be started.
         """
-        try:
-            child = cls(work_folder)
-        except OSError as error:
-            raise MemprofError(no_process(error).text) from error
+        child = cls(work_folder, task)
         try:
             children.add(child)
-            child._send(encoded_task(task))
+            child._send_task()
             yield child
         finally:
             children.remove(child)
@@ -106,9 +111,10 @@ class ChildProcess:
 
     def end(self) -> None:
         """Have the supervisor end the work, all that the work has started, the work folder and itself."""
-        with self._stdin_lock, suppress(OSError):
-            self._stdin.close()
-        self._process.send_signal(signal.SIGCONT)  # for the case that somebody has stopped it
+        with self._lock:
+            with suppress(OSError):
+                _pipe(self._process.stdin).close()
+            self._process.send_signal(signal.SIGCONT)  # for the case that somebody has stopped it
 
     def finish(self, progress: Progress, timeout_seconds: float | None) -> None:
         """Wait until the job is done.
@@ -128,6 +134,8 @@ class ChildProcess:
             timer.start()
         try:
             self._listen(progress)
+            if self._is_begun_afresh():
+                self._listen(progress)
         finally:
             if timer:
                 timer.cancel()
@@ -141,23 +149,41 @@ class ChildProcess:
             raise self._crash()
         _raise(result)
 
-    def _send(self, line: bytes) -> None:
+    def _send_task(self) -> None:
+        stdin = _pipe(self._process.stdin)
         with suppress(BrokenPipeError):  # its end will be noticed where it is listened to
-            self._stdin.write(line)
-            self._stdin.flush()  # and left open
+            stdin.write(encoded_task(self._task))
+            stdin.flush()  # and left open
+
+    def _is_begun_afresh(self) -> bool:
+        """Whether nothing was heard because the server would not fork or has ended: a fresh process does the task."""
+        with self._lock:
+            was_begun = self._ended or self._result or _pipe(self._process.stdin).closed
+            if was_begun or not isinstance(self._process, ForkedProcess) or self._process.is_forked():
+                return False
+            self._process.close()
+            self._process = _fresh(self._work_folder)
+        self._send_task()
+        return True
 
     def _listen(self, progress: Progress) -> None:
         """Take messages until the worker has ended, or the supervisor, which nobody but a killer does before it."""
-        for line in self._stdout:
+        if isinstance(self._process, ForkedProcess):  # the server may have to do that first
+            self._begin(_IMPORTING, progress)
+        for line in _pipe(self._process.stdout):
             message = decoded(line, Message)
             if message.kind == "ended":
                 self._ended = message
                 return
             if message.kind == "stage":
-                self._stage = message.text
-                progress(message.text)
+                self._begin(message.text, progress)
             else:
                 self._result = message
+
+    def _begin(self, stage: str, progress: Progress) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            progress(stage)
 
     def _left_result(self) -> Message | None:
         try:
@@ -171,7 +197,7 @@ class ChildProcess:
         else:
             exit_code, printed = self._process.wait(), ""
         with suppress(OSError):
-            printed = printed or (self._work_folder / "stderr").read_text(encoding="utf-8", errors="replace")
+            printed = printed or (self._work_folder / STDERR_FILE).read_text(encoding="utf-8", errors="replace")
         unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", printed)
         if unknown:  # XLA ends the process
             return MemprofError(f"XLA does not know a flag that XLA_FLAGS gives it, {unknown.group(1)}: take it out")
@@ -195,7 +221,9 @@ class ChildProcess:
             self._process.kill()
             self._process.wait()
             is_clean = False
-        self._stdout.close()
+        _pipe(self._process.stdout).close()
+        if isinstance(self._process, ForkedProcess):
+            self._process.close()
         if not is_clean:
             processes.end_all_of(self._work_folder)
 
@@ -205,6 +233,34 @@ def _raise(result: Message) -> None:
         raise WorkloadError(result.text, details=result.details)
     if result.kind == "error":
         raise (InternalError if result.error_type == "InternalError" else MemprofError)(result.text)
+
+
+def _forked(work_folder: Path, imports: tuple[str, ...]) -> ForkedProcess | None:
+    if not imports:
+        return None
+    with (work_folder / STDERR_FILE).open("wb") as stderr:
+        return SERVER.fork(work_folder, imports=imports, environment=_environment(work_folder), stderr=stderr)
+
+
+def _fresh(work_folder: Path) -> subprocess.Popen[bytes]:
+    try:
+        with (work_folder / STDERR_FILE).open("wb") as stderr:
+            return subprocess.Popen(
+                # The working folder is not on its path (`-P`): a user's `types.py` there would stand in for Python's.
+                [sys.executable, "-P", "-m", "memprof.capture.child", str(work_folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,  # so that Ctrl-C reaches this process alone, which then ends the child
+                env=_environment(work_folder),
+            )
+    except OSError as error:
+        raise MemprofError(no_process(error).text) from error
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
 
 
 def _environment(work_folder: Path) -> dict[str, str]:

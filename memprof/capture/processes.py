@@ -7,16 +7,19 @@ and what a process starts inherits its environment, with the folder for temporar
 
 from __future__ import annotations
 
+import array
 import ctypes
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 _PATIENCE_SECONDS = 10.0  # a process that is killed ends in milliseconds, unless the kernel holds it
 _PAUSE_SECONDS = 0.005
+_MOST_DESCRIPTORS, _INT_BYTES = 5, array.array("i").itemsize
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -48,12 +51,47 @@ def end_descendants(child: int | None = None) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
+def end_orphans(children: Collection[int]) -> None:
+    """Kill all that this process has adopted.
+
+    Args:
+        children: those of its children that it has started itself.
+    """
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < end:
+        orphans = [pid for pid in _all() if _parent(pid) == os.getpid() and pid not in children]
+        if not orphans:
+            return
+        _kill(orphans)  # what they have started will be adopted next
+        time.sleep(_PAUSE_SECONDS)
+        for pid in orphans:
+            os.waitpid(pid, os.WNOHANG)
+
+
 def end_all_of(work_folder: Path) -> None:
-    """Kill all processes that have a folder of ours for their temporary files, whoever started them."""
+    """Kill all processes that have a folder of ours for their temporary files, whoever started them.
+
+    A fork shows the environment of its server, and not that folder; but a supervisor has its stderr there, and takes
+    the worker with it.
+    """
     end = time.monotonic() + _PATIENCE_SECONDS
     while (found := _processes_of(work_folder)) and time.monotonic() < end:
         _kill(found)
         time.sleep(_PAUSE_SECONDS)
+
+
+def receive(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int]]:
+    """A message with the descriptors that came with it, which no other program is to inherit.
+
+    `socket.recv_fds` ignores its flags (Python 3.11 to 3.13).
+    """
+    data, found, _, _ = connection.recvmsg(
+        size, socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_BYTES), flags | socket.MSG_CMSG_CLOEXEC
+    )
+    descriptors = array.array("i")
+    for _, _, content in found:
+        descriptors.frombytes(content)
+    return data, list(descriptors)
 
 
 def _reap() -> bool:
@@ -77,16 +115,19 @@ def _descendants(ancestor: int) -> list[int]:
 
 
 def _processes_of(work_folder: Path) -> list[int]:
-    wanted = b"TMPDIR=" + os.fsencode(work_folder)
-    found = []
-    for pid in _all():
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:  # it has ended, or is somebody else's
-            continue
-        if pid != os.getpid() and wanted in environment.split(b"\0"):
-            found.append(pid)
-    return found
+    return [pid for pid in _all() if pid != os.getpid() and _is_of(work_folder, pid)]
+
+
+def _is_of(work_folder: Path, pid: int) -> bool:
+    process = Path(f"/proc/{pid}")
+    try:
+        environment = (process / "environ").read_bytes().split(b"\0")
+        return (
+            b"TMPDIR=" + os.fsencode(work_folder) in environment
+            or (process / "fd" / "2").readlink().parent == work_folder
+        )
+    except OSError:  # it has ended, is somebody else's, or has closed its stderr
+        return False
 
 
 def _all() -> list[int]:

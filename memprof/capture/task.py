@@ -11,8 +11,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ RECOMPUTED_FILE = "recomputed.json"
 RESULT_FILE = "result.json"
 LOWERED_FILE = "lowered.json"
 PLAN_TASK_FILE = "plan_task.json"
+STDERR_FILE = "stderr"
 MODULE_FILE = "step.mlirbc"
 OPTIONS_FILE = "compile_options.pb"
 DUMP_FOLDER = "dump"
@@ -37,7 +39,14 @@ _Record = TypeVar("_Record")
 
 
 class Recipe(Protocol):
-    """A record that knows how to build a step: plain values and paths, and all choices made and checked."""
+    """A record that knows how to build a step: plain values and paths, and all choices made and checked.
+
+    Attributes:
+        imports: modules that building it takes; none where it runs the user's code, for which nothing may be imported
+            in advance (see `fork_server.py`).
+    """
+
+    imports: ClassVar[tuple[str, ...]]
 
     def build(self) -> StepSpec:
         """Build it, in the child process: this may run the user's code."""
@@ -136,6 +145,15 @@ class PortableProgram:
 
 
 AnyTask = Task | CountingTask | PlanTask
+_COMPILING = "memprof.capture.compile"
+
+
+def common_imports(task: AnyTask) -> tuple[str, ...]:
+    """The modules that it has in common with other tasks; none where it runs the user's code."""
+    if isinstance(task, PlanTask):
+        return (_COMPILING,)
+    of_recipes = [recipe.imports for recipe in ((task.recipe,) if isinstance(task, Task) else task.recipes)]
+    return (_COMPILING, *dict.fromkeys(chain(*of_recipes))) if all(of_recipes) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

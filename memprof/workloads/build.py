@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.capture.step import Feed, StepSpec
 from memprof.workloads import registry
@@ -93,6 +93,8 @@ class Plan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltInStep:
     """A plan as it is sent to another process: with the names of what there is, and the choices made of it."""
+
+    imports: ClassVar[tuple[str, ...]] = ("memprof.workloads.build", "memprof.workloads.train_step")
 
     workload: str
     preset: str

@@ -19,6 +19,9 @@ _PATIENCE_SECONDS = 300
 # What LLVM does comes after the memory is planned and takes half of a small compile.
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
+# The main modules of child processes; the one that compiles has so many of that name in its line, itself included.
+CHILDREN = {"memprof.capture.child": 2, "memprof.capture.fork_server": 3}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -68,35 +71,53 @@ class Command:
         )
 
     def run_before_start(self, code: str) -> dict[str, str]:
-        """The environment in which every Python process runs `code` before anything else."""
+        """The environment in which every Python process runs `code` before anything else; it knows `IS_CHILD`."""
         folder = self.folder.parent / "site"
         folder.mkdir()
-        (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+        is_child = f"import sys\nIS_CHILD = not {set(CHILDREN)}.isdisjoint(sys.orig_argv)\n"
+        (folder / "sitecustomize.py").write_text(is_child + code, encoding="utf-8")
         return {"PYTHONPATH": os.pathsep.join((str(folder), self.environment["PYTHONPATH"]))}
 
     def compiling_process(self) -> int | None:
-        """The id of the process that compiles; None while there is none. Its parent, with the same name, watches it."""
-        named = {pid for pid, arguments in self.processes() if "memprof.capture.child" in arguments}
-        return next((pid for pid in named if parent_of(pid) in named), None)
+        """The id of the process that compiles; None while there is none.
+
+        Its parent, with the same name, watches it. Where that one is a fork, so is its parent.
+        """
+        named = {pid: name for pid, arguments in self.processes() for name in CHILDREN if name in arguments}
+        ancestors = {pid: [pid] for pid in named}
+        for line in ancestors.values():
+            while (parent := parent_of(line[-1])) in named:
+                line.append(parent)
+        return next((pid for pid, line in ancestors.items() if len(line) == CHILDREN[named[pid]]), None)
 
     def processes(self) -> list[tuple[int, list[str]]]:
         """The processes that run with this command's temp folder or under it: (id, arguments)."""
         found = []
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdecimal() or int(folder.name) == os.getpid():
-                continue
+        for pid in processes_with(self.temp_folder):
             try:
-                environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-                arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:  # it has ended, or is somebody else's
+                found.append((pid, Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")))
+            except OSError:  # it has ended
                 continue
-            if any(each.startswith(f"TMPDIR={self.temp_folder}") for each in environment):
-                found.append((int(folder.name), arguments))
         return found
 
     def left_behind(self) -> list[Path]:
         """What there is in its temp folder."""
         return sorted(self.temp_folder.rglob("*"))
+
+
+def processes_with(temp_folder: Path) -> list[int]:
+    """The processes that have that folder, or one in it, for their temporary files."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+            continue
+        try:
+            environment = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        if any(each.startswith(f"TMPDIR={temp_folder}") for each in environment):
+            found.append(int(folder.name))
+    return found
 
 
 def parent_of(pid: int) -> int | None:

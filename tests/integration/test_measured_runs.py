@@ -18,10 +18,9 @@ TRANSFORMER = ("transformer", "--preset", "tiny", "--target", "cpu", "--set", "n
 # A temp block of some terabytes, which no machine has; the arguments are small.
 HUGE = ("mlp", "--preset", "tiny", "--target", "cpu", "--set", "batch_size=131072", "--set", "hidden_size=524288")
 
-# Only in the child, which has memprof.capture.child for its main module.
 DYING_WHILE_WRITING = """
 import os, signal, sys, zipfile
-if "memprof.capture.child" in sys.orig_argv:
+if IS_CHILD:
     def writestr(archive, name, data):
         archive.fp.write(bytes(1000))
         archive.fp.flush()
@@ -31,7 +30,7 @@ if "memprof.capture.child" in sys.orig_argv:
 # It says so in its work folder, which is its folder for temporary files, when its first step is over.
 TELLING_OF_ITS_STEP = """
 import os, pathlib, sys
-if "memprof.capture.child" in sys.orig_argv:
+if IS_CHILD:
     import memprof.capture.task
     decoded = memprof.capture.task.decoded_task
     def watched(line):
@@ -46,7 +45,7 @@ if "memprof.capture.child" in sys.orig_argv:
 """
 DYING_WHILE_DONATING = """
 import os, signal, sys
-if "memprof.capture.child" in sys.orig_argv:
+if IS_CHILD:
     import memprof.capture.task
     decoded = memprof.capture.task.decoded_task
     def watched(line):

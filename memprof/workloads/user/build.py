@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from memprof.capture.step import Feed, StepSpec
 from memprof.errors import MemprofError, unknown_name
@@ -32,6 +32,8 @@ class UserStep:
         roles: by path prefix, over those that the spec gives.
         arguments: for the code's `sys.argv`.
     """
+
+    imports: ClassVar[tuple[str, ...]] = ()
 
     reference: Reference
     overrides: tuple[tuple[str, str], ...] = ()
