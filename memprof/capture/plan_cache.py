@@ -176,12 +176,9 @@ def _digest(body: bytes, key: str) -> bytes:
 def _folder_of_user() -> Path:
     named = os.environ.get(FOLDER_VARIABLE)
     if not named:
-        try:
-            from platformdirs import user_cache_path
-        except ModuleNotFoundError:  # an environment that was made before it was needed: without a cache
-            return Path()
+        from platformdirs import user_cache_path
 
-        return user_cache_path("memprof")
+        return user_cache_path("memprof")  # not absolute where there is no home
     if not Path(named).is_absolute():  # the user's code may change the folder that it would begin at
         raise MemprofError(f"{FOLDER_VARIABLE} is {named!r}, but the absolute path of a folder was expected")
     return Path(named)

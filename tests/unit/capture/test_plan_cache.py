@@ -12,12 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from memprof.capture import plan_cache
 from memprof.capture.plan import Plan
 from memprof.capture.plan_cache import PlanCache
 from memprof.errors import MemprofError
+
+pytestmark = pytest.mark.with_one_jax
 
 KEY, OTHER = "1" * 64, "2" * 64
 
@@ -194,6 +197,14 @@ def test_the_environment_says_where_it_is_and_how_large(tmp_path: Path, monkeypa
     monkeypatch.setenv("MEMPROF_CACHE_DIR", "here")
     with pytest.raises(MemprofError, match="MEMPROF_CACHE_DIR is 'here', but the absolute path"):
         PlanCache.of_user()
+
+
+def test_else_it_is_in_the_users_folder_for_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMPROF_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert PlanCache.of_user() == PlanCache(folder=tmp_path / "memprof" / "plans", limit_bytes=1 << 30)
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: Path("~/.cache", name))  # nobody's home
+    assert PlanCache.of_user().limit_bytes == 0
 
 
 def test_eight_processes_at_once_never_see_half_a_plan() -> None:
