@@ -52,6 +52,12 @@ class Children:
         self._running: set[_Endable] = set()
         self._are_ended = False
 
+    def check(self) -> None:
+        """Raises `MemprofError` where the others have ended: nothing need be started that would end at once."""
+        with self._lock:
+            if self._are_ended:
+                raise MemprofError("interrupted")
+
     def add(self, child: _Endable) -> None:
         """A child that has started; it ends at once if the others have."""
         with self._lock:

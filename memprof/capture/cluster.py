@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from memprof.analysis.capture import Target
 from memprof.capture.child_process import Children
 from memprof.capture.toolchain import installed_version
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, WorkloadError
 from memprof.version import __version__
 
 INSTALL = 'pip install "jax-memprof[cluster]"'
@@ -195,21 +195,22 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
     threading.Thread(target=end_when_unwanted, name="end when unwanted", daemon=True).start()
     try:
         return function(*arguments, children=children)
+    except WorkloadError as error:
+        raise WorkloadError(f"{error} (on the worker {worker.address})", details=error.details) from error
     finally:
         is_over.set()
 
 
 def _no_scheduler(address: str, error: Exception) -> MemprofError:
-    reason = str(error).partition("\n")[0]
     return MemprofError(
-        f"no Dask scheduler answers at {address} ({reason}): start one with `dask scheduler`, or leave --cluster out to"
-        " compile here"
+        f"no Dask scheduler answers at {address} ({_first_line(error)}): start one with `dask scheduler`, or leave"
+        " --cluster out to compile here"
     )
 
 
 def _no_memprof(worker: str, error: BaseException) -> MemprofError:
     return MemprofError(
-        f"the worker {worker} cannot load memprof ({type(error).__name__}: {error}): install the same memprof there"
+        f"the worker {worker} cannot load memprof ({_first_line(error)}): install the same memprof there"
     )
 
 
@@ -217,7 +218,11 @@ def _failed(error: Exception) -> MemprofError:
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
-        return MemprofError(f"{error.allowed_failures + 1} workers were lost, one after the other, that compiled this")
+        return MemprofError(f"each worker that compiled this was lost, {error.allowed_failures + 1} in all")
     if isinstance(error, ImportError):
         return _no_memprof("that was to compile this", error)
-    return MemprofError(f"the cluster could not compile this ({type(error).__name__}: {error})")
+    return MemprofError(f"the cluster could not compile this ({type(error).__name__}: {_first_line(error)})")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -221,11 +221,13 @@ def _compile_on(
         lowering: held while it is lowered.
     """
     progress("waiting")
-    with lowering, _done(replace(task, lowers_only=True), progress, children) as folder:
-        if (folder / CAPTURE_FILE).exists():  # its plan was in the cache
-            return _made_here(folder)
-        lowered = decoded_without_program((folder / LOWERED_FILE).read_bytes())
-        program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
+    with lowering:
+        children.check()
+        with _done(replace(task, lowers_only=True), progress, children) as folder:
+            if (folder / CAPTURE_FILE).exists():  # its plan was in the cache
+                return _made_here(folder)
+            lowered = decoded_without_program((folder / LOWERED_FILE).read_bytes())
+            program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
     assert isinstance(plan_task, PlanTask)
     progress("on the cluster")
     plan = cluster.call(plan_on_worker, program, plan_task, target=plan_task.target, children=children)
