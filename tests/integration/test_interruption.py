@@ -76,9 +76,10 @@ def test_when_the_command_is_killed_its_child_ends_by_itself(memprof, start, mom
 def test_what_is_left_when_all_are_killed_goes_with_the_next_command(memprof, start):
     running = start(*SHORT)
     wait_until(lambda: is_starting(memprof))
-    compiling = memprof.compiling_process()
-    os.kill(running.pid, signal.SIGKILL)
-    os.kill(parent_of(compiling), signal.SIGKILL)  # who would have cleaned up
+    supervisor = parent_of(memprof.compiling_process())
+    os.kill(running.pid, signal.SIGSTOP)  # else one of them would clean up before it is its turn
+    for pid in (parent_of(supervisor), supervisor, running.pid):
+        os.kill(pid, signal.SIGKILL)
     running.communicate(timeout=60)
     wait_until(lambda: not memprof.processes(), seconds=60)
     assert memprof.left_behind() != []
