@@ -23,7 +23,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -92,21 +91,13 @@ class _Server:
         socket.send_fds(answers, [b"forked"], [pidfd])
 
     def _go_on(self, request: dict[str, Any], streams: Iterable[int]) -> NoReturn:
-        """Become a child process, with nothing of the server's or of another task's."""
-        try:
-            os.setsid()
-            for stream, descriptor in enumerate(streams):
-                os.dup2(descriptor, stream)
-            for descriptor in map(int, os.listdir("/proc/self/fd")):
-                if descriptor > 2:
-                    with suppress(OSError):  # that of the list itself
-                        os.close(descriptor)
-            self._set_environment(request["environment"])
-            gc.enable()
-            child.do_task(Path(request["work_folder"]))
-        finally:
-            traceback.print_exc()
-            os._exit(1)
+        """Become a child process, as who asked wants it."""
+        os.setsid()
+        for stream, descriptor in enumerate(streams):
+            os.dup2(descriptor, stream)
+        self._set_environment(request["environment"])
+        gc.enable()
+        raise _Forked(Path(request["work_folder"]))
 
     def _set_environment(self, wanted: Mapping[str, str]) -> None:
         """Change what is different from the server's own; the rest may have been changed by what it has imported."""
@@ -129,5 +120,28 @@ class _Server:
                 answers.send(str(exit_code).encode("ascii"))
 
 
+class _Forked(BaseException):
+    """This process is a fork: the server's frames go, which a crash would show."""
+
+    def __init__(self, work_folder: Path) -> None:
+        self.work_folder = work_folder
+
+
+def _close_all() -> None:
+    """Close what is the server's, or another task's."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2:
+            with suppress(OSError):  # that of the list itself
+                os.close(descriptor)
+
+
 if __name__ == "__main__":
-    _Server(socket.socket(fileno=int(sys.argv[1])), owner=int(sys.argv[2])).serve()
+    # Named, so that its sockets are not closed a second time when it goes: their numbers will be those of other files.
+    _server = _Server(socket.socket(fileno=int(sys.argv[1])), owner=int(sys.argv[2]))
+    try:
+        _server.serve()
+        os._exit(0)
+    except _Forked as fork:
+        _work_folder = fork.work_folder
+    _close_all()
+    child.do_task(_work_folder)
