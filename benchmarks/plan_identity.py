@@ -33,13 +33,11 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
-from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.capture import Capture, CompilerTotals
 from memprof.analysis.checks import plan_totals
-from memprof.analysis.hlo_proto import HloProto, parse_proto
-from memprof.analysis.program_decoding import decode_program
+from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
-from memprof.capture.plan import compile_to_plan, read_plan
+from memprof.capture.plan import compile_to_plan, decode_plan, read_plan
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError
@@ -147,7 +145,7 @@ def at_the_stop(program: Program) -> Row:
 
         before = set(threading.enumerate())
         compile_to_plan(compile_to_the_end, dump_folder)
-        at_stop = read_plan(dump_folder).hlo_proto
+        plan = read_plan(dump_folder)
         if finished:
             raise MemprofError("it was finished before its plan could be looked at")
         stopped = time.process_time()
@@ -159,8 +157,8 @@ def at_the_stop(program: Program) -> Row:
     (capture,) = finished
     return _row(
         program,
-        (at_stop, capture.hlo_proto),
-        same_totals=_same_totals(plan_totals(_table(at_stop), platform=target.platform), capture.compiler),
+        (plan.hlo_proto, capture.hlo_proto),
+        same_totals=_same_totals(plan_totals(decode_plan(plan)[1], platform=target.platform), capture.compiler),
         capture=capture,
         seconds=(stopped - started, ended - started),
         by_assignment=False,
@@ -231,11 +229,6 @@ def _assignment(hlo_proto: bytes) -> bytes:
     found: bytes = HloProto.FromString(hlo_proto).buffer_assignment.SerializeToString(deterministic=True)
     assert found
     return found
-
-
-def _table(hlo_proto: bytes) -> BufferTable:
-    proto = parse_proto(hlo_proto)
-    return decode_buffer_table(proto, decode_program(proto))
 
 
 def _same_totals(planned: CompilerTotals, finished: CompilerTotals) -> bool:
