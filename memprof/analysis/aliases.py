@@ -14,7 +14,7 @@ rules can look at each operation inside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from memprof.analysis.buffer_table import BufferTable, LogicalBuffer
 from memprof.analysis.program import Computation, Instruction, Program
@@ -53,9 +53,12 @@ class AliasSets:
         self._program = program
         self._parent = list(range(program.num_positions))
         self.order = tuple(_flatten(program, program.entry))
+        in_place: list[Instruction] = []
         for index in self.order:
             instruction = program.instructions[index]
             if instruction.opcode not in _JOINING:
+                if instruction.opcode in IN_PLACE:
+                    in_place.append(instruction)
                 continue
             try:
                 for left, right in _aliases(program, instruction):
@@ -65,13 +68,16 @@ class AliasSets:
                     f"what {instruction.name} ({instruction.opcode}) passes on has another shape than its result; this"
                     " version of XLA is not understood yet"
                 ) from error
-        self._join_in_place_updates(table)
+        self._join_in_place_updates(table, in_place)
         numbers: dict[int, int] = {}
         self._group = tuple(
             [numbers.setdefault(self._find(position), len(numbers)) for position in range(len(self._parent))]
         )
         self.count = len(numbers)
-        self.results = [self.of_instruction(instruction) for instruction in program.instructions]
+        self.results = [
+            self._group[each.first_position : each.first_position + len(each.shape.leaves)]
+            for each in program.instructions
+        ]
         in_memory = (_position_of_buffer(program, buffer) for buffer in table.logical_buffers.values())
         self.in_memory = frozenset(self._group[position] for position in in_memory if position is not None)
 
@@ -84,21 +90,19 @@ class AliasSets:
         first = instruction.first_position
         return self._group[first : first + len(instruction.shape.leaves)]
 
-    def _join_in_place_updates(self, table: BufferTable) -> None:
+    def _join_in_place_updates(self, table: BufferTable, updates: Sequence[Instruction]) -> None:
         places: dict[int, set[tuple[int, int]]] = {}
-        for buffer in table.logical_buffers.values():
+        for buffer in table.logical_buffers.values() if updates else ():
             position = _position_of_buffer(self._program, buffer)
             if position is not None:
                 places.setdefault(self._find(position), set()).add((buffer.allocation, buffer.offset))
-        for index in self.order:
-            instruction = self._program.instructions[index]
-            if instruction.opcode in IN_PLACE:
-                target = self._find(self._program.instructions[instruction.operands[0]].first_position)
-                result = self._find(instruction.first_position)
-                if target != result and places.get(target, set()) & places.get(result, set()):
-                    merged = places[target] | places[result]
-                    self._union(target, result)
-                    places[self._find(result)] = merged
+        for instruction in updates:
+            target = self._find(self._program.instructions[instruction.operands[0]].first_position)
+            result = self._find(instruction.first_position)
+            if target != result and places.get(target, set()) & places.get(result, set()):
+                merged = places[target] | places[result]
+                self._union(target, result)
+                places[self._find(result)] = merged
 
     def _find(self, position: int) -> int:
         parent = self._parent

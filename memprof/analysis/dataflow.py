@@ -265,14 +265,15 @@ class Dataflow:
             of_outputs = 0
             for group in operation.outputs:
                 of_outputs |= use[group]
-            phase = self.phase(operation.outputs[0]) if operation.outputs else _NO_PHASE
+            phase = self._phases[operation.outputs[0]] if operation.outputs else _NO_PHASE
+            is_known = phase is not _NO_PHASE
+            if operation.outputs and not is_known:
+                phase = self.phase(operation.outputs[0])
             if operation.named is _NAMED_NOTHING or phase is _NO_PHASE:
                 passed = of_outputs & ~_USE_GRADIENT
             else:
                 passed = _PHASE_USE[phase]
-                if not self._in_memory.issuperset(operation.outputs) or (
-                    instruction.opcode in _LAYOUT and self._phases[operation.outputs[0]] is not _NO_PHASE
-                ):
+                if not self._in_memory.issuperset(operation.outputs) or (is_known and instruction.opcode in _LAYOUT):
                     # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
                     # keeping their results, and puts off a change of layout until the backward pass needs it: then
                     # what they read is used in the backward pass.

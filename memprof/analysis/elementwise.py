@@ -168,7 +168,7 @@ def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:
         if not (step.is_elementwise or step.opcode in _REPEATED):
             continue
         instruction = step.instruction
-        inputs = tuple(known_as.get(group, group) for _, group in step.inputs)
+        inputs = tuple([known_as.get(group, group) for _, group in step.inputs])
         named = (instruction.op_name, instruction.stack_frame_id)
         key = (step.opcode, named, instruction.shape.leaves[0], instruction.dimensions, inputs)
         original = known_as[step.output] = first.setdefault(key, step.output)

@@ -33,7 +33,9 @@ class _Known(IntEnum):
     BY_OWNER = 3  # it is made of the module's own parameters or optimizer state
 
 
-_BY_MODULE = _Known.BY_MODULE  # as a plain name: see `dataflow.py`
+# As plain names: see `dataflow.py`.
+_NOT, _BY_SCOPE, _BY_MODULE, _BY_OWNER = _Known.NOT, _Known.BY_SCOPE, _Known.BY_MODULE, _Known.BY_OWNER
+_UNMARKED = (Named.NOTHING, Named.UNPHASED)
 
 
 class ModuleFlow:
@@ -54,16 +56,18 @@ class ModuleFlow:
         self._flow = flow
         self._owners = Owners(arguments, paths, flow)
         self._module = [""] * groups.count
-        self._known: list[int] = [_Known.NOT] * groups.count
+        self._known: list[int] = [_NOT] * groups.count
         self._by_position: dict[int, str] = {}  # what the scopes around an instruction tell
         self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
-            self._learn(group, self._owners.module_of_argument[number], _Known.BY_OWNER)
+            self._learn(group, self._owners.module_of_argument[number], _BY_OWNER)
         self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()
         matches = {name: match for name in flow.phase_of_name if (match := self._match(name))}
         self._certain = {name: match.certain for name, match in matches.items() if match.certain}
+        self._uncertain = {name: match for name, match in matches.items() if not match.certain}
         self._networks = {match.around[:1] for match in matches.values() if match.certain and match.around}
+        self._plain_scope = {name: self._find_plain_scope(name) for name in flow.phase_of_name}
         self._names_tell = any(
             named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
             for name, named in flow.phase_of_name.items()
@@ -179,54 +183,55 @@ class ModuleFlow:
     def _pass_up(self) -> bool:
         """A gradient belongs to the parameter that it updates, unless names tell better. Returns whether it changed."""
         changed = False
-        known, use, gradient, by_owner = self._known, self._flow.use, Use.GRADIENT, _Known.BY_OWNER
+        known, use, gradient = self._known, self._flow.use, Use.GRADIENT
         for operation in reversed(self._flow.operations):
-            owned = [group for group in operation.outputs if known[group] == by_owner]
+            owned = [group for group in operation.outputs if known[group] == _BY_OWNER]
             for _, group in operation.inputs if owned else ():
                 if use[group] & gradient and not (self._names_tell and known[group]):
-                    changed |= self._learn(group, self._module[owned[0]], by_owner)
+                    changed |= self._learn(group, self._module[owned[0]], _BY_OWNER)
         return changed
 
     def _module_of(self, operation: Operation) -> tuple[str, int]:
         """The module of what an operation makes, and how it is known."""
         instruction = self._program.instructions[operation.index]
         op_name = instruction.op_name
-        module = self._certain.get(op_name) or self._fitting(operation, self._match(op_name))
+        module = self._certain.get(op_name, "")
+        if not module and op_name in self._uncertain:
+            module = self._fitting(operation, self._uncertain[op_name])
         if module:
             self._by_position[instruction.first_position] = module
             return module, _BY_MODULE
-        owner = next((owner for group in operation.outputs if (owner := self._owners.of(group)) is not None), None)
-        if owner is not None:
-            return self._owners.module_of_argument[owner], _Known.BY_OWNER
+        for group in operation.outputs:
+            owner = self._owners.of(group)
+            if owner is not None:
+                return self._owners.module_of_argument[owner], _BY_OWNER
         if any(map(self._owners.is_of_several, operation.outputs)):
             # XLA puts the weights of layers that read the same input side by side.
             parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
-            return reduce(_common, parts) if parts else "", _Known.BY_OWNER
-        if operation.moved is not None and self._known[operation.moved] >= _Known.BY_MODULE:
+            return reduce(_common, parts) if parts else "", _BY_OWNER
+        if operation.moved is not None and self._known[operation.moved] >= _BY_MODULE:
             return self._inherited(operation, operation.moved)
         module = self._in_network(operation)
         if module:
-            return module, _Known.BY_MODULE
-        module = self._plain_scope(op_name)
+            return module, _BY_MODULE
+        module = self._plain_scope[op_name]
         if module:
-            return module, _Known.BY_SCOPE
+            return module, _BY_SCOPE
         in_network = plain_scopes(op_name)[:1] in self._networks
-        if self._names_tell and (in_network or operation.named not in (Named.NOTHING, Named.UNPHASED)):
+        if self._names_tell and (in_network or operation.named not in _UNMARKED):
             # It stands outside all modules on purpose, unless it works on the parameters of one itself.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
-            return (modules.pop(), _Known.BY_MODULE) if len(modules) == 1 else ("", _Known.NOT)
+            return (modules.pop(), _BY_MODULE) if len(modules) == 1 else ("", _NOT)
         source = max((group for _, group in operation.inputs), key=self._weight, default=None)
-        return ("", _Known.NOT) if source is None else self._inherited(operation, source)
+        return ("", _NOT) if source is None else self._inherited(operation, source)
 
     def _weight(self, group: int) -> tuple[int, int]:
         """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
         owner = self._owners.of(group)
         return self._known[group], 0 if owner is None else self._arguments[owner].size_bytes
 
-    def _fitting(self, operation: Operation, match: ScopeMatch | None) -> str:
+    def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
         """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""
-        if match is None:
-            return ""
         read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
         fits = [module for module in match.modules.values() if any(_within(each, module) for each in read)]
         if len(fits) == 1:
@@ -236,11 +241,11 @@ class ModuleFlow:
             return match.modules[tree]
         for _, group in operation.inputs:
             for root, module in match.modules.items():
-                if self._known[group] >= _Known.BY_MODULE and _within(self._module[group], "/".join(root)):
+                if self._known[group] >= _BY_MODULE and _within(self._module[group], "/".join(root)):
                     return module
         return ""
 
-    def _plain_scope(self, op_name: str) -> str:
+    def _find_plain_scope(self, op_name: str) -> str:
         """The outermost scope without parameters that is not the whole network's."""
         scope = self._paths.plain_scope(op_name)
         if self._numbers_mislead and scope.isdecimal():
@@ -254,7 +259,7 @@ class ModuleFlow:
 
         Only where there are several trees of parameters: one network is the whole step.
         """
-        scopes = plain_scopes(self._op_name(operation))
+        scopes = plain_scopes(self._op_name(operation)) if self._tree_around else ()
         for stop in range(len(scopes), 0, -1):
             if scopes[:stop] in self._tree_around:
                 tree = self._tree_around[scopes[:stop]] or next(
@@ -265,7 +270,7 @@ class ModuleFlow:
 
     def _known_keys(self, group: int) -> Keys:
         """The path of a group's module, where it is known to be one with parameters."""
-        return tuple(self._module[group].split("/")) if self._known[group] >= _Known.BY_MODULE else ()
+        return tuple(self._module[group].split("/")) if self._known[group] >= _BY_MODULE else ()
 
     def _inherited(self, operation: Operation, source: int) -> tuple[str, int]:
         """The module of one of the values that an operation reads.
@@ -276,8 +281,8 @@ class ModuleFlow:
         gradient (of tied parameters, say) is made.
         """
         known = self._known[source]
-        if known == _Known.BY_OWNER and not any(map(self._is_state, operation.outputs)):
-            known = _Known.BY_MODULE
+        if known == _BY_OWNER and not any(map(self._is_state, operation.outputs)):
+            known = _BY_MODULE
         return self._module[source], known
 
     def _is_state(self, group: int) -> bool:

@@ -62,6 +62,7 @@ def scope_parts(op_name: str) -> tuple[str, ...]:
     return tuple(part for part, _ in _scopes(op_name))
 
 
+@lru_cache(maxsize=1 << 14)
 def plain_scopes(op_name: str) -> tuple[str, ...]:
     """The scopes of an op name that modules and users have made: no functions compiled apart, no structure of JAX."""
     return tuple(part for part, is_function in _scopes(op_name) if not is_function and not is_structure(part))

@@ -43,7 +43,8 @@ class Instruction(Struct, frozen=True, kw_only=True):
     A program has tens of thousands: as a frozen dataclass they take 14 times as long to make as a `Struct`.
 
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
-    `while` runs its body, where the compiler knows. `dimensions` are those that a `reduce` does away with, or that a
+    `while` runs its body, where the compiler knows. What only one opcode has (`parameter_number`, `tuple_index`,
+    `custom_call_target`) is 0 or empty for the others. `dimensions` are those that a `reduce` does away with, or that a
     `sort` sorts along.
     """
 

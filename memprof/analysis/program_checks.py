@@ -139,27 +139,29 @@ def _check_computation(program: Program, computation: Computation, number: int, 
 
 def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]) -> None:
     opcode = instruction.opcode
-    name = f"{instruction.name} ({opcode})"
-    _require(len(operands) >= _NUM_OPERANDS.get(opcode, 0), f"{name} lacks an operand")
+    if len(operands) < _NUM_OPERANDS.get(opcode, 0):
+        raise _broken(f"{instruction.name} ({opcode}) lacks an operand")
     num_called = len(operands) - 1 if opcode == "conditional" else _NUM_CALLED.get(opcode, len(instruction.called))
-    _require(len(instruction.called) == num_called, f"{name} calls another number of computations than it should")
+    if len(instruction.called) != num_called:
+        raise _broken(f"{instruction.name} ({opcode}) calls another number of computations than it should")
     for number in _OPERANDS_WITH_DATA.get(opcode, ()) if operands else ():
-        has_data = bool(operands[number].shape.leaves and instruction.shape.leaves)
-        _require(has_data, f"{name} has an operand or a result without data")
+        if not (operands[number].shape.leaves and instruction.shape.leaves):
+            raise _broken(f"{instruction.name} ({opcode}) has an operand or a result without data")
     if opcode == "get-tuple-element":
-        _check_element(operands[0], instruction.tuple_index, name)
+        _check_element(instruction, operands[0], instruction.tuple_index)
     elif opcode in _ELEMENT_OF_OPERAND:
-        _check_element(operands[0], _ELEMENT_OF_OPERAND[opcode], name)
+        _check_element(instruction, operands[0], _ELEMENT_OF_OPERAND[opcode])
     elif opcode in _ELEMENT_OF_RESULT:
-        _check_element(instruction, _ELEMENT_OF_RESULT[opcode], name)
+        _check_element(instruction, instruction, _ELEMENT_OF_RESULT[opcode])
 
 
 _CHECKED = frozenset({*_NUM_OPERANDS, *_OPERANDS_WITH_DATA, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
 
 
-def _check_element(instruction: Instruction, element: int, name: str) -> None:
-    starts = instruction.shape.child_starts
-    _require(starts is not None and 0 <= element < len(starts) - 1, f"{name} is about an element that is not there")
+def _check_element(instruction: Instruction, of: Instruction, element: int) -> None:
+    starts = of.shape.child_starts
+    if starts is None or not 0 <= element < len(starts) - 1:
+        raise _broken(f"{instruction.name} ({instruction.opcode}) is about an element that is not there")
 
 
 def _check_calls(program: Program) -> None:

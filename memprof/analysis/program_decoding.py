@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import chain
 from sys import intern
 from typing import Any, TypeVar
 
@@ -43,21 +44,22 @@ def _decode_module(module: Any) -> Program:
     check_unique("computations", [computation.id for computation in module.computations])
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
     computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
+    messages = [list(computation.instructions) for computation in module.computations]
     instruction_by_id: dict[int, int] = {}
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            if instruction.id in instruction_by_id:
-                raise InternalError(f"two instructions of the program have the same number, {instruction.id}")
-            instruction_by_id[instruction.id] = len(instruction_by_id)
+    for message in chain.from_iterable(messages):
+        number = message.id
+        if number in instruction_by_id:
+            raise InternalError(f"two instructions of the program have the same number, {number}")
+        instruction_by_id[number] = len(instruction_by_id)
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
     shapes: dict[bytes, Shape] = {}
     num_positions = 0
-    for computation in module.computations:
+    for computation, own_messages in zip(module.computations, messages, strict=True):
+        first = len(instructions)
         parameters: dict[int, int] = {}
-        for message in computation.instructions:
-            index = len(instructions)
+        for index, message in enumerate(own_messages, start=first):
             serialized = message.shape
             shape = shapes.get(serialized)
             if shape is None:
@@ -69,11 +71,12 @@ def _decode_module(module: Any) -> Program:
                 if instruction.parameter_number in parameters:
                     raise InternalError(f"two parameters of one computation have number {instruction.parameter_number}")
                 parameters[instruction.parameter_number] = index
-        order = sequences.get(computation.id) or [message.id for message in computation.instructions]
+        scheduled = sequences.get(computation.id)
+        order = map(instruction_by_id.__getitem__, scheduled) if scheduled else range(first, len(instructions))
         computations.append(
             Computation(
                 name=_text(computation.name),
-                instructions=tuple(instruction_by_id[instruction_id] for instruction_id in order),
+                instructions=tuple(order),
                 parameters=tuple(parameters[number] for number in sorted(parameters)),
                 root=instruction_by_id[computation.root_id],
             )
@@ -100,9 +103,9 @@ def _instruction(
     metadata = message.metadata
     called = message.called_computation_ids
     dimensions = message.dimensions
-    texts: tuple[str, ...] = (
-        message.name, message.opcode, message.custom_call_target, metadata.op_name, metadata.source_file,
-    )  # fmt: skip
+    opcode = message.opcode
+    custom_call_target = message.custom_call_target if opcode == "custom-call" else ""
+    texts: tuple[str, ...] = (message.name, opcode, custom_call_target, metadata.op_name, metadata.source_file)
     together = "".join(texts)  # one look at all of them is enough for nearly every instruction
     if len(together) > _MAX_TEXT or not together.isprintable():
         texts = tuple(map(_text, texts))
@@ -114,8 +117,8 @@ def _instruction(
         first_position=first_position,
         operands=tuple([instruction_by_id[operand] for operand in message.operand_ids[:]]),
         called=tuple([computation_by_id[number] for number in called[:]]) if called else (),
-        parameter_number=message.parameter_number,
-        tuple_index=message.tuple_index,
+        parameter_number=message.parameter_number if opcode == "parameter" else 0,
+        tuple_index=message.tuple_index if opcode == "get-tuple-element" else 0,
         custom_call_target=custom_call_target,
         op_name=intern(op_name),  # what is looked up by it finds the same object, and its hash with it
         source_file=source_file,

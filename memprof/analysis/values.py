@@ -74,6 +74,7 @@ class Values:
         self._groups = AliasSets(program, table)
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
+        self._parameters = frozenset(program.entry.parameters)  # a loop has parameters of its own
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
 
     @property
@@ -171,8 +172,7 @@ class Values:
         if not buffers:
             raise InternalError(f"XLA's allocation {allocation.index} ({allocation.size_bytes:,} bytes) holds no value")
         if allocation.parameter_number is not None:
-            arguments = self._program.entry.parameters  # a loop has parameters of its own
-            parameters = [b for b in buffers if b.instruction in arguments]
+            parameters = [b for b in buffers if b.instruction in self._parameters]
             buffers = parameters or buffers
         elif allocation.is_live_out:
             buffers = [buffer for buffer in buffers if self._is_result(buffer)] or buffers
@@ -190,7 +190,7 @@ class Values:
         """
         for source in self._sources(index, position):
             instruction = self._program.instructions[source]
-            makes_data = instruction.opcode not in ALIASING or source in self._program.entry.parameters
+            makes_data = instruction.opcode not in ALIASING or source in self._parameters
             if makes_data and instruction.op_name:
                 return self._moved(source)
         maker = self._named_maker(position)
