@@ -6,6 +6,7 @@ cotangent. Operations that keep the number of elements tell; matrix products, re
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from math import prod
 
@@ -77,11 +78,7 @@ class Steps:
             if len(leaves[number]) == 1:
                 self.size[group] = prod(leaves[number][0].dimensions)
         self.all = tuple(self._steps(program))
-        self._joining = tuple(
-            (step, tuple(self.alike(step)) if step.is_elementwise else ())
-            for step in self.all
-            if step.opcode in _MOVED_PIECE or (step.is_elementwise and step.output not in self.is_minor)
-        )
+        self._joining = self._joining_steps()
         self._twins = _twins(self.all)
 
     def _steps(self, program: Program) -> Iterator[Step]:
@@ -94,7 +91,7 @@ class Steps:
             for output, leaf in zip(outputs, leaves, strict=True):
                 if output not in self.size:
                     self.size[output] = prod(leaf.dimensions)
-                if leaf.dtype == "pred" or self._is_spread(opcode, operation):
+                if leaf.dtype == "pred" or opcode in _SPREADS_OUT or self._is_spread(opcode, operation):
                     self.is_minor.add(output)
             if opcode == "dynamic-update-slice":
                 self.stacked.update(outputs)
@@ -109,8 +106,6 @@ class Steps:
             )
 
     def _is_spread(self, opcode: str, operation: Operation) -> bool:
-        if opcode in _SPREADS_OUT:
-            return True
         if opcode not in _ELEMENTWISE:
             return False
         for _, group in operation.inputs:
@@ -135,28 +130,42 @@ class Steps:
         the input does not belong to the result. But what meets an array of the forward pass in the backward pass is a
         cotangent of it.
         """
-        found = set(seeds)
-        num_found = -1
-        while num_found != len(found):
-            num_found = len(found)
-            for step, alike in (*self._joining, *reversed(self._joining)):
-                if step.is_elementwise:
-                    if step.output in found or not found.isdisjoint(alike):
-                        self._grow(found, step, alike)
-                elif step.operand(_MOVED_PIECE[step.opcode]) in found:
-                    found.add(step.output)
-            found.update(twin for group in tuple(found) for twin in self._twins.get(group, ()))
+        found: set[int] = set()
+        new = list(seeds)
+        while new:
+            group = new.pop()
+            if group not in found:
+                found.add(group)
+                new += self._twins.get(group, ())
+                for step, alike in self._joining.get(group, ()):
+                    new += self._joined(found, step, alike)
         return frozenset(found)
 
-    def _grow(self, found: set[int], step: Step, alike: tuple[int, ...]) -> None:
-        if len(alike) == 1 and (alike[0] in found or step.output in found):
-            found.update((alike[0], step.output))
-        elif alike and found.issuperset(alike):
-            found.add(step.output)
-        elif step.is_backward and any(
+    def _joining_steps(self) -> dict[int, list[tuple[Step, list[int]]]]:
+        """By group the steps that may make others of it belong together, each with what is alike of its operands."""
+        joining: dict[int, list[tuple[Step, list[int]]]] = defaultdict(list)
+        for step in self.all:
+            if step.is_elementwise and step.output not in self.is_minor:
+                alike = self.alike(step)
+                for group in {*alike, step.output}:
+                    joining[group].append((step, alike))
+            elif step.opcode in _MOVED_PIECE:
+                moved = step.operand(_MOVED_PIECE[step.opcode])
+                if moved is not None:
+                    joining[moved].append((step, []))
+        return joining
+
+    def _joined(self, found: set[int], step: Step, alike: list[int]) -> Iterable[int]:
+        """What belongs to what was found because of a step that has to do with it."""
+        if not step.is_elementwise or (alike and found.issuperset(alike)):
+            return (step.output,)
+        if len(alike) == 1:
+            return alike
+        if step.is_backward and any(
             group in found and self.flow.computed_in(group) is not Phase.BACKWARD for group in alike
         ):
-            found.update((*alike, step.output))
+            return (*alike, step.output)
+        return ()
 
 
 def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import chain
-from sys import intern
 from typing import Any, TypeVar
 
 from memprof.analysis.foreign import clean
@@ -16,6 +15,7 @@ from memprof.errors import InternalError
 
 _Item = TypeVar("_Item")
 _MAX_ELEMENT_BYTES = 16  # c128
+_WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", "transpose"})
 _MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
 
 
@@ -100,32 +100,25 @@ def _instruction(
 ) -> Instruction:
     # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
     # gone through (protobuf 7).
-    metadata = message.metadata
-    called = message.called_computation_ids
-    dimensions = message.dimensions
-    opcode = message.opcode
-    custom_call_target = message.custom_call_target if opcode == "custom-call" else ""
-    texts: tuple[str, ...] = (message.name, opcode, custom_call_target, metadata.op_name, metadata.source_file)
-    together = "".join(texts)  # one look at all of them is enough for nearly every instruction
-    if len(together) > _MAX_TEXT or not together.isprintable():
-        texts = tuple(map(_text, texts))
-    name, opcode, custom_call_target, op_name, source_file = texts
+    opcode = _repeated_text(message.opcode)
+    name, metadata, called = message.name, message.metadata, message.called_computation_ids
+    source_file = _repeated_text(metadata.source_file)
     return Instruction(
-        name=name,
-        opcode=intern(opcode),
+        name=name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
+        opcode=opcode,
         shape=shape,
         first_position=first_position,
         operands=tuple([instruction_by_id[operand] for operand in message.operand_ids[:]]),
         called=tuple([computation_by_id[number] for number in called[:]]) if called else (),
         parameter_number=message.parameter_number if opcode == "parameter" else 0,
         tuple_index=message.tuple_index if opcode == "get-tuple-element" else 0,
-        custom_call_target=custom_call_target,
-        op_name=intern(op_name),  # what is looked up by it finds the same object, and its hash with it
+        custom_call_target=_text(message.custom_call_target) if opcode == "custom-call" else "",
+        op_name=_repeated_text(metadata.op_name),
         source_file=source_file,
-        source_line=metadata.source_line,
+        source_line=metadata.source_line if source_file else 0,
         stack_frame_id=metadata.stack_frame_id,
         trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
-        dimensions=tuple(dimensions[:]) if dimensions else (),
+        dimensions=tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
     )
 
 
@@ -178,3 +171,9 @@ def _text(text: str) -> str:
     """A name as it may be shown; see `foreign.clean`."""
     text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
     return text if text.isprintable() else clean(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _repeated_text(text: str) -> str:
+    """A name that many instructions have: the same object for each, which keeps its hash for whoever looks it up."""
+    return _text(text)

@@ -25,17 +25,15 @@ _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named
 def program_facts(program: Program, table: BufferTable, values: Values, *, backward_end: int = -1) -> ProgramFacts:
     """Look through the whole program, fused operations included."""
     loops = []
-    num_by_name: Counter[str] = Counter()
     library_calls: Counter[str] = Counter()
-    for index in values.order:
-        instruction = program.instructions[index]
-        num_by_name[instruction.op_name] += 1
+    instructions = [program.instructions[index] for index in values.order]
+    for instruction in instructions:
         if instruction.opcode == "custom-call":
             library_calls[instruction.custom_call_target] += 1
-        if instruction.opcode == "while":
+        elif instruction.opcode == "while":
             phase = _PHASES.get(named_phase(instruction.op_name), Phase.NONE)
             loops.append(Loop(op=instruction.op_name, phase=phase, trip_count=instruction.trip_count))
-    operations = _by_scope(num_by_name)
+    operations = _by_scope(Counter([instruction.op_name for instruction in instructions]))
     return ProgramFacts(
         num_recomputed_operations=sum(o.num_operations for o in operations if o.phase is Phase.RECOMPUTE),
         loops=tuple(loops),
