@@ -1,11 +1,14 @@
 """How long the analysis takes beside the compile that it explains, and how it grows with the program.
 
-    python -m benchmarks.analysis_time [-o RESULT.json]
+    python -m benchmarks.analysis_time [-o RESULT.json] [CAPTURE...]
 
 First GPT-2 small on an H100: seconds of the compile and of the analysis (decode to report), in one run. Then narrower
 layers without dropout, 12 to 96 of them, none rolled into a loop: the analysis is linear when its time per layer stays
 the same. Each analysis is repeated; the fastest counts, since whatever else the machine does only adds to it. Needs the
 `deviceless` extra; takes a few minutes, most of them the compiler's.
+
+Captures that are given are analysed instead, and nothing is compiled: so two versions of memprof can be compared on the
+same programs. Times of the analysis are of the processor.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ import argparse
 import json
 import platform
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
+from memprof.capture.capture_file import read_capture
 from memprof.capture.launch import compile_in_child
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.task import CompileSettings
@@ -55,20 +61,35 @@ class Measurement:
         return 1000 * self.analysis_seconds / self.num_layers
 
 
-def measure(label: str, num_layers: int, overrides: tuple[str, ...]) -> tuple[Measurement, Capture]:
-    """Compile once, analyse several times."""
+def compiled(num_layers: int, overrides: tuple[str, ...]) -> Capture:
     subject = find_subject("transformer", preset="gpt2", overrides=[f"num_layers={num_layers}", *overrides])
     task = subject.task("", target=resolve(TARGET), settings=CompileSettings(use_cache=False))
-    capture = compile_in_child(task, progress=lambda stage: None)
-    reports = [analyze(capture) for _ in range(NUM_REPEATS)]
-    measurement = Measurement(
+    return compile_in_child(task, progress=lambda stage: None)
+
+
+def measure(label: str, capture: Capture) -> Measurement:
+    """Analyse a capture several times."""
+    seconds = []
+    for _ in range(NUM_REPEATS):
+        started = time.process_time()
+        report = analyze(capture)
+        seconds.append(time.process_time() - started)
+    return Measurement(
         label=label,
-        num_layers=num_layers,
-        num_positions=reports[0].timeline.num_positions,
+        num_layers=int(capture.config.get("num_layers") or 1),
+        num_positions=report.timeline.num_positions,
         compile_seconds=capture.timings.compile_seconds,
-        analysis_seconds=min(report.analysis_seconds for report in reports),
+        analysis_seconds=min(seconds),
     )
-    return measurement, capture
+
+
+def _programs(files: Sequence[Path]) -> Iterator[tuple[str, Capture]]:
+    for file in files:
+        yield file.stem, read_capture(file)
+    if not files:
+        yield "gpt2", compiled(12, ())
+        for num_layers in NUM_LAYERS:
+            yield "gpt2, narrow", compiled(num_layers, NARROW)
 
 
 def print_row(measurement: Measurement) -> None:
@@ -83,17 +104,17 @@ def print_row(measurement: Measurement) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the result as JSON")
-    output = parser.parse_args().output
+    parser.add_argument("captures", type=Path, nargs="*", metavar="CAPTURE", help="analyse these instead")
+    arguments = parser.parse_args()
+    output = arguments.output
 
     columns = f"{'schedule':>9} {'compile':>9} {'analysis':>9} {'ratio':>7} {'per layer':>9}"
     units = f"{'positions':>9} {'s':>9} {'s':>9} {'':>7} {'ms':>9}"
     print(f"{'program':<18} {'layers':>6} {columns}\n{'':<18} {'':>6} {units}")
-    gpt2, capture = measure("gpt2", 12, ())
-    print_row(gpt2)
-    narrow = []
-    for num_layers in NUM_LAYERS:
-        narrow.append(measure("gpt2, narrow", num_layers, NARROW)[0])
-        print_row(narrow[-1])
+    measurements = []
+    for label, capture in _programs(arguments.captures):
+        measurements.append(measure(label, capture))
+        print_row(measurements[-1])
 
     toolchain = asdict(capture.toolchain)
     print(
@@ -107,7 +128,7 @@ def main() -> None:
             "toolchain": toolchain,
             "machine": {"architecture": platform.machine(), "system": sys.platform},
             "num_repeats": NUM_REPEATS,
-            "measurements": [asdict(each) for each in (gpt2, *narrow)],
+            "measurements": [asdict(each) for each in measurements],
         }
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
