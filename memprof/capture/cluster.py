@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -123,7 +123,9 @@ def connected(address: str, targets: Iterable[Target | None]) -> Iterator[Cluste
         raise MemprofError(f"--cluster needs Dask: install it with {INSTALL}") from error
     for name in _LOGGERS:  # what matters of it becomes one sentence of ours
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    asyncio.run(_check_answers(address))  # a client that cannot connect leaves threads and tracebacks behind
+    # First, since a client that cannot connect leaves threads and tracebacks behind; a loop may run in this thread.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(lambda: asyncio.run(_check_answers(address))).result()
     try:
         client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="memprof")
     except OSError as error:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Literal, TextIO, cast
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -23,6 +24,7 @@ from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
 
 _PIPED_WIDTH = 100
 _LONGEST_WORD, _LONGEST_MESSAGE = 240, 2000
+_GAP, _NARROWEST = 2, 24  # columns between those of a table, and the least of its widest one
 
 
 class ExitCode(IntEnum):
@@ -174,13 +176,17 @@ def write(data: str | bytes) -> None:
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a plain table of texts to stdout: aligned columns, the last one wrapped."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """Write a plain table of texts to stdout: aligned columns, of which only the widest one is wrapped."""
+    longest = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    widest = longest.index(max(longest))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for number, title in enumerate(titles):
-        table.add_column(title, no_wrap=number < len(titles) - 1, overflow="fold")
+        is_whole = number != widest
+        table.add_column(title, no_wrap=is_whole, min_width=longest[number] if is_whole else None, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    console = Console(file=sys.stdout, width=width(), highlight=False)
+    least = sum(columns + _GAP for columns in longest) - longest[widest] + _NARROWEST
+    console = Console(file=sys.stdout, width=max(width(), least), highlight=False)
     with console.capture() as capture:
         console.print(table)
     write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))

@@ -27,7 +27,7 @@ CPU = Target(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"
 )
 NUM_UPDATES = 3
-# Techniques of different kinds together; the last ones are the rows of the published table (FACTS, section 6).
+# Techniques of different kinds together; the last ones are rows of a published table (docs/published-tables.md).
 COMBINATIONS = [
     "donate+scan+remat+accum2",
     "accum2+chunked-loss=4+offload-opt",

@@ -120,7 +120,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
         pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
-        ("sharded", 2, "x is sharded over 2 devices", None),
+        ("sharded", 2, "the step is sharded over 2 devices of this machine", None),
         pytest.param(
             "sise",
             2,
