@@ -5,8 +5,7 @@
 The rows are the last eight of those that `memprof compare transformer` chooses itself: GPT-2 small on an H100. They are
 compiled and analysed in child processes: one at a time and to the end; then as `memprof compare` does it, to XLA's plan
 and as many at a time as it chooses; then once more, with the plans in the cache. The ratios are of the wall times.
-Memory is the resident set of the largest child process, jax and the compiler included. Needs the `deviceless` extra;
-takes several minutes.
+Needs the `deviceless` extra; takes several minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import sys
 import tempfile
 import time
@@ -76,12 +74,11 @@ def main() -> None:
         planned, _ = measure("to the plan", num_jobs=num_jobs)
         again, _ = measure("again", num_jobs=num_jobs)
     ratios = {each.what: each.wall_seconds / finished.wall_seconds for each in (planned, again)}
-    largest_child_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # KiB on Linux
     toolchain = asdict(reports[0].toolchain)
     shares = ", ".join(f"{what} {ratio:.2f}" for what, ratio in ratios.items())
     print(
-        f"\nof the first: {shares}; largest child {largest_child_bytes / 1024**3:.2f} GiB; {len(ROWS.techniques)} rows,"
-        f" {TARGET}, {os.cpu_count()} processors; jax {toolchain['jax']}, python {toolchain['python']}"
+        f"\nof the first: {shares}; {len(ROWS.techniques)} rows, {TARGET}, {os.cpu_count()} processors;"
+        f" jax {toolchain['jax']}, python {toolchain['python']}"
     )
     if output is not None:
         result = {
@@ -96,7 +93,6 @@ def main() -> None:
             },
             "measurements": [asdict(each) for each in (finished, planned, again)],
             "ratios": ratios,
-            "largest_child_bytes": largest_child_bytes,
         }
         output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
