@@ -38,7 +38,7 @@ def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
             sharding = own if num_own > 1 else None  # where the step does not say, XLA decides, as it does for arrays
         if prefix is not None:
             # A device that is not there lists no memories and forgets the kind: it is said again after lowering.
-            sharding = sharding or jax.sharding.SingleDeviceSharding(devices.device)
+            sharding = sharding or devices.on_device
             sharding = sharding.with_memory_kind(memory_kinds[prefix])
         dtype = jax.dtypes.canonicalize_dtype(value.dtype, allow_extended_dtype=True)
         weak_type = bool(getattr(value, "weak_type", False))

@@ -51,11 +51,6 @@ def deviceless_devices(target: Target) -> list[jax.Device]:
     return list(topology.devices)
 
 
-def client_of(device: jax.Device) -> Any:
-    """What a device belongs to; all devices of one topology to the same (jax 0.10.2 to 0.12)."""
-    return device.client
-
-
 def cuda_plugin_version() -> str | None:
     """`jax-cuda13-plugin 0.12.0`, or None where there is none."""
     for name in ("jax-cuda13-plugin", "jax-cuda12-plugin"):
@@ -181,7 +176,7 @@ def is_lowered_for(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding)
 
 
 def _client(sharding: jax.sharding.Sharding) -> Any:
-    return client_of(next(iter(sharding.device_set)))
+    return next(iter(sharding.device_set)).client
 
 
 def num_devices(lowered: jax.stages.Lowered) -> int:

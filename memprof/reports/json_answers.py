@@ -9,7 +9,8 @@ from msgspec import Meta, Struct, json
 
 from memprof.analysis.report import Report
 from memprof.reports.json_comparison import ComparisonJson, DiffJson
-from memprof.reports.json_report import AdviceJson, ReportJson, Size, about, advice_json, filled
+from memprof.reports.json_report import AdviceJson, ReportJson, advice_json
+from memprof.reports.json_types import Size, about, filled
 from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
 from memprof.studies.fit.results import CodeChange, FitResult, TechniquesResult, TriedTechniques

@@ -9,19 +9,8 @@ from msgspec import Meta, Struct
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import FailedRow, ReportComparison, changes_between
 from memprof.analysis.report import Report
-from memprof.reports.json_report import (
-    CategoryChanges,
-    CategorySizes,
-    ReportJson,
-    Shape,
-    Size,
-    TargetJson,
-    ToolchainJson,
-    about,
-    filled,
-    report_json,
-    walk,
-)
+from memprof.reports.json_report import ReportJson, TargetJson, ToolchainJson, report_json, walk
+from memprof.reports.json_types import CategoryChanges, CategorySizes, Shape, Size, about, filled
 
 
 class EffectJson(Struct, frozen=True, kw_only=True):

@@ -16,36 +16,15 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from memprof.analysis.categories import CATEGORY_MEANINGS, Category, Phase, Role
-from memprof.analysis.foreign import convert
+from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
 from memprof.analysis.report import ModuleNode, Report
 from memprof.analysis.shares import replicated_over, shares_by_role
+from memprof.reports.json_types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, about, filled
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-_Record = TypeVar("_Record", bound=Struct)
 _Key = TypeVar("_Key", bound=str)
-
-
-def about(text: str) -> Meta:
-    """What the schema says of a field."""
-    return Meta(description=text)
-
-
-def _of_all_categories(minimum: Mapping[str, int]) -> Meta:
-    amounts = {each.value: {"type": "integer", "description": CATEGORY_MEANINGS[each], **minimum} for each in Category}
-    return Meta(extra_json_schema={"required": list(amounts), "properties": amounts})
-
-
-Size = Annotated[int, Meta(ge=0)]
-Shape = Annotated[tuple[Size, ...], about("Length of each axis; empty for a scalar.")]
-Sums = Annotated[dict[str, Size], about("The empty key holds what has none.")]
-PhaseSums = Annotated[dict[Phase, Size], Meta(extra_json_schema={"propertyNames": {"enum": list(map(str, Phase))}})]
-CategorySizes = Annotated[dict[Category, Size], _of_all_categories({"minimum": 0})]
-CategoryChanges = Annotated[dict[Category, int], _of_all_categories({})]
-Number = Annotated[float | str, about("A text stands for what JSON has no number for.")]
 
 
 class TargetJson(Struct, frozen=True, kw_only=True):
@@ -309,12 +288,6 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         tuple[AdviceJson, ...],
         about("What saves most first; empty where nothing would save 2% of the footprint."),
     ]
-
-
-def filled(kind: type[_Record], source: object, **others: object) -> _Record:
-    """A record with `others`, and with what `source` has under the names of its other fields."""
-    taken = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in others}
-    return convert({**taken, **others}, kind, from_attributes=True)
 
 
 def report_json(report: Report, advice: Sequence[Advice] | None = None) -> ReportJson:

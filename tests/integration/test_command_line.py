@@ -125,6 +125,12 @@ class TestWithoutWork:
         first_words = [line.split(" ")[0] for line in ended.stdout.splitlines()]
         assert set(names) <= set(first_words)
 
+    @pytest.mark.parametrize("columns", ["30", "80"])
+    def test_no_name_in_a_list_is_broken_however_narrow_the_terminal(self, in_process, monkeypatch, columns):
+        monkeypatch.setenv("COLUMNS", columns)
+        first_words = {line.split(" ")[0] for line in in_process("list", "targets").stdout.splitlines()}
+        assert {*gpus(), "local", "cpu"} <= first_words
+
     def test_doctor_compiles_for_real(self, memprof):
         ended = memprof("doctor")
         assert (ended.returncode, ended.stderr) == (0, "")

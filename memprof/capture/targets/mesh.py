@@ -17,7 +17,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from memprof.analysis.capture import Target, Topology
-from memprof.capture import xla_adapter
 from memprof.capture.step import StepSpec
 from memprof.capture.step_checks import shown
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
@@ -69,7 +68,7 @@ def mesh(
     spare_missing_devices()
     devices = np.array(deviceless_devices(chosen)).reshape(tuple(axes.values()))
     made = Mesh(devices, tuple(axes), axis_types=None if axis_types is None else tuple(axis_types))
-    _TARGETS[xla_adapter.client_of(made.devices.flat[0])] = chosen
+    _TARGETS[made.devices.flat[0].client] = chosen
     return made
 
 
@@ -107,7 +106,7 @@ def devices_of_step(spec: StepSpec, target: Target) -> Devices:
 
 
 def _target_of(mesh: Mesh) -> Target:
-    target = _TARGETS.get(xla_adapter.client_of(mesh.devices.flat[0]))
+    target = _TARGETS.get(mesh.devices.flat[0].client)
     if target is None:
         raise MemprofError(
             f"the step is sharded over {mesh.size} devices of this machine, and memprof compiles for devices that are"

@@ -16,7 +16,7 @@ from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
 from memprof.reports.format import Format
-from memprof.reports.json_report import Json
+from memprof.reports.json_types import Json
 from memprof.reports.options import RenderOptions
 
 _PHASES, _MODULES = 1, 2  # threads of a process

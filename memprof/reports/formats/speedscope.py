@@ -14,7 +14,7 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.reports.format import Format
-from memprof.reports.json_report import Json
+from memprof.reports.json_types import Json
 from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 from memprof.reports.text import printable

@@ -14,7 +14,7 @@ from memprof.analysis.capture import SourceLines
 from memprof.analysis.categories import CATEGORY_MEANINGS, Category
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.analysis.timeline import Timeline
-from memprof.reports.json_report import Json
+from memprof.reports.json_types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.units import format_array_type
 from memprof.reports.views.cells import short_names

@@ -311,6 +311,7 @@ def test_whoever_is_killed_all_end(start_owner, stand_in: Path, killed: list[str
         wait_until(lambda: len(processes_with(stand_in)) == 1, seconds=30)
         processes.end_all_of(stand_in / "work")  # as the next command does
     wait_until(lambda: not processes_with(stand_in), seconds=30)
+    assert not (stand_in / "work").exists() or "supervisor" in killed  # whoever could clean up has done so
 
 
 def descendants(ancestor: int) -> list[int]:
@@ -328,6 +329,7 @@ def test_a_supervisor_that_was_stopped_is_ended_by_the_next_command(start_owner,
     wait_until(lambda: len(processes_with(stand_in)) == 2, seconds=30)
     processes.end_all_of(stand_in / "work")
     wait_until(lambda: not processes_with(stand_in), seconds=30)
+    assert (stand_in / "work").exists()  # it was killed where it stood, and did not go on to clean up
 
 
 def test_a_supervisor_that_is_killed_is_reported_and_what_it_watched_is_ended(ask: Asking) -> None:
