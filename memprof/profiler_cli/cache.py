@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from memprof.capture.plan_cache import PlanCache
 from memprof.profiler_cli.console import say, write_table
 from memprof.reports.units import format_bytes
 
@@ -27,6 +26,8 @@ def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or 
 
         memprof cache info
     """
+    from memprof.capture.plan_cache import PlanCache
+
     cached = PlanCache.of_user()
     if action is Action.CLEAR:
         before = cached.clear()
