@@ -171,7 +171,7 @@ class Dataflow:
                 self.argument[group] = number
                 self.origin[group] = ROLE_ORIGIN[arguments[number].role]
         self.phase_of_name: dict[str, Named] = {}
-        self.operations = _find_operations(program, groups, self.phase_of_name)
+        self.operations = find_operations(program, groups, self.phase_of_name)
         self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
         for operation in self.operations:
             for group in operation.outputs:
@@ -372,7 +372,7 @@ def _fills(program: Program, instruction: Instruction, filling: set[int]) -> boo
     return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
 
 
-def _find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str, Named]) -> Sequence[Operation]:
+def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str, Named]) -> Sequence[Operation]:
     """Args: phase_of_name: filled with the phases that the op names of the operations show."""
     operations = []
     results = groups.results

@@ -81,11 +81,13 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "file_locations": (3, "FileLocation[]"),
         "stack_frames": (4, "StackFrame[]"),
     },
+    "DeviceAssignmentProto": {"replica_count": (1, "int32"), "computation_count": (2, "int32")},
     "HloModuleProto": {
         "name": (1, "string"),
         "computations": (3, "HloComputationProto[]"),
         "entry_computation_id": (6, "int64"),
         "schedule": (7, "HloScheduleProto"),
+        "device_assignment": (15, "DeviceAssignmentProto"),
         "stack_frame_index": (17, "StackFrameIndexProto"),
     },
     "Location": {"shape_index": (3, "int64[]"), "instruction_id": (4, "int64")},

@@ -15,9 +15,8 @@ from memprof.capture.jitting import Place, TracedStep, several_devices
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
-from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
+from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
-from memprof.errors import MemprofError
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
@@ -61,7 +60,7 @@ def argument_leaves(
     paths = _own_paths(step.paths, nnx_variables(step.arguments))
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
     program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
-    given = _given_roles(roles, paths)
+    given = given_roles(roles, paths)
     avals = jax.tree.leaves(step.traced.in_avals)
     leaves = [
         Leaf(
@@ -122,31 +121,13 @@ def _numbered(names: Sequence[str]) -> list[int]:
     return [numbers.setdefault(name, len(numbers)) for name in names]
 
 
-def _given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[str, Role]:
-    known = {
-        path[:stop] for path in paths for stop in range(1, len(path) + 1) if path[stop : stop + 1] in ("", ".", "[")
-    }
-    given = {}
-    for prefix, role in roles.items():
-        if prefix not in known:
-            raise MemprofError(
-                f"a role is given for '{prefix}', but the step has no such argument; its arguments are"
-                f" {_shortened(sorted({path.split('[')[0].split('.')[0] for path in paths}))}"
-            )
-        try:
-            given[prefix] = Role(role)
-        except ValueError as error:
-            raise MemprofError(f"'{role}' is no role; give {prefix} one of {', '.join(Role)}") from error
-    return given
-
-
 def _unknown(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
     unknown = [leaf for leaf, claim in used if claim is UNKNOWN]
     if not unknown:
         return []
     size = sum(xla_adapter.argument_bytes(leaf) for leaf in unknown)
     return [
-        f"What {_shortened([leaf.path for leaf in unknown])} ({size:,} bytes) is for could not be inferred, so it"
+        f"What {shortened([leaf.path for leaf in unknown])} ({size:,} bytes) is for could not be inferred, so it"
         f" counts as other_state; where it is something else, say so with --role '{unknown[0].path}=batch' (or"
         " params, or optimizer_state) or roles=."
     ]
@@ -155,7 +136,3 @@ def _unknown(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
 def _in_doubt(used: Sequence[tuple[Leaf, Claim]]) -> list[str]:
     guessed = [(leaf, claim) for leaf, claim in used if leaf.given is None]
     return disagreements([leaf for leaf, _ in guessed], [claim for _, claim in guessed])
-
-
-def _shortened(names: Sequence[str], limit: int = 3) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from memprof.profiler_cli import advise, cache, check, compare, doctor, fit, list_names, run, show, trace
+from memprof.profiler_cli import (
+    advise,
+    cache,
+    check,
+    compare,
+    doctor,
+    fit,
+    import_programs,
+    list_names,
+    run,
+    show,
+    trace,
+)
 from memprof.profiler_cli.option_table import Verb
 from memprof.version import __version__
 
@@ -24,6 +36,7 @@ app.command("fit", cls=Verb)(fit.fit)
 app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)
+app.command("import", cls=Verb)(import_programs.import_programs)
 app.command("list", cls=Verb)(list_names.list_names)
 app.command("cache", cls=Verb)(cache.cache)
 app.command("doctor", cls=Verb)(doctor.doctor)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memprof.analysis.capture import Target
+from memprof.capture.roles.leaf import parse_roles
 from memprof.capture.targets.resolve import option_of
 from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError
@@ -162,7 +163,7 @@ def find_subject(
         label=parse(text).label,
         is_built_in=False,
         overrides=tuple(overrides),
-        roles=dict(map(_role, roles)),
+        roles=parse_roles(roles),
         arguments=tuple(arguments),
     )
 
@@ -182,10 +183,3 @@ def run_command(subject: Subject, target: Target | None, techniques: str) -> str
 
 def _field(override: str) -> str:
     return override.partition("=")[0].strip()
-
-
-def _role(text: str) -> tuple[str, str]:
-    path, equals, role = text.rpartition("=")
-    if not (path and equals and role):
-        raise MemprofError(f"'{text}' gives no role: write PATH=ROLE, for example state.ema=other_state")
-    return path, role

@@ -21,8 +21,9 @@ import jax
 from memprof.analysis.categories import Role
 from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, claims_by_type
-from memprof.capture.roles.by_use import ArgumentUse, Program
+from memprof.capture.roles.by_use import Program
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
+from memprof.capture.roles.updates import ArgumentUse
 from memprof.capture.roles.walk import is_key
 
 _KEY = Claim(role=Role.OTHER_STATE, reason="a random key")

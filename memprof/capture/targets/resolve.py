@@ -38,7 +38,7 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     if name in gpus():
         return of_gpu(gpus()[name], ASKED_FOR, topology)
     if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
-        return _of_file(name, topology)
+        return of_file(name, topology)
     known = [*gpus(), LOCAL, CPU]
     close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -101,7 +101,12 @@ def has_accelerator_device() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
 
 
-def _of_file(name: str, topology: Topology) -> Target:
+def of_file(name: str, topology: Topology) -> Target:
+    """The GPU that a file of XLA's describes.
+
+    Raises:
+        MemprofError: it cannot be read, or is no target.
+    """
     path = Path(name)
     try:
         config = path.read_text(encoding="utf-8")

@@ -97,7 +97,7 @@ def memory_facts(report: Report) -> Facts:
 
 def target_values(target: Target) -> tuple[str, ...]:
     """The device, in words."""
-    memory = "no fixed amount of memory" if target.memory_bytes is None else format_bytes(target.memory_bytes)
+    memory = _no_amount(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
     num_devices = target.topology.num_devices
     name = target.name if num_devices == 1 else f"{num_devices} of {target.name}"
@@ -114,7 +114,7 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
         "python": tools.python,
         "memprof": tools.memprof,
     }
-    named = (f"{name} {version}" for name, version in versions.items() if version is not None)
+    named = (f"{name} {version}" for name, version in versions.items() if version)
     # The plugin comes with its own name, which has the CUDA version in it.
     return (*named, *((tools.cuda_plugin,) if tools.cuda_plugin else ()))
 
@@ -123,6 +123,8 @@ def _model(report: Report) -> tuple[str, ...]:
     recomputed = report.recomputed_flops
     num_devices = report.target.topology.num_devices
     on_all = "" if num_devices == 1 else f" on all {num_devices} devices together"
+    if not report.flops:  # they are counted where a step is traced, and an imported program was traced elsewhere
+        return (f"{format_count(report.num_params)} parameters",)
     return (
         f"{format_count(report.num_params)} parameters",
         f"{format_flops(report.flops)} a step{on_all} (counted in the traced program)",
@@ -135,22 +137,25 @@ def _took(report: Report) -> tuple[str, ...]:
     compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds
     if from_cache is not None:
         compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"
-    return (
-        f"lowering {format_seconds(timings.lower_seconds)}",
-        compiling,
-        f"analysis {format_seconds(report.analysis_seconds)}",
-    )
+    analysing = f"analysis {format_seconds(report.analysis_seconds)}"
+    if not timings.lower_seconds:  # it was compiled elsewhere
+        return (analysing,)
+    return (f"lowering {format_seconds(timings.lower_seconds)}", compiling, analysing)
 
 
 def _verdict(report: Report) -> tuple[str, Tone]:
     footprint, capacity = report.footprint_bytes, report.target.memory_bytes
     if capacity is None:
-        return f"{format_bytes(footprint)}; {report.target.name} has no fixed amount of memory", Tone.MUTED
+        return f"{format_bytes(footprint)}; {report.target.name} has {_no_amount(report.target)}", Tone.MUTED
     used = f"{format_bytes(footprint)} of {format_bytes(capacity)}"
     if footprint > capacity:
         return f"does not fit: {used}, {format_bytes(footprint - capacity)} too much", Tone.BAD
     spare = format_bytes(capacity - footprint)
     return f"fits: {used} ({format_share(footprint, capacity)}), {spare} to spare", Tone.GOOD
+
+
+def _no_amount(target: Target) -> str:
+    return "no fixed amount of memory" if target.platform == "cpu" else "an unknown amount of memory"
 
 
 def _size(size_bytes: int) -> tuple[str, str]:

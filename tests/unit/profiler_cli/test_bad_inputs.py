@@ -59,6 +59,8 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["compare", "one.memprof", "mlp"],
             ["check"], ["check", "mlp"], ["check", ""], ["check", "nothing.memprof", "--max", "1GiB"],
             ["check", "text.memprof", "--max", "1GiB"],
+            ["import"], ["import", ""], ["import", "nothing"], ["import", "."], ["import", "/dev/null"],
+            ["import", LONG], ["import", "text.memprof"], ["import", "empty.memprof"], ["import", "one.memprof"],
         ),
     ),
     (

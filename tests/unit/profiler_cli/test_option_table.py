@@ -60,6 +60,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
         {"arguments", "role", "maximum", "fits", "fail_on", "require_effect", "format", "top", "width"},
     ),
     ("advise", "capture"): (["advise", "one.memprof"], set()),
+    ("import", "programs"): (["import", "dump"], set()),
     ("show", "capture"): (["show", "one.memprof"], {"source"}),
     ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source"}),
     ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth"}),
@@ -113,6 +114,8 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "require_effect": (["--require-effect"], ["-t", "bf16"]),
     "update": (["--update"], []),
     "diff": (["--diff", "two.memprof"], []),
+    "program": (["--program", "jit_two"], []),
+    "largest": (["--largest", "2"], []),
 }
 # What the table above cannot say in one word.
 GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
@@ -125,6 +128,8 @@ GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
     ("show", "module", "format"): (["--format", "markdown"], []),
     ("show", "category", "format"): (["--format", "markdown"], []),
     ("check", "capture", "require_effect"): (["--require-effect"], []),
+    ("import", "programs", "role"): (["--role", "arguments[0]=batch"], []),
+    ("import", "programs", "output"): (["-o", "captures"], []),
 }
 # Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.
 ELSEWHERE = {
@@ -142,9 +147,10 @@ def cases() -> Iterator[tuple[str, str, str]]:
     """Every option of every command with every subject of it."""
     for (command, subject), (start, _) in REFUSED.items():
         for param in COMMANDS[command].params:
-            is_subject = param.name in ("workload", "what", "capture") or {*param.opts, *param.secondary_opts} & set(
-                start
-            )
+            is_subject = param.name in ("workload", "what", "capture", "paths") or {
+                *param.opts,
+                *param.secondary_opts,
+            } & set(start)
             if not is_subject and (command, subject, param.name) not in ELSEWHERE:
                 yield command, subject, str(param.name)
 
@@ -153,6 +159,10 @@ def cases() -> Iterator[tuple[str, str, str]]:
 def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Commands:
     write_capture(made_capture(techniques=("bf16",)), tmp_path / "one.memprof")
     write_capture(made_capture(techniques=("bf16",), num_layers=5), tmp_path / "two.memprof")
+    (tmp_path / "dump").mkdir()
+    for name, num_layers in (("one", 6), ("two", 5)):
+        program = made_capture(num_layers=num_layers).hlo_proto
+        (tmp_path / "dump" / f"module_0001.jit_{name}.sm_9.0_gpu_after_optimizations.hlo.pb").write_bytes(program)
     (tmp_path / "there.memprof").write_text("mine")
     (tmp_path / "train.py").write_text("")
     return Commands(monkeypatch, capsys, tmp_path)
@@ -161,7 +171,7 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 def test_every_command_and_option_is_in_the_table() -> None:
     assert {command for command, _ in REFUSED} | {"list", "doctor", "cache"} == set(COMMANDS)
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
-    assert options - {"workload", "what", "capture", "help"} == set(GIVEN)
+    assert options - {"workload", "what", "capture", "paths", "help"} == set(GIVEN)
 
 
 @pytest.mark.parametrize(("command", "subject", "option"), list(cases()))

@@ -1,0 +1,191 @@
+"""The compiled programs in files that others wrote: XLA's dumps, and log directories of XProf and TensorBoard.
+
+    XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" python train.py
+    programs_in([Path("DIR")])
+
+A program is of use where it comes with its buffer assignment: what XLA dumps after its optimizations, what XProf puts
+beside a trace (`*.hlo_proto.pb`), and the stat `Hlo Proto` in the trace itself. Needs no JAX, and compiles nothing.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from google.protobuf.message import DecodeError
+
+from memprof.analysis.foreign import clean, open_regular
+from memprof.analysis.hlo_proto import message_classes
+from memprof.errors import MemprofError
+
+_MOST_BYTES = 1 << 30  # of one file, unpacked
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_PACKED = "(" + "|".join(map(re.escape, _OPENERS)) + ")?"
+# `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`; a TPU's has a dot before `after`.
+_DUMP = re.compile(
+    r"(?:module_\d+\.)?(?P<name>.+?)\.(?:(?P<platform>cpu|sm_(?P<capability>\d+\.\d+)[a-z]?_gpu|gfx\w+_gpu|gpu)_)?"
+    r"after_optimizations\.hlo\.pb" + _PACKED
+)
+_OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
+_TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
+_TEXT = re.compile(r".*after_optimizations(?:-buffer-assignment)?\.txt" + _PACKED)
+_NO_PROTO = (
+    "XLA's texts do not hold the program as it can be read back: dump again with"
+    ' XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
+)
+
+# tsl/profiler/protobuf/xplane.proto, as far as it is read here. A map is a repeated message of key and value.
+_XSpace = message_classes(
+    "memprof.trace",
+    {
+        "XStat": {"metadata_id": (1, "int64"), "bytes_value": (6, "bytes")},
+        "XEventMetadata": {"name": (2, "string"), "stats": (5, "XStat[]")},
+        "XStatMetadata": {"name": (2, "string")},
+        "EventEntry": {"value": (2, "XEventMetadata")},
+        "StatEntry": {"key": (1, "int64"), "value": (2, "XStatMetadata")},
+        "XPlane": {
+            "name": (2, "string"),
+            "event_metadata": (4, "EventEntry[]"),
+            "stat_metadata": (5, "StatEntry[]"),
+        },
+        "XSpace": {"planes": (1, "XPlane[]")},
+    },
+)["XSpace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundProgram:
+    """A compiled program, as somebody else has written it.
+
+    Attributes:
+        name: of its module: `jit_train_step`.
+        file: that holds it.
+        written: when the file was written, in seconds since 1970.
+        hlo_proto: the serialized `HloProto`.
+        platform: `cuda`, `cpu` or `tpu`, as far as the name of the file tells; else empty.
+        compute_capability: for example `9.0`, likewise.
+        memory_report: XLA's own report on its memory, which it dumps beside it; empty where there is none.
+        target_config: the file with what XLA knew of the GPU; None where there is none.
+    """
+
+    name: str
+    file: Path
+    written: float
+    hlo_proto: bytes
+    platform: str = ""
+    compute_capability: str | None = None
+    memory_report: bytes = b""
+    target_config: Path | None = None
+
+
+def programs_in(paths: Sequence[Path]) -> Iterator[FoundProgram]:
+    """The programs in files and folders, each once, one after the other: a large job has hundreds.
+
+    Raises:
+        MemprofError: a path is not there, holds no program, or cannot be read.
+    """
+    seen: set[bytes] = set()
+    for path in paths:
+        num_found = 0
+        for file in _files_in(path):
+            for program in _programs_of(file):
+                num_found += 1
+                digest = hashlib.sha256(program.hlo_proto).digest()
+                if digest not in seen:
+                    seen.add(digest)
+                    yield program
+        if not num_found:
+            raise MemprofError(f"{path} holds no compiled program: it is a trace without the stat `Hlo Proto`")
+
+
+def _files_in(path: Path) -> list[Path]:
+    """The files of a path that hold programs, by their names; a file that the user names is one whatever its name."""
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        raise MemprofError(f"there is no file or folder {path}: {error.strerror or error}") from error
+    if not is_folder:
+        if _TEXT.fullmatch(path.name):
+            raise MemprofError(f"{path} is a text: {_NO_PROTO}")
+        return [path]
+    try:
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+    except OSError as error:
+        raise MemprofError(f"{path} cannot be looked through: {error.strerror or error}") from error
+    found = [each for each in files if any(kind.fullmatch(each.name) for kind in (_DUMP, _OF_XPROF, _TRACE))]
+    if found:
+        return found
+    if any(_TEXT.fullmatch(each.name) for each in files):
+        raise MemprofError(f"{path} holds XLA's dump as text alone: {_NO_PROTO}")
+    raise MemprofError(
+        f"{path} holds no compiled program: no *after_optimizations.hlo.pb of XLA's dump, no *.hlo_proto.pb and no"
+        " *.xplane.pb of XProf"
+    )
+
+
+def _programs_of(file: Path) -> Iterator[FoundProgram]:
+    written = file.stat().st_mtime
+    if _TRACE.fullmatch(file.name):
+        for name, hlo_proto in _traced(file):
+            yield FoundProgram(name=name, file=file, written=written, hlo_proto=hlo_proto)
+        return
+    dump = _DUMP.fullmatch(file.name)
+    if dump is None:
+        match = _OF_XPROF.fullmatch(file.name)
+        name = clean(match["name"] if match else file.name)
+        yield FoundProgram(name=name, file=file, written=written, hlo_proto=_content(file))
+        return
+    platform = dump["platform"] or "tpu"
+    stem = file.name[: dump.start("platform") if dump["platform"] else dump.end("name") + 1]
+    report = file.with_name(file.name.replace(".hlo.pb", "-memory-usage-report.pb"))
+    target_config = file.with_name(f"{stem}gpu_target_config.pbtxt")
+    yield FoundProgram(
+        name=clean(dump["name"]),
+        file=file,
+        written=written,
+        hlo_proto=_content(file),
+        platform=("rocm" if platform.startswith("gfx") else "cuda") if platform.endswith("gpu") else platform,
+        compute_capability=dump["capability"],
+        memory_report=_content(report) if report.is_file() else b"",
+        target_config=target_config if target_config.is_file() else None,
+    )
+
+
+def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
+    """The programs in a trace, by the names of their modules."""
+    try:
+        space = _XSpace.FromString(_content(file))
+    except DecodeError as error:
+        raise MemprofError(f"{file} is no trace (XSpace), or a damaged one: it cannot be parsed") from error
+    for plane in space.planes:
+        keys = {entry.key for entry in plane.stat_metadata if entry.value.name == "Hlo Proto"}
+        for entry in plane.event_metadata:
+            for stat in entry.value.stats:
+                if stat.metadata_id in keys and stat.bytes_value:
+                    yield clean(re.sub(r"\(\d+\)$", "", entry.value.name)), stat.bytes_value
+
+
+def _content(file: Path) -> bytes:
+    """What is in a file, unpacked.
+
+    Raises:
+        MemprofError: it cannot be read or unpacked, or is too large.
+    """
+    try:
+        with open_regular(file) as opened:
+            packed: IO[bytes] = _OPENERS[file.suffix](opened) if file.suffix in _OPENERS else opened
+            content = packed.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise MemprofError(f"{file} cannot be read: {reason}") from error
+    if len(content) > _MOST_BYTES:
+        raise MemprofError(f"{file} holds more than {_MOST_BYTES:,} bytes, and no program has so many")
+    return content

@@ -1,0 +1,157 @@
+"""From a program that somebody else has compiled to a capture, as far as the program alone tells.
+
+What a capture of our own has beside the program is not there: the traced step with its operations counted, the
+versions of the tools. What is in the program takes its place, or it stays empty; nothing is made up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.capture import Capture, Target, Timings, Toolchain, Topology
+from memprof.analysis.checks import check_memory_spaces, plan_totals, totals_of
+from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
+from memprof.analysis.liveness import replay
+from memprof.analysis.program import Program
+from memprof.analysis.program_decoding import decode_program
+from memprof.capture.dumps import FoundProgram
+from memprof.capture.roles.by_program import arguments_of_program
+from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.capture.targets.resolve import cpu, of_file, of_gpu
+from memprof.errors import MemprofError
+from memprof.version import __version__
+
+# What XLA writes into the configuration of operations on each platform (jaxlib 0.4 to 0.12).
+_MARKS = {"cuda": b'"operation_queue_id"', "tpu": b'"scoped_memory_configs"'}
+_NAMED = "the dump names it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a program takes on each device.
+
+    Attributes:
+        target: what it was compiled for, as far as it tells.
+        footprint_bytes, live_peak_bytes: as in a report; None where it comes without a buffer assignment.
+    """
+
+    target: Target
+    footprint_bytes: int
+    live_peak_bytes: int
+
+
+def sizes_of(found: FoundProgram) -> Sizes:
+    """What a program takes, without looking into what its buffers are for.
+
+    Raises:
+        MemprofError: see `import_program`.
+    """
+    proto, _, table = _decoded(found)
+    device = {allocation.index: allocation for allocation in table.device_allocations}
+    peaks = {each.allocation: replay(each, table).peak_bytes for each in table.traces if each.allocation in device}
+    rest = sum(allocation.size_bytes for index, allocation in device.items() if index not in peaks)
+    return Sizes(
+        target=_target(found, proto),
+        footprint_bytes=table.footprint_bytes,
+        live_peak_bytes=rest + sum(peaks.values()),
+    )
+
+
+def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Target | None) -> Capture:
+    """The capture of a program.
+
+    Args:
+        roles: those that the user gives, by path prefix.
+        target: what it was compiled for, where the user says; None: as far as the dump tells.
+
+    Raises:
+        MemprofError: it is no program with a buffer assignment, is damaged, or is for a TPU; or a role is none, or for
+            an argument that is not there.
+    """
+    proto, program, table = _decoded(found)
+    own = _target(found, proto)
+    if own.platform == "tpu":
+        raise MemprofError(
+            f"{found.name} is compiled for a TPU: its sizes are padded, and part of its memory lies on the chip,"
+            " which memprof does not understand yet"
+        )
+    target = own if target is None else replace(target, topology=own.topology)
+    arguments, doubts = arguments_of_program(program, table, roles)
+    if own.topology.num_devices > 1:
+        doubts = (
+            *doubts,
+            f"It is compiled for {own.topology.num_devices} devices, and shapes and sizes are those of one of them.",
+        )
+    return Capture(
+        label=found.name,
+        workload=found.name,
+        techniques=(),
+        config={"imported_from": str(found.file), "written": time.strftime("%F %T", time.localtime(found.written))},
+        target=replace(target, compiler_config=""),
+        toolchain=Toolchain(
+            memprof=__version__, python="", jax="", jaxlib="", cuda_plugin=None, flax=None, optax=None, xla_flags=""
+        ),
+        compiler=plan_totals(table, platform=target.platform),
+        arguments=arguments,
+        doubts=doubts,
+        flops=0,
+        recomputed_flops=0,
+        timings=Timings(lower_seconds=0.0, compile_seconds=0.0),
+        hlo_proto=found.hlo_proto,
+        replay=totals_of(table),
+    )
+
+
+def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
+    try:
+        proto = parse_proto(found.hlo_proto)
+        if not proto.HasField("hlo_module") or not proto.hlo_module.computations:
+            raise MemprofError(f"{found.file} is no compiled program (xla.HloProto)")
+        if not proto.HasField("buffer_assignment"):
+            raise MemprofError(
+                f"{found.file} holds a program without its buffer assignment, which says what memory it takes: take the"
+                " one after optimizations (*after_optimizations.hlo.pb)"
+            )
+        program = decode_program(proto)
+        table = decode_buffer_table(proto, program)
+        check_memory_spaces(table, parse_memory_report(found.memory_report) if found.memory_report else {})
+    except MemprofError as error:
+        if str(found.file) in str(error):
+            raise
+        raise MemprofError(f"{found.file} cannot be read: it is cut short, damaged, or no compiled program") from error
+    return proto, program, table
+
+
+def _target(found: FoundProgram, proto: Any) -> Target:
+    assigned = proto.hlo_module.device_assignment
+    topology = Topology(num_devices=max(1, assigned.replica_count * assigned.computation_count))
+    platform = found.platform or next((each for each, mark in _MARKS.items() if mark in found.hlo_proto), "cpu")
+    if platform == "cpu":
+        return replace(cpu(_NAMED if found.platform else "nothing in it is for another device"), topology=topology)
+    if found.target_config is not None:
+        return _named_gpu(found.target_config, topology)
+    capability = found.compute_capability
+    return Target(
+        name=platform if platform == "tpu" else "gpu",
+        description="a GPU that the dump does not name" if platform != "tpu" else "a TPU that the dump does not name",
+        platform=platform,
+        memory_bytes=None,
+        compute_capability=capability,
+        reason="give it with --target",
+        topology=topology,
+    )
+
+
+def _named_gpu(config: Path, topology: Topology) -> Target:
+    """The GPU that a configuration in XLA's dump describes: one of ours, or else as it describes it."""
+    target = of_file(str(config), topology)
+    gpu = gpu_of_kind(target.description)
+    if gpu is not None and gpu.memory_bytes == target.memory_bytes:
+        return of_gpu(gpu, _NAMED, topology)
+    name = "-".join(target.description.lower().split()) or "gpu"
+    return replace(target, name=name, reason=_NAMED)

@@ -1,0 +1,316 @@
+"""The arguments of a step by its compiled program alone: their names, shapes and roles. Needs no JAX.
+
+A program that somebody else has compiled comes without the step. But JAX writes the path of each argument into the
+program (`state.params['dense']['kernel']`), and what becomes of the arguments can be followed in a compiled program as
+in a traced one (`updates.py`). In order:
+
+- roles that the user gives; random keys, by their type;
+- averages of parameters;
+- keys of the path that say it: those that Flax, Optax and nearly everybody calls things by (`params`, `opt_state`);
+- what the program trains, and what it carries from step to step;
+- what all others in the smallest container around it are;
+- for what is left, what it looks like: integers and what is called `x` or `tokens` are input data, and so are arrays
+  of one first axis. These are guesses, which the report names where no name supports them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from memprof.analysis.aliases import AliasSets
+from memprof.analysis.buffer_table import BufferTable
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Role
+from memprof.analysis.dataflow import Operation, find_operations
+from memprof.analysis.op_names import Named
+from memprof.analysis.program import Instruction, Program
+from memprof.capture.roles.leaf import all_prefixes, given_roles, longest_prefix, shortened
+from memprof.capture.roles.updates import ArgumentUse, Array, Result, argument_uses
+
+# The first key of a path that is one of these says what the argument is for.
+_SAYING = {
+    **dict.fromkeys(("params", "parameters", "frozen_params", "trainable_params"), Role.PARAMS),
+    **dict.fromkeys(("opt_state", "opt_states", "optimizer_state", "optim_state"), Role.OPTIMIZER_STATE),
+    **dict.fromkeys(("batch", "batches", "minibatch"), Role.BATCH),
+    **dict.fromkeys(
+        "batch_stats step rng rngs key keys dropout_rng dropout_key ema ema_params target_params loss_scale"
+        " dynamic_scale masks".split(),
+        Role.OTHER_STATE,
+    ),
+}
+# These say it of what the program neither trains nor carries.
+_OF_DATA = frozenset(
+    "x y xs ys inputs outputs targets target labels label tokens images image data graph input_ids attention_mask obs"
+    " observations features text".split()
+)
+_PHASES = (Named.FORWARD, Named.RECOMPUTE, Named.BACKWARD)
+_CONTRACTIONS = frozenset({"dot", "convolution", "custom-call", "reduce", "gather", "dynamic-slice", "reduce-window"})
+_PATH = re.compile(r"[A-Za-z_]\w*(?:[.\[].*)?")
+_KEY = re.compile(r"[A-Za-z_]\w*")
+_OF_JAX = {
+    "pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "c64": "complex64",
+    "c128": "complex128", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+}  # fmt: skip
+_BITS = re.compile(r"([su])(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leaf:
+    """One argument, and what is known of it.
+
+    Attributes:
+        has_name: whether the program says what it is called; else the path is made of its number.
+        role: None as long as nothing tells.
+        is_guess: the role is what it looks like, and nothing more.
+    """
+
+    path: str
+    array: Array
+    has_name: bool
+    use: ArgumentUse
+    role: Role | None = None
+    is_guess: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The argument that it is a part of."""
+        return [*all_prefixes(self.path)][-1]
+
+    @property
+    def is_float(self) -> bool:
+        return self.array.dtype.startswith(("float", "bfloat", "complex"))
+
+    @property
+    def is_key(self) -> bool:
+        """A random key: the two words of the default generator, four of another."""
+        return self.array.dtype == "uint32" and self.array.shape in ((2,), (4,))
+
+
+def arguments_of_program(
+    program: Program, table: BufferTable, roles: Mapping[str, str]
+) -> tuple[tuple[ArgumentLeaf, ...], tuple[str, ...]]:
+    """The arguments of a compiled program, and sentences about roles that had to be guessed.
+
+    Args:
+        roles: those that the user gives, by path prefix.
+
+    Raises:
+        MemprofError: a role that the user gives is none, or is for a path that is not there.
+        InternalError: the program does not have the shape that it should have.
+    """
+    parameters = [program.instructions[index] for index in program.entry.parameters]
+    paths = _paths(parameters)
+    given = given_roles(roles, paths)
+    leaves = _with_uses(program, table, parameters, paths)
+    leaves = [_told(leaf, given) for leaf in leaves]
+    leaves = [leaf if leaf.role else _by_container(leaf, leaves) for leaf in leaves]
+    leaves = [leaf if leaf.role else _by_looks(leaf, leaves) for leaf in leaves]
+    allocations = {each.parameter_number: each for each in table.allocations if each.parameter_number is not None}
+    arguments = tuple(
+        ArgumentLeaf(
+            path=leaf.path,
+            role=leaf.role or Role.OTHER_STATE,
+            shape=leaf.array.shape,
+            dtype=leaf.array.dtype,
+            size_bytes=allocations[number].size_bytes if number in allocations else 0,
+            donated=number in allocations and allocations[number].is_live_out,
+            parameter_number=number,
+        )
+        for number, leaf in enumerate(leaves)
+    )
+    return arguments, tuple(_doubts(leaves, arguments))
+
+
+def _paths(parameters: Sequence[Instruction]) -> list[str]:
+    """The path of each argument; `arguments[3]` where the program does not tell."""
+    names = [parameter.op_name.replace("\\'", "'") for parameter in parameters]
+    return [
+        name if _PATH.fullmatch(name) and names.count(name) == 1 else f"arguments[{number}]"
+        for number, name in enumerate(names)
+    ]
+
+
+def _with_uses(
+    program: Program, table: BufferTable, parameters: Sequence[Instruction], paths: Sequence[str]
+) -> list[_Leaf]:
+    arrays = [_array(parameter) for parameter in parameters]
+    owners: dict[str, int] = {}
+    numbers = [owners.setdefault([*all_prefixes(path)][-1], len(owners)) for path in paths]
+    results, differentiated = _follow(program, AliasSets(program, table), parameters, arrays)
+    return [
+        _Leaf(path=path, array=array, has_name=path != f"arguments[{number}]", use=use)
+        for number, (path, array, use) in enumerate(
+            zip(paths, arrays, argument_uses(arrays, numbers, results, differentiated), strict=True)
+        )
+    ]
+
+
+def _array(instruction: Instruction, leaf: int = 0) -> Array:
+    """One array of a result, with JAX's name of its type. What has no data (a token) is a scalar of none."""
+    if not instruction.shape.leaves:
+        return Array((), "")
+    found = instruction.shape.leaves[leaf]
+    integer = _BITS.fullmatch(found.dtype)
+    dtype = f"{'u' * (integer[1] == 'u')}int{integer[2]}" if integer else _OF_JAX.get(found.dtype, found.dtype)
+    return Array(found.dimensions, dtype)
+
+
+class _Flow:
+    """What each group of a program is made from: see `updates.Result`."""
+
+    def __init__(self, groups: AliasSets, parameters: Sequence[Instruction], arrays: Sequence[Array]) -> None:
+        self.directly = [0] * groups.count
+        self.forward = [0] * groups.count
+        self.sources = [0] * groups.count
+        self.of_gradients = [False] * groups.count
+        self.differentiated = 0
+        self.itself = [0] * groups.count
+        for number, parameter in enumerate(parameters):
+            for group in groups.of_instruction(parameter):
+                self.directly[group] |= 1 << number
+                self.forward[group] |= 1 << number
+                self.itself[group] |= 1 << number
+                self.sources[group] |= (1 << number) if arrays[number].shape else 0
+
+    def add(self, operation: Operation, is_elementwise: Sequence[bool]) -> bool:
+        """Carry what the operands of an operation are made from on to its results. Returns whether that is news."""
+        directly = forward = sources = 0
+        of_gradients = operation.named is Named.BACKWARD
+        is_phased = operation.named in _PHASES
+        for (_, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
+            sources |= self.sources[group]
+            if is_phased:  # what has been updated already speaks of what it was updated with, too
+                self.differentiated |= self.itself[group] if self.of_gradients[group] else self.directly[group]
+            if group == operation.choice:  # what decides between two values does not go into either
+                continue
+            of_gradients |= self.of_gradients[group]
+            directly |= 0 if is_phased else self.directly[group]
+            forward |= self.forward[group] if keeps_shape and operation.named is not Named.BACKWARD else 0
+        changed = False
+        for group in operation.outputs:
+            if (
+                directly & ~self.directly[group]
+                or forward & ~self.forward[group]
+                or sources & ~self.sources[group]
+                or of_gradients > self.of_gradients[group]
+            ):
+                self.directly[group] |= directly
+                self.forward[group] |= forward
+                self.sources[group] |= sources
+                self.of_gradients[group] |= of_gradients
+                changed = True
+        return changed
+
+
+def _follow(
+    program: Program, groups: AliasSets, parameters: Sequence[Instruction], arrays: Sequence[Array]
+) -> tuple[list[Result], int]:
+    """What the results of a program are made from, and the arguments that what is differentiated reads."""
+    flow = _Flow(groups, parameters, arrays)
+    operations = find_operations(program, groups, {})
+    keeps_shape = [_keeps_shape(program, operation) for operation in operations]
+    while sum(flow.add(*each) for each in zip(operations, keeps_shape, strict=True)):  # loops carry facts around
+        pass
+    root = program.instructions[program.entry.root]
+    return [
+        Result(
+            _array(root, leaf),
+            flow.directly[group],
+            flow.forward[group],
+            flow.sources[group],
+            flow.of_gradients[group],
+        )
+        for leaf, group in enumerate(groups.of_instruction(root))
+    ], flow.differentiated
+
+
+def _keeps_shape(program: Program, operation: Operation) -> list[bool]:
+    """For each input of an operation whether it goes into the result element by element."""
+    instruction = program.instructions[operation.index]
+    if instruction.opcode in _CONTRACTIONS or not instruction.shape.leaves:
+        return [False] * len(operation.inputs)
+    shapes = {leaf.dimensions for leaf in instruction.shape.leaves}
+    operands = (program.instructions[index] for index in instruction.operands)
+    return [leaf.dimensions in shapes for operand in operands for leaf in operand.shape.leaves]
+
+
+def _told(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
+    """With the role that somebody or something says, if any does."""
+    use = leaf.use
+    prefix = longest_prefix(leaf.path, given)
+    said = next((_SAYING[key] for key in _KEY.findall(leaf.path) if key in _SAYING), None) if leaf.has_name else None
+    role = None
+    if prefix is not None:
+        role = given[prefix]
+    elif leaf.is_key or (use.is_average and leaf.is_float):
+        role = Role.OTHER_STATE
+    elif said is not None:
+        role = said
+    elif use.is_differentiated_for:
+        role = Role.PARAMS
+    elif use.is_trained and leaf.is_float and (leaf.array.shape or not use.is_differentiated):
+        role = Role.PARAMS if use.is_differentiated else Role.OPTIMIZER_STATE
+    return _with(leaf, role)
+
+
+def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
+    """With the role of all others whose role is known in the smallest container around it that has such."""
+    for prefix in list(all_prefixes(leaf.path))[1:] if leaf.has_name else ():
+        roles = {
+            each.role
+            for each in leaves
+            if each.role and not each.is_key and each.path.startswith(prefix) and each.path[len(prefix)] in ".["
+        }
+        if len(roles) != 1:
+            if roles:
+                break
+            continue
+        (role,) = roles
+        fits = {
+            Role.PARAMS: leaf.is_float and not leaf.use.is_carried,
+            Role.BATCH: bool(leaf.array.shape),
+        }.get(role, True)
+        return _with(leaf, role if fits else None)
+    return leaf
+
+
+def _by_looks(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
+    """With the role of what looks like it."""
+    use, shape = leaf.use, leaf.array.shape
+    if use.is_carried and not (use.is_kept and shape):
+        return _with(leaf, Role.OTHER_STATE)
+    if not shape:
+        return _with(leaf, Role.OTHER_STATE)
+    if leaf.has_name and _KEY.findall(leaf.path)[0] in _OF_DATA:
+        return _with(leaf, Role.BATCH)
+    others = [each for each in leaves if each.owner == leaf.owner and not each.role and each.array.shape]
+    first_axes = {each.array.shape[0] for each in others}
+    if not leaf.is_float or len(first_axes) == 1:
+        return _with(leaf, Role.BATCH, is_guess=True)
+    return _with(leaf, Role.PARAMS, is_guess=True)
+
+
+def _with(leaf: _Leaf, role: Role | None, *, is_guess: bool = False) -> _Leaf:
+    return replace(leaf, role=role, is_guess=is_guess)
+
+
+def _doubts(leaves: Sequence[_Leaf], arguments: Sequence[ArgumentLeaf]) -> list[str]:
+    sentences = []
+    for role in (Role.BATCH, Role.PARAMS):
+        guessed = [each for leaf, each in zip(leaves, arguments, strict=True) if leaf.is_guess and leaf.role is role]
+        if guessed:
+            size_bytes = sum(each.size_bytes for each in guessed)
+            sentences.append(
+                f"The program does not say what {shortened([each.path for each in guessed])} ({size_bytes:,} bytes) is"
+                f" for; by its shape it counts as {role.value}. Where it is something else, import again with --role"
+                f" '{guessed[0].path}=...'."
+            )
+    nameless = sum(not leaf.has_name for leaf in leaves)
+    if nameless:
+        sentences.append(
+            f"The program does not say what {nameless} of its {len(leaves)} arguments are called, so their roles are"
+            " those that shapes and updates tell."
+        )
+    return sentences

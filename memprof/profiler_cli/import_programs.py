@@ -1,0 +1,137 @@
+"""`memprof import`: captures of programs that others have compiled, from the files that they left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memprof.errors import MemprofError, unknown_name
+from memprof.files import IfTaken, check_folder_writable, make_folder
+from memprof.profiler_cli import options
+from memprof.profiler_cli.capture_names import stem
+from memprof.profiler_cli.console import say, stages, write_table
+from memprof.profiler_cli.render import print_report, rendering
+from memprof.reports.units import format_bytes
+
+if TYPE_CHECKING:
+    from memprof.analysis.capture import Capture
+    from memprof.capture.dumps import FoundProgram
+    from memprof.capture.importing import Sizes
+
+_Paths = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Dumps of XLA (--xla_dump_to), log directories of XProf or TensorBoard, or files of them.",
+        metavar="PATH...",
+    ),
+]
+_Programs = Annotated[
+    list[str],
+    typer.Option("--program", help="A program to capture, by its name in the table; repeatable.", metavar="NAME"),
+]
+_Largest = Annotated[
+    int | None,
+    typer.Option("--largest", min=1, max=options.MOST, help="Capture so many programs, the largest first; else one."),
+]
+_Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="The folder to write captures to.", metavar="FOLDER")
+]
+_Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="What the programs were compiled for, where they do not say it.", metavar="NAME",
+        autocompletion=options.complete_targets,
+    ),
+]  # fmt: skip
+
+
+def import_programs(
+    paths: _Paths,
+    program: _Programs = [],  # noqa: B006 - Typer copies it
+    largest: _Largest = None,
+    role: options.Roles = [],  # noqa: B006
+    target: _Target = None,
+    output: _Output = None,
+    width: options.Width = None,
+) -> None:
+    """Make captures of programs that others have compiled, from the files that they left.
+
+    Nothing is compiled, and JAX is not needed. Of many programs a table says what each takes; the largest one is
+    captured, or those that are named.
+
+        XLA_FLAGS="--xla_dump_to=dump --xla_dump_hlo_as_proto" python train.py
+        memprof import dump
+
+        memprof import logs/plugins/profile/2026_11_22 --program jit_train_step --role 'model.scale=other_state'
+    """
+    from memprof.analysis.pipeline import analyze
+    from memprof.capture.dumps import programs_in
+    from memprof.capture.importing import import_program, sizes_of
+    from memprof.capture.roles.leaf import parse_roles
+    from memprof.capture.targets.resolve import resolve_asked
+
+    show = rendering("terminal", width=width)
+    aim, roles, folder = resolve_asked(target), parse_roles(role), output or Path()
+    check_folder_writable(folder)
+    with stages("import") as stage:
+        found: list[tuple[FoundProgram, Sizes]] = []
+        damaged: list[MemprofError] = []
+        for each in programs_in(paths):
+            stage(each.name)
+            try:
+                found.append((each, sizes_of(each)))
+            except MemprofError as error:  # a job that was killed leaves a file cut short among the others
+                damaged.append(error)
+        if not found:
+            raise damaged[0]
+        found.sort(key=lambda pair: -pair[1].footprint_bytes)
+        chosen = _chosen([each for each, _ in found], program, largest)
+        captures = [import_program(each, roles=roles, target=aim) for each in chosen]
+        reports = [analyze(capture) for capture in captures]
+    if len(found) > 1:
+        _show_table(found)
+    if len(reports) == 1:
+        print_report(reports[0], show)
+    for error in damaged:
+        say(f"left out: {error}")
+    for path in _written(captures, folder):
+        say(f"capture written to {path}; show it again with: memprof show {path}")
+
+
+def _chosen(found: Sequence[FoundProgram], names: Sequence[str], largest: int | None) -> list[FoundProgram]:
+    """Those that are captured, largest first."""
+    if not names:
+        return list(found[: largest or 1])
+    known = dict.fromkeys(each.name for each in found)
+    for name in names:
+        if name not in known:
+            raise unknown_name("program", name, known)
+    return [each for each in found if each.name in names][: largest or len(found)]
+
+
+def _show_table(found: Sequence[tuple[FoundProgram, Sizes]]) -> None:
+    rows = [
+        (
+            each.name,
+            sizes.target.name,
+            format_bytes(sizes.footprint_bytes),
+            format_bytes(sizes.live_peak_bytes),
+            time.strftime("%F %T", time.localtime(each.written)),
+            each.file.name.partition(".")[0],
+        )
+        for each, sizes in found
+    ]
+    write_table(("program", "device", "footprint", "live peak", "written", "file"), rows)
+
+
+def _written(captures: Sequence[Capture], folder: Path) -> list[Path]:
+    from memprof.capture.capture_file import write_capture
+
+    make_folder(folder)
+    return [
+        write_capture(capture, folder / f"{stem(capture)}.memprof", if_taken=IfTaken.NUMBER) for capture in captures
+    ]
