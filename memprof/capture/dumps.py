@@ -168,9 +168,9 @@ def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
     for plane in space.planes:
         keys = {entry.key for entry in plane.stat_metadata if entry.value.name == "Hlo Proto"}
         for entry in plane.event_metadata:
-            for stat in entry.value.stats:
-                if stat.metadata_id in keys and stat.bytes_value:
-                    yield clean(re.sub(r"\(\d+\)$", "", entry.value.name)), stat.bytes_value
+            for found in entry.value.stats:
+                if found.metadata_id in keys and found.bytes_value:
+                    yield clean(re.sub(r"\(\d+\)$", "", entry.value.name)), found.bytes_value
 
 
 def _content(file: Path) -> bytes:

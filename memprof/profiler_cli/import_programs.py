@@ -96,8 +96,8 @@ def import_programs(
         _show_table(found)
     if len(reports) == 1:
         print_report(reports[0], show)
-    for error in damaged:
-        say(f"left out: {error}")
+    for each_damaged in damaged:
+        say(f"left out: {each_damaged}")
     for path in _written(captures, folder):
         say(f"capture written to {path}; show it again with: memprof show {path}")
 
