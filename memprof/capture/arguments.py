@@ -28,22 +28,36 @@ def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
 
     def place(path: str, value: Any, on_no_device: bool) -> jax.ShapeDtypeStruct:
         own = getattr(value, "sharding", None)
-        num_own = getattr(own, "num_devices", 1)
-        if own is not None and num_own > 1 and own.device_set != devices.on_device.device_set:
-            raise several_devices(f"{path} is sharded", num_own)
-        prefix = longest_prefix(path, memory_kinds)
         sharding = None if on_no_device else devices.sharding
-        if devices.on_device.num_devices > 1:
-            sharding = own if num_own > 1 else None  # where the step does not say, XLA decides, as it does for arrays
+        if getattr(own, "num_devices", 1) > 1 or devices.on_device.num_devices > 1:
+            # Where the step does not say, XLA decides, as it does for arrays.
+            sharding = own if getattr(own, "num_devices", 1) > 1 else None
+            _check_divides(path, value.shape, sharding, devices)
+        prefix = longest_prefix(path, memory_kinds)
         if prefix is not None:
             # A device that is not there lists no memories and forgets the kind: it is said again after lowering.
-            sharding = sharding or devices.on_device
+            sharding = sharding or devices.as_written
             sharding = sharding.with_memory_kind(memory_kinds[prefix])
         dtype = jax.dtypes.canonicalize_dtype(value.dtype, allow_extended_dtype=True)
         weak_type = bool(getattr(value, "weak_type", False))
         return jax.ShapeDtypeStruct(value.shape, dtype, sharding=sharding, weak_type=weak_type)
 
     return place
+
+
+def _check_divides(path: str, shape: tuple[int, ...], sharding: Any, devices: Devices) -> None:
+    """Raises `MemprofError` for a sharding that is on no mesh, or that does not divide the array."""
+    if sharding is None:
+        return
+    if not isinstance(sharding, NamedSharding) or sharding.num_devices != devices.as_written.num_devices:
+        raise several_devices(f"{path} is sharded", sharding.num_devices)
+    try:
+        sharding.shard_shape(shape)
+    except ValueError as error:
+        raise MemprofError(
+            f"{path} has the shape {shape}, and {sharding.spec} on a mesh of {dict(sharding.mesh.shape)} does not"
+            " divide it evenly: pad it, or divide another dimension"
+        ) from error
 
 
 def argument_leaves(

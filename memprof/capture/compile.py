@@ -248,23 +248,26 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
 def _trace(spec: StepSpec, target: Target, devices: Devices) -> TracedStep:
     if spec.check_target is not None:
         spec.check_target(target)
-    step, place, own_devices = jit_step(spec), place_on(devices, spec.memory_kinds), devices.on_device.device_set
+    step, place = jit_step(spec), place_on(devices, spec.memory_kinds)
+    own_devices, num_devices = devices.named, devices.as_written.num_devices
     with jax.default_device(devices.device):
-        traced = trace_step(step, place, own_devices)
+        traced = trace_step(step, place, own_devices, num_devices)
         if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
             with jit_adapter.mesh_around(devices.sharding.mesh):
-                traced = trace_step(step, place, own_devices)
+                traced = trace_step(step, place, own_devices, num_devices)
     return traced
 
 
 def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Lowered:
-    """Lower for the target, or at least for its platform where the step names another device.
+    """Lower for the target, or at least for its platform where the step names other devices.
 
     Raises:
         MemprofError: the step runs on other devices than those of the target.
     """
     with jax.default_device(devices.device), xla_adapter.full_tracebacks():
+        if devices.written_for is not None:
+            return xla_adapter.lower_for_platform(step.traced, target.platform)
         lowered = step.traced.lower()
         num_devices = xla_adapter.num_devices(lowered)
         if num_devices != devices.on_device.num_devices:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from memprof.capture.xla_adapter import PROCESS_WIDE
 
@@ -54,6 +54,21 @@ def jit_options(jitted: Any) -> Any:
     return jitted._jit_info
 
 
+def jit_shardings(jitted: Any) -> tuple[Any, ...]:
+    """What a jit was told of the shardings of its arguments and results (jax 0.10.2 to 0.12)."""
+    inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if hasattr(jitted, name)), jitted)
+    options = getattr(inner, "_jit_info", None)  # `jax.pmap` has none
+    return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
+
+
+def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
+    """The meshes around the code that runs: of `jax.set_mesh`, and of `with mesh:` (jax 0.10.2 to 0.12)."""
+    from jax._src.mesh import thread_resources
+
+    around: Mesh = thread_resources.env.physical_mesh
+    return tuple(mesh for mesh in (jax.sharding.get_mesh(), around, jax.sharding.get_abstract_mesh()) if not mesh.empty)
+
+
 def options_name_devices(options: Any) -> bool:
     """Whether the options of a jit say on which device it runs (jax 0.10.2 to 0.12)."""
     shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
@@ -77,7 +92,7 @@ def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
             pending.extend(value)
         elif isinstance(value, NamedSharding):
             pending.append(value.mesh)
-        elif isinstance(value, jax.sharding.AbstractMesh):
+        elif isinstance(value, AbstractMesh):
             spans.append(value.size)
         elif isinstance(value, (Mesh, jax.sharding.Sharding)):
             found = set(value.devices.flat) - {None} if isinstance(value, Mesh) else value.device_set  # an empty mesh

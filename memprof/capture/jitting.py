@@ -96,18 +96,24 @@ def jit_step(spec: StepSpec) -> JittedStep:
     return step
 
 
-def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device]) -> TracedStep:
+def shardings_of_jit(spec: StepSpec) -> tuple[Any, ...]:
+    """What the step's own jit was told of shardings, if it has one."""
+    return jit_adapter.jit_shardings(_unbound(spec.fn, (), {})[0])
+
+
+def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device], num_devices: int) -> TracedStep:
     """Trace a jitted step through its own jit.
 
     Args:
         own_devices: where `place` puts arrays; a step that names others decides by itself where it runs.
+        num_devices: how many there are, be it in a mesh that is abstract.
 
     Raises:
         MemprofError: the step runs on several devices.
         WorkloadError: the step has no arrays, or uses a value that is none of its own.
         Exception: whatever the user's function raises.
     """
-    observer = _Observer(step, place, own_devices)
+    observer = _Observer(step, place, own_devices, num_devices)
     traced = observer.observe()
     structure = jax.tree.structure(traced.args_info)
     if structure.num_leaves == 0:
@@ -134,10 +140,11 @@ def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device]) -> 
 class _Observer:
     """Stands between a framework's jit and the `jax.jit` inside it. A plain `jax.jit` is its own inside."""
 
-    def __init__(self, step: JittedStep, place: Place, own_devices: Set[jax.Device]) -> None:
+    def __init__(self, step: JittedStep, place: Place, own_devices: Set[jax.Device], num_devices: int) -> None:
         self._step = step
         self._place = place
         self._own_devices = own_devices
+        self._num_devices = num_devices
         self._inner: Any = step.fn
         self._traced: Any = None
         self._known_paths: Mapping[int, Iterator[str]] = {}
@@ -147,8 +154,11 @@ class _Observer:
         """Have the step traced by its own jit, and once more without a device where it turns out to name its own."""
         self._trace_outer()
         num_devices, devices = jit_adapter.named_devices(self._traced)
-        if num_devices not in (1, len(self._own_devices)) or (num_devices > 1 and not devices <= self._own_devices):
-            raise several_devices("the step is sharded from the inside", num_devices)
+        if num_devices not in (1, self._num_devices) or (num_devices > 1 and not devices <= self._own_devices):
+            raise MemprofError(
+                f"the step itself uses a mesh of {num_devices} devices that its arguments do not lie on: put their"
+                " shardings on that same mesh, or give the mesh that they lie on to what makes the step"
+            )
         if devices - self._own_devices and not self.names_devices:
             self.names_devices = True
             self._trace_outer()
@@ -228,9 +238,8 @@ def is_array_like(leaf: Any) -> bool:
 def several_devices(what: str, num_devices: int) -> MemprofError:
     """The error for a step on several devices."""
     return MemprofError(
-        f"{what} over {num_devices} devices, and memprof looks at the memory of one: put the shardings of arguments on"
-        f" a memprof.mesh of {num_devices} devices, or give the step without shardings, with the shapes that one device"
-        " holds"
+        f"{what} over {num_devices} devices in a way that names no mesh: use a NamedSharding on a memprof.mesh of"
+        f" {num_devices} devices, or give the step without shardings, with the shapes that one device holds"
     )
 
 

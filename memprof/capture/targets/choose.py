@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.capture import Target
 from memprof.capture import xla_adapter
@@ -25,15 +26,27 @@ class Devices:
     Attributes:
         device: the local device that JAX traces for.
         sharding: on devices that need not be there, a copy on each; None: the step is compiled for `device`.
+        written_for: the mesh that the step itself names where its devices are others: those of this machine, or none.
     """
 
     device: jax.Device
     sharding: NamedSharding | None
+    written_for: Mesh | AbstractMesh | None = None
 
     @property
     def on_device(self) -> jax.sharding.Sharding:
         """A sharding on the devices that the step is compiled for."""
         return self.sharding or jax.sharding.SingleDeviceSharding(self.device)
+
+    @property
+    def as_written(self) -> jax.sharding.Sharding:
+        """A sharding on the devices that the step names: a copy on each of them."""
+        return self.on_device if self.written_for is None else NamedSharding(self.written_for, PartitionSpec())
+
+    @property
+    def named(self) -> Set[jax.Device]:
+        """The devices that the step may name."""
+        return frozenset() if isinstance(self.written_for, AbstractMesh) else self.as_written.device_set
 
 
 def spare_devices(asked: Target | None) -> None:
@@ -89,7 +102,8 @@ def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:
         if target.name == LOCAL and not target.is_deviceless:
             return Devices(device=jax.local_devices()[0], sharding=None)
         if mesh is None and target.is_deviceless:
-            mesh = Mesh(np.array(deviceless_devices(target)), ("device",))
+            axes = target.topology.axes or {"device": target.topology.num_devices}
+            mesh = Mesh(np.array(deviceless_devices(target)).reshape(tuple(axes.values())), tuple(axes))
         sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         return Devices(device=jax.local_devices(backend="cpu")[0], sharding=sharding)
 

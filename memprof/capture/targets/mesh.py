@@ -1,7 +1,11 @@
 """Meshes of devices that are not there: a `jax.sharding.Mesh`, and the target that it was made for.
 
-Arguments whose shardings lie on such a mesh make it the target of their step. Which target a mesh is of is known by its
-devices: those of one topology have a client of their own.
+A step whose shardings lie on such a mesh has its target by it. Which target a mesh is of is known by its devices: those
+of one topology have a client of their own.
+
+A step may as well be written for another mesh, of the CPU's devices or a `jax.sharding.AbstractMesh`. It is traced and
+lowered as it is: the program that comes of it knows the sizes of the axes and no devices, and is then compiled for as
+many of the target.
 """
 
 from __future__ import annotations
@@ -14,13 +18,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from memprof.analysis.capture import Target, Topology
+from memprof.capture.jit_adapter import context_meshes
+from memprof.capture.jitting import shardings_of_jit
 from memprof.capture.step import StepSpec
 from memprof.capture.step_checks import shown
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
-from memprof.capture.targets.resolve import resolve
+from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.resolve import DEFAULT_GPU, of_gpu, resolve
 from memprof.errors import MemprofError
 
 _TARGETS: dict[Any, Target] = {}  # by the client of their devices
@@ -73,63 +80,89 @@ def mesh(
 
 
 def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) -> Target:
-    """What a step is compiled for: the mesh that the shardings of its arguments lie on, else what was asked for.
+    """What a step is compiled for: what was asked for, as many of it as the mesh has that the step names.
 
     Args:
         asked: the target that the user asked for.
         runs: whether steps are to run on it.
 
     Raises:
-        MemprofError: the mesh is none of `mesh`, there are several, or another target is asked for beside it.
+        MemprofError: the step names several meshes, or one that does not go with what was asked for.
     """
-    found = _mesh_of(spec)
-    if found is None:
+    mesh = _mesh_of(spec)
+    if mesh is None:
         return choose_target(asked, runs=runs)
-    target = _target_of(found)
     if runs:
-        raise MemprofError("the step is sharded over devices that are not there, so it cannot run: leave out the steps")
-    if asked is not None:
         raise MemprofError(
-            f"the arguments of the step lie on a mesh of {target.topology.num_devices} {target.name}, which is their"
-            " target: leave out the other one"
+            f"the step is sharded over {mesh.size} devices, for which memprof compiles it and does not run it: leave"
+            " out the steps"
         )
-    return target
+    made_for = _target_of(mesh)
+    if made_for is None:
+        return _as_many_as(mesh, asked)
+    if mesh.size != made_for.topology.num_devices:
+        raise MemprofError(
+            f"the step is sharded over {mesh.size} of the {made_for.topology.num_devices} devices that memprof.mesh"
+            f" gave: ask it for {mesh.size}"
+        )
+    if asked is not None and (asked.name, asked.topology) != (made_for.name, made_for.topology):
+        raise MemprofError(
+            f"the arguments of the step lie on a mesh of {mesh.size} {made_for.name}, which is their target: leave out"
+            " the other one"
+        )
+    return replace(made_for, topology=replace(made_for.topology, axes=dict(mesh.shape)))
 
 
 def devices_of_step(spec: StepSpec, target: Target) -> Devices:
-    """The devices of a step's target: those of its own mesh where it has one.
+    """The devices of a step's target: those of its own mesh where it has one of them.
 
     Raises:
         MemprofError: see `devices_of`.
     """
-    return devices_of(target, _mesh_of(spec))
+    mesh = _mesh_of(spec)
+    if mesh is None or _target_of(mesh) is not None:
+        return devices_of(target, mesh)
+    return replace(devices_of(target), written_for=mesh)
 
 
-def _target_of(mesh: Mesh) -> Target:
-    target = _TARGETS.get(mesh.devices.flat[0].client)
-    if target is None:
+def _target_of(mesh: Mesh | AbstractMesh) -> Target | None:
+    """The target that `mesh` made a mesh for; None: it is of other devices, or of none."""
+    return _TARGETS.get(mesh.devices.flat[0].client) if isinstance(mesh, Mesh) else None
+
+
+def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
+    """What was asked for in place of the devices of a mesh: the program has their number and their axes alone."""
+    on_this_machine = isinstance(mesh, Mesh) and mesh.devices.flat[0].platform != "cpu"
+    if asked is None and not on_this_machine:
+        asked = of_gpu(gpus()[DEFAULT_GPU], "the default GPU, in place of the devices of the step's mesh")
+    if asked is None or not asked.is_deviceless:
         raise MemprofError(
-            f"the step is sharded over {mesh.size} devices of this machine, and memprof compiles for devices that are"
-            f" not there: put the shardings of its arguments on memprof.mesh('h100-80gb', {dict(mesh.shape)})"
+            f"the step is sharded over {mesh.size} devices, and memprof compiles that for GPUs that are not there:"
+            f" choose one of `memprof list targets` with --target or target=, {DEFAULT_GPU} say"
         )
-    if mesh.size != target.topology.num_devices:
+    if asked.topology.num_devices not in (1, mesh.size):
         raise MemprofError(
-            f"the step is sharded over {mesh.size} of the {target.topology.num_devices} devices that memprof.mesh gave:"
-            f" ask it for {mesh.size}"
+            f"the step is sharded over {mesh.size} devices, and {asked.topology.num_devices} were asked for: make both"
+            " the same"
         )
-    return replace(target, topology=replace(target.topology, axes=dict(mesh.shape)))
+    return replace(asked, topology=replace(asked.topology, num_devices=mesh.size, axes=dict(mesh.shape)))
 
 
-def _mesh_of(spec: StepSpec) -> Mesh | None:
+def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
+    """The mesh of several devices that a step names: in its arguments, its jit, or around it with `jax.set_mesh`.
+
+    Raises:
+        MemprofError: there are several, of other devices or other sizes.
+    """
     leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
-    shardings = (getattr(leaf, "sharding", None) for leaf in leaves)
-    meshes = {each.mesh for each in shardings if isinstance(each, NamedSharding) and isinstance(each.mesh, Mesh)}
-    several = [each for each in meshes if each.size > 1]
-    if len({tuple(each.devices.flat) for each in several}) > 1:
-        raise MemprofError(
-            f"the arguments of the step lie on {len(several)} meshes of other devices: put all of them on one"
-        )
-    return several[0] if several else None
+    shardings = [*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings_of_jit(spec)]
+    meshes = [each.mesh for each in shardings if isinstance(each, NamedSharding)]
+    several = [each for each in dict.fromkeys([*meshes, *context_meshes()]) if each.size > 1]
+    of_devices = [each for each in several if isinstance(each, Mesh)]
+    num_kinds = max(len({tuple(each.devices.flat) for each in of_devices}), len({each.size for each in several}))
+    if num_kinds > 1:
+        raise MemprofError(f"the shardings of the step lie on {num_kinds} meshes of other devices: put all on one")
+    return next(iter(of_devices or several), None)
 
 
 def _num_devices(axes: Mapping[str, int]) -> int:
