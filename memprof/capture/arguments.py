@@ -17,6 +17,7 @@ from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
 from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
+from memprof.errors import MemprofError
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
