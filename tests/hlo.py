@@ -27,7 +27,7 @@ from hlo_nodes import Computation, Node, Shape, serialized_shape
 from memprof.analysis.buffer_table import EventKind, decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Role
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo_proto import CollectiveDevices, HloProto
 from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.rules import RULES, Rule, attribute
@@ -170,6 +170,15 @@ class _Layout:
         message.metadata.op_name = node.op_name
         message.metadata.stack_frame_id = node.frame
         message.shape = serialized_shape(node.shape)
+        if node.opcode == "while" and node.number:
+            message.backend_config = b'{"known_trip_count":{"n":"%d"}}' % node.number
+        for group in node.groups:
+            if node.opcode.startswith("collective-permute"):
+                pair = CollectiveDevices["SourceTarget"](source=group[0], target=group[1])
+                message.source_target_pairs.append(pair.SerializeToString())
+            else:
+                listed = CollectiveDevices["ReplicaGroup"](replica_ids=group)
+                message.replica_groups.append(listed.SerializeToString())
 
     def _place_buffers(self) -> None:
         logical_buffers = self.proto.buffer_assignment.logical_buffers

@@ -79,6 +79,7 @@ class Node:
     shares: Node | None = None
     holds: tuple[int, ...] | None = None
     table: bool = False
+    groups: Sequence[Sequence[int]] = ()
 
     @property
     def memory(self) -> Node:
@@ -117,6 +118,7 @@ class Computation:
         shares: Node | None = None,
         holds: tuple[int, ...] | None = None,
         table: bool = False,
+        groups: Sequence[Sequence[int]] = (),
     ) -> Node:
         """Add an instruction.
 
@@ -126,6 +128,7 @@ class Computation:
             frame: a stack frame, see `Step.frame`.
             shares: the instruction in whose memory the result is written.
             holds: the elements of a tuple result that have memory; all, unless given.
+            groups: the devices that a collective connects; of a permute the pairs of source and target.
             table: the result is a tuple whose table of pointers has memory too. XLA does not trace tables.
         """
         node = Node(
@@ -142,6 +145,7 @@ class Computation:
             shares=shares,
             holds=holds,
             table=table,
+            groups=groups,
         )
         self.nodes.append(node)
         return node

@@ -16,7 +16,7 @@ Phases come from op names where they tell, and otherwise from the flow:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
@@ -27,7 +27,7 @@ from memprof.analysis.aliases import ALIASING, AliasSets
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.op_names import Named, named_phase
-from memprof.analysis.program import Instruction, Program
+from memprof.analysis.program import COLLECTIVES, Instruction, Program
 
 
 class Origin(IntEnum):
@@ -374,7 +374,7 @@ def _fills(program: Program, instruction: Instruction, filling: set[int]) -> boo
 
 def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str, Named]) -> Sequence[Operation]:
     """Args: phase_of_name: filled with the phases that the op names of the operations show."""
-    operations = []
+    operations: list[Operation] = []
     results = groups.results
     filling: set[int] = set()
     for index in groups.order:
@@ -383,6 +383,11 @@ def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str
         if opcode in _MAY_FILL and _fills(program, instruction, filling):
             filling.add(index)
         if opcode in ALIASING:
+            continue
+        brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
+        if len(instruction.operands) > 1 and opcode in COLLECTIVES and instruction.is_combined:
+            operations += _separated(instruction, index, results, brings)
+            phase_of_name[instruction.op_name] = _NAMED_NOTHING
             continue
         inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
         named = phase_of_name.get(instruction.op_name)
@@ -393,8 +398,17 @@ def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
         elif opcode == "select":
             choice = next((group for number, group in inputs if number == 0), None)
-        brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
         operations.append(
             Operation(index, named, moved, choice, index in filling, brings, tuple(inputs), results[index])
         )
     return operations
+
+
+def _separated(
+    instruction: Instruction, index: int, results: Sequence[tuple[int, ...]], brings: int
+) -> Iterator[Operation]:
+    """The collectives that have been combined, each on its own: as what the compiler inserts, without a name."""
+    count = len(instruction.operands)
+    for number, operand in enumerate(instruction.operands):
+        inputs = tuple((number, group) for group in results[operand])
+        yield Operation(index, _NAMED_NOTHING, None, None, False, brings, inputs, results[index][number::count])

@@ -87,6 +87,8 @@ class Steps:
             opcode, leaves, outputs = instruction.opcode, instruction.shape.leaves, operation.outputs
             if not outputs:
                 continue
+            if len(outputs) < len(leaves):  # one of several collectives that have been combined
+                leaves = leaves[operation.inputs[0][0] :: len(instruction.operands)]
             # A library call gives its scratch as a further element of its result.
             for output, leaf in zip(outputs, leaves, strict=True):
                 if output not in self.size:

@@ -57,6 +57,12 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "operand_ids": (36, "int64[]"),
         "called_computation_ids": (38, "int64[]"),
         "backend_config": (43, "bytes"),
+        # Which devices a collective connects, in one of five ways: see `replica_groups.py`.
+        "replica_groups": (49, "bytes[]"),
+        "source_target_pairs": (52, "bytes[]"),
+        "device_list": (87, "bytes"),
+        "iota_groups": (92, "bytes"),
+        "mesh_groups": (93, "bytes"),
     },
     "HloComputationProto": {
         "name": (1, "string"),
@@ -166,11 +172,30 @@ _REPORT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "MemoryReport": {"spaces": (1, "MemorySpace[]")},
 }
 
-_CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES})
+# What the fields of a collective hold that say which devices it connects.
+_DEVICE_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "ReplicaGroup": {"replica_ids": (1, "int64[]")},
+    "SourceTarget": {"source": (1, "int64"), "target": (2, "int64")},
+    "IotaGroups": {
+        "num_groups": (1, "int64"),
+        "num_devices_per_group": (2, "int64"),
+        "reshape_dims": (3, "int64[]"),
+        "transpose_perm": (4, "int32[]"),
+    },
+    "DeviceList": {"replica_groups": (1, "ReplicaGroup[]"), "iota_groups": (2, "IotaGroups")},
+    "MeshAxis": {"name": (1, "string"), "size": (2, "int64")},
+    "DeviceMesh": {"axes": (1, "MeshAxis[]"), "device_ids": (2, "int64[]")},
+    "PartOfAxis": {"pre_size": (1, "int64"), "size": (2, "int64")},
+    "AxisReference": {"axis": (1, "int64"), "part": (2, "PartOfAxis")},
+    "MeshGroups": {"mesh": (1, "DeviceMesh"), "axes": (2, "AxisReference[]")},
+}
+
+_CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES})
 # The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]
 ShapeProto: Any = _CLASSES["ShapeProto"]
+CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
 _MemoryReport: Any = _CLASSES["MemoryReport"]
 
 

@@ -20,6 +20,7 @@ from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.checks import check_totals
+from memprof.analysis.collectives import collective_traffic
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.live_buffers import Attribution, account_memory
 from memprof.analysis.liveness import replay
@@ -113,6 +114,7 @@ def _analyze(capture: Capture) -> Report:
         parameter_bytes={
             each.parameter_number: each.size_bytes for each in table.allocations if each.parameter_number is not None
         },
+        collectives=collective_traffic(program, capture.target.topology),
         doubts=capture.doubts,
         program=program_facts(program, table, values, backward_end=patterns.backward_end),
         analysis_seconds=time.perf_counter() - started,

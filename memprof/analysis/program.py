@@ -10,10 +10,25 @@ a **position** is one leaf of one instruction's result, the finest thing that da
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from msgspec import Struct
+
+# The kind of each opcode that connects devices; some run in the background, between a `-start` and a `-done`.
+COLLECTIVES = {
+    opcode: kind
+    for kind in (
+        *("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
+        *("collective-permute", "collective-broadcast"),
+    )
+    for opcode in (kind, f"{kind}-start")
+}
+# Of several operands these make results of which each belongs to all operands.
+_MIXING = frozenset({"all-to-all", "ragged-all-to-all"})
+_ELEMENT_BITS = re.compile(r"(?:bf|f|s|u|c)(\d+)")  # XLA's names of dtypes begin so
 
 
 class ResultLeaf(Struct, frozen=True):
@@ -22,6 +37,12 @@ class ResultLeaf(Struct, frozen=True):
     shape_index: tuple[int, ...]
     dtype: str
     dimensions: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What its elements take; 0 for what holds none (a token)."""
+        bits = 8 if self.dtype == "pred" else int((_ELEMENT_BITS.match(self.dtype) or ("", 0))[1])
+        return -(-prod(self.dimensions) * bits // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +66,8 @@ class Instruction(Struct, frozen=True, kw_only=True):
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
     `while` runs its body, where the compiler knows. What only one opcode has (`parameter_number`, `tuple_index`,
     `custom_call_target`) is 0 or empty for the others. `dimensions` are those that a `reduce` does away with, or that a
-    `sort` sorts along; others that XLA gives dimensions to have theirs.
+    `sort` sorts along; others that XLA gives dimensions to have theirs. `device_groups` are those of a collective (see
+    `replica_groups.py`).
     """
 
     name: str
@@ -63,10 +85,24 @@ class Instruction(Struct, frozen=True, kw_only=True):
     stack_frame_id: int
     trip_count: int | None
     dimensions: tuple[int, ...] = ()
+    device_groups: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether XLA has made it of several collectives: its result number k belongs to its operand number k.
+
+        Its name and source are those of all, or of the first, so it is decoded without.
+        """
+        return combines(self.opcode, len(self.operands))
 
     @property
     def positions(self) -> range:
         return range(self.first_position, self.first_position + len(self.shape.leaves))
+
+
+def combines(opcode: str, num_operands: int) -> bool:
+    """Whether an instruction is a combined one (see `Instruction.is_combined`)."""
+    return num_operands > 1 and COLLECTIVES.get(opcode, "all-to-all") not in _MIXING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

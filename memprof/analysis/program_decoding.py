@@ -9,13 +9,25 @@ from typing import Any, TypeVar
 
 from memprof.analysis.foreign import clean
 from memprof.analysis.hlo_proto import PRIMITIVE_TYPES, parse_shape
-from memprof.analysis.program import Computation, Frame, Instruction, Program, ResultLeaf, Shape
+from memprof.analysis.program import (
+    COLLECTIVES,
+    Computation,
+    Frame,
+    Instruction,
+    Program,
+    ResultLeaf,
+    Shape,
+    combines,
+)
 from memprof.analysis.program_checks import check_program, check_shape, check_unique
+from memprof.analysis.replica_groups import device_groups
 from memprof.errors import InternalError
 
 _Item = TypeVar("_Item")
 _MAX_ELEMENT_BYTES = 16  # c128
 _WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", "transpose"})
+# `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; in jaxlib 0.12 also paths of arguments.
+_JOINED_NAMES = re.compile(r"(?:^|/)\(.*:.*\)$", re.DOTALL)
 _MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
 
 
@@ -102,23 +114,29 @@ def _instruction(
     # gone through (protobuf 7).
     opcode = _repeated_text(message.opcode)
     name, metadata, called = message.name, message.metadata, message.called_computation_ids
-    source_file = _repeated_text(metadata.source_file)
+    operands = tuple([instruction_by_id[operand] for operand in message.operand_ids[:]])
+    op_name = _op_name(metadata.op_name)
+    is_told = bool(op_name) or not metadata.op_name  # by metadata of its own, and not of several
+    if opcode in COLLECTIVES and combines(opcode, len(operands)):
+        op_name, is_told = "", False
+    source_file = _repeated_text(metadata.source_file) if is_told else ""
     return Instruction(
         name=name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
         opcode=opcode,
         shape=shape,
         first_position=first_position,
-        operands=tuple([instruction_by_id[operand] for operand in message.operand_ids[:]]),
+        operands=operands,
         called=tuple([computation_by_id[number] for number in called[:]]) if called else (),
         parameter_number=message.parameter_number if opcode == "parameter" else 0,
         tuple_index=message.tuple_index if opcode == "get-tuple-element" else 0,
         custom_call_target=_text(message.custom_call_target) if opcode == "custom-call" else "",
-        op_name=_repeated_text(metadata.op_name),
+        op_name=op_name,
         source_file=source_file,
         source_line=metadata.source_line if source_file else 0,
-        stack_frame_id=metadata.stack_frame_id,
+        stack_frame_id=metadata.stack_frame_id if is_told else 0,
         trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
         dimensions=tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
+        device_groups=device_groups(message) if opcode in COLLECTIVES else (),
     )
 
 
@@ -177,3 +195,9 @@ def _text(text: str) -> str:
 def _repeated_text(text: str) -> str:
     """A name that many instructions have: the same object for each, which keeps its hash for whoever looks it up."""
     return _text(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _op_name(text: str) -> str:
+    """The op name of an instruction; empty where XLA has joined those of collectives that it has combined."""
+    return "" if _JOINED_NAMES.search(text) else _text(text)

@@ -137,6 +137,26 @@ class ProgramFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTraffic:
+    """The collectives of one step that are of one kind and connect devices along the same axes of the mesh.
+
+    Attributes:
+        kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all`, `ragged-all-to-all`, `collective-permute` or
+            `collective-broadcast`.
+        axes: along which the devices of a group lie, in the mesh's order; empty: they lie along none.
+        count: how many run in a step.
+        size_bytes: their payload on one device, of all that run (see `collectives.py`).
+        at_least: some are in a loop of which the compiler does not know how often it runs: they are counted once.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    size_bytes: int
+    at_least: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
     """One operation of the compiled program, over all traced steps.
 
@@ -174,6 +194,7 @@ class Report:
         modules: the root of the module tree; its bytes add up to `footprint_bytes`.
         buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
         temp_buffers: all that ever lies in the temp block, in the order in which it takes its memory.
+        collectives: what the devices of a mesh send each other, those of most bytes first; empty for one device.
         arguments: all leaves of the step's arguments.
         parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
@@ -208,6 +229,7 @@ class Report:
     program: ProgramFacts
     analysis_seconds: float
     parameter_bytes: Mapping[int, int] = field(default_factory=dict)
+    collectives: tuple[CollectiveTraffic, ...] = ()
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.dataflow import ROLES, Origin, Use
+from memprof.analysis.program import COLLECTIVES
 from memprof.analysis.values import Value
 
 Explanation = tuple[Category, str] | None
 Rule = Callable[[Value], Explanation]
 
-_COLLECTIVES = frozenset(
-    {"all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "reduce-scatter"}
-)
 _XLA_REMAT = re.compile(r"\.remat\d*(\.\d+)*$")  # in the name of an instruction that XLA repeats
 
 
@@ -97,13 +95,6 @@ def gathered_params(value: Value) -> Explanation:
     return Category.GATHERED_PARAMS, "depends on parameters alone, of which other devices have sent a part"
 
 
-def collectives(value: Value) -> Explanation:
-    """Buffers of cross-device communication."""
-    if value.opcode.removesuffix("-start").removesuffix("-done") not in _COLLECTIVES:
-        return None
-    return Category.COLLECTIVES, f"result of {value.opcode}"
-
-
 def recomputed(value: Value) -> Explanation:
     """Values of the forward pass that are computed again in the backward pass.
 
@@ -128,13 +119,6 @@ def activations(value: Value) -> Explanation:
     return Category.ACTIVATIONS, "made in the forward pass, used in the backward pass"
 
 
-def forward_temps(value: Value) -> Explanation:
-    """Values of the forward pass that die in it."""
-    if value.computed_in is not Phase.FORWARD:
-        return None
-    return Category.FORWARD_TEMPS, "made and used in the forward pass"
-
-
 def gradients(value: Value) -> Explanation:
     """Gradients of parameters: values of the backward pass that the update uses.
 
@@ -148,6 +132,19 @@ def gradients(value: Value) -> Explanation:
     if value.is_past_differentiation:
         return Category.GRADIENTS, "made from gradients alone"
     return None
+
+
+def collectives(value: Value) -> Explanation:
+    """Buffers of cross-device communication that are nothing else: neither kept for a later pass, nor a gradient."""
+    kind = COLLECTIVES.get(value.opcode)
+    return None if kind is None else (Category.COLLECTIVES, f"result of {kind}")
+
+
+def forward_temps(value: Value) -> Explanation:
+    """Values of the forward pass that die in it."""
+    if value.computed_in is not Phase.FORWARD:
+        return None
+    return Category.FORWARD_TEMPS, "made and used in the forward pass"
 
 
 def cotangents(value: Value) -> Explanation:
@@ -172,11 +169,11 @@ RULES: tuple[Rule, ...] = (
     constants,
     gathered_params,
     param_copies,
-    collectives,
     recomputed,
     activations,
-    forward_temps,
     gradients,
+    collectives,
+    forward_temps,
     cotangents,
     update_temps,
 )

@@ -210,7 +210,7 @@ class Values:
     def _named_maker(self, position: int) -> int | None:
         """The last instruction with an op name that makes the data of a position's group.
 
-        Where none has one, the makers of what it is a copy or a conversion of are asked.
+        Where none has one, the makers of what it is a copy or a conversion of are asked, or of what was sent.
         """
         seen = set()
         while (group := self._groups.of(position)) not in seen:
@@ -220,7 +220,13 @@ class Values:
                     return definer
             for definer in self._flow.definers[group]:
                 definition = self._program.instructions[definer]
-                if definition.opcode in _PASSING_ON and definition.operands:
+                if definition.is_combined:
+                    number = self._groups.of_instruction(definition).index(group) % len(definition.operands)
+                    position = self._program.instructions[definition.operands[number]].first_position
+                    argument = self._flow.argument.get(self._groups.of(position))
+                    if argument is not None:
+                        return self._program.entry.parameters[argument]
+                elif definition.opcode in _PASSING_ON and definition.operands:
                     position = self._program.instructions[definition.operands[0]].first_position
         return None
 

@@ -154,6 +154,19 @@ class ReplicatedJson(Struct, frozen=True, kw_only=True):
     largest: Annotated[str, about("The path of the largest of them.")]
 
 
+class CollectiveJson(Struct, frozen=True, kw_only=True):
+    """The collectives of a step that are of one kind and connect devices along the same axes."""
+
+    kind: Annotated[str, about("XLA's name: `all-gather`, `all-reduce`, `reduce-scatter`, `collective-permute`, ...")]
+    axes: Annotated[tuple[str, ...], about("Axes of the mesh; empty: the groups of devices lie along none of them.")]
+    count: Annotated[Size, about("How many run in a step.")]
+    bytes: Annotated[
+        Size,
+        about("Their payload on one device: what an all-gather makes, what all others are given, of all that run."),
+    ]
+    at_least: Annotated[bool, about("Some are in a loop whose number of turns is not known, and are counted once.")]
+
+
 class MeshJson(Struct, frozen=True, kw_only=True):
     """The devices that the step is compiled for, where there are several. All other numbers are those of one device."""
 
@@ -162,6 +175,7 @@ class MeshJson(Struct, frozen=True, kw_only=True):
     axes: Annotated[dict[str, Size], about("The size of each axis by its name, in the mesh's order.")]
     shares: Annotated[tuple[ShareJson, ...], about("For each role that has arguments.")]
     replicated: Annotated[tuple[ReplicatedJson, ...], about("For each axis over which something is replicated.")]
+    collectives: Annotated[tuple[CollectiveJson, ...], about("By kind and axes, those of most bytes first.")]
 
 
 class OpJson(Struct, frozen=True, kw_only=True):
@@ -282,7 +296,10 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     doubts: Annotated[
         tuple[str, ...], about("Sentences about arguments whose role had to be guessed, or is not known.")
     ]
-    mesh: Annotated[MeshJson | None, about("The devices and their shares of the arguments; null for one device.")]
+    mesh: Annotated[
+        MeshJson | None,
+        about("The devices, their shares of the arguments, and their collectives; null for one device."),
+    ]
     measured: Annotated[MeasuredJson | None, about("What was measured when the step ran; null where it did not.")]
     advice: Annotated[
         tuple[AdviceJson, ...],
@@ -317,7 +334,8 @@ def _mesh(report: Report) -> MeshJson | None:
     if topology.num_devices == 1:
         return None
     shares, replicated = shares_by_role(report), replicated_over(report)
-    return filled(MeshJson, topology, shares=shares, replicated=replicated)
+    collectives = [filled(CollectiveJson, each, bytes=each.size_bytes) for each in report.collectives]
+    return filled(MeshJson, topology, shares=shares, replicated=replicated, collectives=collectives)
 
 
 def advice_json(advice: Advice) -> AdviceJson:

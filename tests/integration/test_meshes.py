@@ -27,6 +27,25 @@ TX = optax.adam(1e-3)
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "report.schema.json").read_text())
 
 
+# What devices send each other, where XLA has little choice: how often, and the bytes on one device.
+WEIGHT, SCALE = 4 * WIDTH * WIDTH, 4 * WIDTH
+TRAFFIC = {
+    # the gradients of all parameters are added up
+    "dp": {("all-reduce", "data"): (1, NUM_LAYERS * WEIGHT + SCALE)},
+    "zero1": {("reduce-scatter", "data"): (1, NUM_LAYERS * WEIGHT), ("all-reduce", "data"): (1, SCALE)},
+    "fsdp and tp": {
+        # half of each weight, at once; and twice what a layer gives for 64 rows, half as wide, for its gradient
+        ("all-gather", "fsdp"): (1 + 2, NUM_LAYERS * WEIGHT // 2 + 2 * 4 * BATCH * WIDTH // 2),
+        ("reduce-scatter", "fsdp"): (1, NUM_LAYERS * WEIGHT // 2),
+        ("all-reduce", "fsdp"): (1, SCALE // 2),
+        # what a layer gives for the 16 rows of a device, to the next layer and back
+        ("all-gather", "tp"): (2, 2 * 4 * (BATCH // 4) * WIDTH),
+        ("all-reduce", "tp"): (2, 2 * 4 * (BATCH // 4) * WIDTH),
+        ("all-to-all", "fsdp"): (2, 2 * 4 * (BATCH // 4) * WIDTH),
+    },
+}
+
+
 def loss(params: Any, x: Any) -> Any:
     for name in sorted(params["layers"]):
         x = jnp.tanh(x @ params["layers"][name])
@@ -95,6 +114,9 @@ def test_each_device_holds_what_the_shardings_say_and_the_totals_are_jaxs_own(na
         own.temp_size_in_bytes,
     )
     assert ours.peak_memory_bytes == profile.live_peak_bytes
+    if name in TRAFFIC:
+        found = profile.report.collectives
+        assert {(each.kind, *each.axes): (each.count, each.size_bytes) for each in found} == TRAFFIC[name]
 
 
 def test_gathered_weights_are_a_category_of_their_own(tmp_path: Path) -> None:
@@ -117,6 +139,15 @@ def test_gathered_weights_are_a_category_of_their_own(tmp_path: Path) -> None:
         # the scale and its two moments
         {"axis": "data", "num_devices": 8, "device_bytes": 3072, "saving_bytes": 2688, "largest": "state[0]['scale']"}
     ]
+    assert shares["mesh"]["collectives"][0] == {
+        "kind": "all-gather",
+        "axes": ["data"],
+        "count": profile.report.collectives[0].count,
+        "bytes": profile.report.collectives[0].size_bytes,
+        "at_least": False,
+    }
+    assert "all-gather" in text
+    assert "along" in text
     again = memprof.load(profile.save(tmp_path / "fsdp.memprof"))
     assert json.loads(str(again.render("json")))["mesh"] == shares["mesh"]
 

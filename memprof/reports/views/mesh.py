@@ -1,9 +1,9 @@
-"""What each device of a mesh holds of the arguments: their shares, and what is there as often as there are devices."""
+"""What each device of a mesh holds of the arguments, and what the devices send each other."""
 
 from __future__ import annotations
 
 from memprof.analysis.capture import Topology
-from memprof.analysis.report import Report
+from memprof.analysis.report import CollectiveTraffic, Report
 from memprof.analysis.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
 from memprof.reports.document import Align, Block, Cell, Column, Heading, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_share
@@ -28,6 +28,11 @@ def mesh_blocks(report: Report) -> tuple[Block, ...]:
         found += [
             Heading(text="Largest arguments that each device holds whole", level=2),
             _table("argument", whole, topology.num_devices),
+        ]
+    if report.collectives:
+        found += [
+            Heading(text="Collectives of one step", level=2, aside="payload on a device"),
+            _collectives_table(report.collectives),
         ]
     return tuple(found)
 
@@ -67,6 +72,28 @@ def _share_cell(share: Share, num_devices: int) -> Cell:
     is_even = abs(times - round(times)) < _ROUNDED
     text = f"1/{round(times)}" if is_even else format_share(share.device_bytes, share.whole_bytes)
     return Cell(text=text, key=Tone.GOOD if is_even and round(times) == num_devices else None)
+
+
+def _collectives_table(collectives: tuple[CollectiveTraffic, ...]) -> Table:
+    return Table(
+        columns=(
+            Column(title="kind"),
+            Column(title="along"),
+            Column(title="times", align=Align.RIGHT),
+            Column(title="bytes", align=Align.RIGHT),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(text=each.kind),
+                    Cell(text=" and ".join(each.axes) or "other groups"),
+                    Cell(text=f"{'≥ ' if each.at_least else ''}{each.count:,}"),
+                    size_cell(each.size_bytes),
+                )
+            )
+            for each in collectives
+        ),
+    )
 
 
 def _axes_table(axes: tuple[ReplicatedOver, ...]) -> Table:

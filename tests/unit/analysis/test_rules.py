@@ -296,13 +296,29 @@ def test_parameters_that_several_devices_have_added_up_are_not_gathered() -> Non
     assert categories(step)["norm"] is Category.PARAM_COPIES
 
 
-@pytest.mark.parametrize("opcode", ["all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "all-gather"])
-def test_values_from_other_devices_are_collectives(opcode: str) -> None:
-    step, w, m, x = _start()
-    dw = step.op("dw", "multiply", V, [w, x], BACKWARD)
-    sent = step.op("sent", opcode, V, [dw], BACKWARD)
-    step.result(step.op("new_m", "add", V, [m, sent], PLAIN))
+_SENT_BY = ("all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "all-gather")
+
+
+@pytest.mark.parametrize("opcode", _SENT_BY)
+@pytest.mark.parametrize("name", [BACKWARD, FORWARD])
+def test_values_from_other_devices_are_collectives(opcode: str, name: str) -> None:
+    step, w, _, x = _start()
+    made = step.op("made", "multiply", V, [w, x], name)
+    sent = step.op("sent", opcode, V, [made], name)
+    step.result(step.op("y", "multiply", V, [w, sent], name))
     assert categories(step)["sent"] is Category.COLLECTIVES
+
+
+@pytest.mark.parametrize("opcode", _SENT_BY)
+def test_what_devices_send_each_other_to_keep_it_is_what_it_is_kept_for(opcode: str) -> None:
+    step, w, m, x = _start()
+    h = step.op("h", "multiply", V, [w, x], FORWARD)
+    kept = step.op("kept", opcode, V, [h], FORWARD)
+    dw = step.op("dw", "multiply", V, [kept, x], BACKWARD)
+    mean = step.op("mean", opcode, V, [dw], BACKWARD)
+    step.result(step.op("new_m", "add", V, [m, mean], PLAIN))
+    found = categories(step)
+    assert (found["kept"], found["mean"]) == (Category.ACTIVATIONS, Category.GRADIENTS)
 
 
 @pytest.mark.parametrize("name", ["h.remat", "h.remat2", "fusion.7.remat", "fusion.remat3.1"])

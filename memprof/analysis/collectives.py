@@ -1,0 +1,78 @@
+"""What the devices of a mesh send each other in one step: collectives by kind and axes of the mesh.
+
+The **bytes** of a collective are its payload on one device: the array as it is there before the collective takes a part
+of it away, or after it has put the parts together. Of an `all-gather` these are the bytes of its result, of all others
+those of its operands. What goes over the wires follows from that and from the number of devices n: with a ring, each
+device sends (n - 1) / n of the payload for an `all-gather` or a `reduce-scatter`, twice that for an `all-reduce`, and
+all of it for a `collective-permute`.
+
+What is in a loop counts as often as the loop runs. Of a conditional all branches are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from memprof.analysis.aliases import called_computations
+from memprof.analysis.capture import Topology
+from memprof.analysis.program import COLLECTIVES, Computation, Instruction, Program
+from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs
+from memprof.analysis.report import CollectiveTraffic
+
+_IN_PAIRS = "collective-permute"
+_INTO_THE_WHOLE = "all-gather"
+_RAGGED = "ragged-all-to-all"  # its further operands say where the pieces go
+
+
+def collective_traffic(program: Program, topology: Topology) -> tuple[CollectiveTraffic, ...]:
+    """All collectives of one step by kind and axes, those of most bytes first."""
+    counts: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
+    sizes: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
+    at_least = set()
+    for instruction, times, is_known in _runs(program):
+        kind = COLLECTIVES[instruction.opcode]
+        axes_of = axes_of_pairs if kind == _IN_PAIRS else axes_of_groups
+        key = kind, axes_of(instruction.device_groups, topology.axes)
+        if key[1] == ():
+            continue  # each device by itself
+        counts[key] += times
+        sizes[key] += times * _payload_bytes(program, instruction, kind)
+        if not is_known:
+            at_least.add(key)
+    found = (
+        CollectiveTraffic(
+            kind=kind, axes=axes or (), count=counts[key], size_bytes=sizes[key], at_least=key in at_least
+        )
+        for key in counts
+        for kind, axes in [key]
+    )
+    return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.kind, each.axes)))
+
+
+def _runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
+    """Each collective, how often it runs, and whether the compiler knows how often."""
+    open_computations: list[tuple[Computation, int, bool]] = [(program.entry, 1, True)]
+    while open_computations:
+        computation, times, is_known = open_computations.pop()
+        for index in computation.instructions:
+            instruction = program.instructions[index]
+            if instruction.opcode in COLLECTIVES:
+                yield instruction, times, is_known
+            elif instruction.called and instruction.opcode != "fusion":
+                is_loop = instruction.opcode == "while"
+                inside = times * (instruction.trip_count or 1) if is_loop else times
+                is_known_inside = is_known and not (is_loop and instruction.trip_count is None)
+                for called in called_computations(program, instruction):
+                    open_computations.append((called, inside, is_known_inside))
+
+
+def _payload_bytes(program: Program, instruction: Instruction, kind: str) -> int:
+    if kind == _INTO_THE_WHOLE:
+        shape = instruction.shape
+        # In the background the result is a pair of what was sent and what was made of it.
+        is_pair = instruction.opcode != kind and shape.child_starts is not None
+        leaves = [shape.leaves[number] for number in shape.child(1)] if is_pair else shape.leaves
+        return sum(leaf.size_bytes for leaf in leaves)
+    operands = instruction.operands[:1] if kind == _RAGGED else instruction.operands
+    return sum(leaf.size_bytes for operand in operands for leaf in program.instructions[operand].shape.leaves)
