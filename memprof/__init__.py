@@ -15,11 +15,13 @@ from memprof.version import __version__
 if TYPE_CHECKING:
     from memprof.analysis.categories import Category, Role
     from memprof.api import Comparison, Profile, compare, fits, load, profile
+    from memprof.batching import largest, peak
     from memprof.capture.step import StepSpec
     from memprof.capture.targets.mesh import mesh
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
+    from memprof.summarizing import summary
     from memprof.workloads.user.train_spec import TrainSpec
 
 # Where each name comes from; imported when it is first asked for, so that `import memprof` is quick.
@@ -35,11 +37,16 @@ _HOMES = {
     "compare": "memprof.api",
     "explain_oom": "memprof.out_of_memory",
     "fits": "memprof.api",
+    "largest": "memprof.batching",
     "load": "memprof.api",
     "measure": "memprof.measuring",
     "mesh": "memprof.capture.targets.mesh",
+    "peak": "memprof.batching",
     "profile": "memprof.api",
+    "summary": "memprof.summarizing",
 }
+# IPython asks for this one, with `%load_ext memprof`; nobody else does.
+_IPYTHON_HOOK = "load_ipython_extension"
 
 __all__ = [
     "Category",
@@ -54,14 +61,19 @@ __all__ = [
     "compare",
     "explain_oom",
     "fits",
+    "largest",
     "load",
     "measure",
     "mesh",
+    "peak",
     "profile",
+    "summary",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == _IPYTHON_HOOK:
+        return importlib.import_module("memprof.notebook").load_ipython_extension
     if name not in _HOMES:
         raise AttributeError(f"module 'memprof' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -9,6 +9,7 @@ memprof.compare({"baseline": before, "remat": after})
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -26,13 +27,18 @@ from memprof.capture.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
 from memprof.reports.format import format_named
-from memprof.reports.formats.html import comparison_fragment, html_fragment
+from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
+from memprof.reports.formats.terminal import lower
+from memprof.reports.json_report import BufferJson
 from memprof.reports.options import RenderOptions
+from memprof.reports.views.advice import advice_document
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 from memprof.studies.fit.budget import DEFAULT_RESERVE
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from memprof.capture.step import StepSpec
 
 _MOST_COLUMNS = 1000
@@ -78,9 +84,9 @@ class Profile:
         return self.report.fits
 
     @property
-    def advice(self) -> Sequence[Advice]:
+    def advice(self) -> AdviceList:
         """What could be done about the peak, what saves most first; empty where nothing is worth a change."""
-        return advise(self.report)
+        return AdviceList(self.report)
 
     def by(self, key: Key) -> dict[str, int]:
         """The footprint in bytes by category, module, source line, dtype or phase, largest first.
@@ -111,6 +117,25 @@ class Profile:
         """
         return format_named(format).render_report(self.report, RenderOptions(width=_columns(width)))
 
+    def to_dict(self) -> dict[str, Any]:
+        """All facts as plain values, with the fields of `--format json` (docs/schema/report.json)."""
+        facts: dict[str, Any] = json.loads(self.render("json"))
+        return facts
+
+    def to_pandas(self, by: Key | Literal["buffer"] = "buffer") -> DataFrame:
+        """A `pandas.DataFrame`: a row for each buffer that is live at the peak, or the bytes by a key of `by`.
+
+        Raises:
+            MemprofError: pandas is not installed, or there is no such key.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise MemprofError("to_pandas needs pandas: install it with pip install pandas") from error
+        if by != "buffer":
+            return DataFrame(list(self.by(by).items()), columns=[by, "size_bytes"])
+        return DataFrame(self.to_dict()["buffers"], columns=list(BufferJson.__struct_fields__))
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the capture to a file, from which `load` and `memprof show` make the report again.
 
@@ -127,8 +152,31 @@ class Profile:
         """What a notebook shows."""
         return html_fragment(self.report)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows in a terminal."""
+        del cycle
+        printer.text(str(self))
+
     def __repr__(self) -> str:
         return f"<memprof.Profile {self.report.label}: {self.footprint_bytes:,} bytes on {self.report.target.name}>"
+
+
+class AdviceList(tuple[Advice, ...]):
+    """Pieces of advice about a report, shown as a table."""
+
+    report: Report
+
+    def __new__(cls, report: Report) -> AdviceList:
+        advice = super().__new__(cls, advise(report))
+        advice.report = report
+        return advice
+
+    def __str__(self) -> str:
+        return str(lower(advice_document(self.report, self), RenderOptions()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return document_fragment(advice_document(self.report, self))
 
 
 @dataclass(frozen=True, slots=True)

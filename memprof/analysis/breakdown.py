@@ -36,11 +36,19 @@ def sum_by_category(buffers: Iterable[LiveBuffer], *, fragmentation_bytes: int) 
 
 
 def module_tree(
-    buffers: Iterable[LiveBuffer], arguments: Iterable[ArgumentLeaf], modules: ModulePaths, *, fragmentation_bytes: int
+    buffers: Iterable[LiveBuffer],
+    arguments: Iterable[ArgumentLeaf],
+    modules: ModulePaths,
+    *,
+    fragmentation_bytes: int,
+    forward_flops: Mapping[str, int],
 ) -> ModuleNode:
     """The modules that own parameters, as a tree, with the bytes of everything that belongs to them.
 
     The root is the whole step: what belongs to no module is its own.
+
+    Args:
+        forward_flops: by module; those of one that holds nothing are the nearest module's around it.
     """
     own: dict[str, dict[Category, int]] = defaultdict(lambda: defaultdict(int))
     for buffer in buffers:
@@ -60,17 +68,23 @@ def module_tree(
             if child not in seen:
                 seen.add(child)
                 children["/".join(parts[: depth - 1])].append(child)
-    return _node("", own, params, children, modules)
+    flops: dict[str, int] = defaultdict(int)
+    for path, number in forward_flops.items():
+        while path not in seen:
+            path = path.rpartition("/")[0]
+        flops[path] += number
+    return _node("", own, params, flops, children, modules)
 
 
 def _node(
     path: str,
     own: Mapping[str, Mapping[Category, int]],
     params: Mapping[str, list[ArgumentLeaf]],
+    flops: Mapping[str, int],
     children: Mapping[str, list[str]],
     modules: ModulePaths,
 ) -> ModuleNode:
-    nodes = tuple(_node(child, own, params, children, modules) for child in children.get(path, ()))
+    nodes = tuple(_node(child, own, params, flops, children, modules) for child in children.get(path, ()))
     leaves = params.get(path, [])
     sums: dict[Category, int] = defaultdict(int)
     for categories in (own.get(path, {}), *(node.categories for node in nodes)):
@@ -82,4 +96,5 @@ def _node(
         params=tuple((modules.leaf_name(leaf.path), leaf.shape, leaf.dtype) for leaf in leaves),
         categories={category: sums[category] for category in Category if sums.get(category)},
         children=nodes,
+        forward_flops=flops.get(path, 0) + sum(node.forward_flops for node in nodes),
     )

@@ -88,6 +88,7 @@ def _analyze(capture: Capture) -> Report:
     check_totals(capture, table, traces, memory)
     buffers = memory.at_peak
     rest = memory.footprint_bytes - memory.live_peak_bytes
+    forward_flops = _forward_flops(capture.flops_by_scope, values)
     return Report(
         label=capture.label,
         workload=capture.workload,
@@ -106,7 +107,7 @@ def _analyze(capture: Capture) -> Report:
         by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
         by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
         by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
-        modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest),
+        modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest, forward_flops=forward_flops),
         buffers=buffers,
         temp_buffers=memory.temps,
         timeline=memory.timeline,
@@ -125,17 +126,20 @@ def _analyze(capture: Capture) -> Report:
             values,
             (*memory.indefinite, *memory.temps),
         ),
-        forward_flops=_forward_flops(capture.flops_by_scope, values),
+        forward_flops=forward_flops,
         source_lines=capture.source_lines,
     )
 
 
 def _forward_flops(by_scope: Mapping[str, int], values: Values) -> dict[str, int]:
+    """Operations by module; a program that differentiates nothing is a forward pass as a whole."""
+    op_names = {f"{scope}/": number for scope, number in by_scope.items()}  # such a name ends with its primitive
+    forward = {name: number for name, number in op_names.items() if named_phase(name) is Named.FORWARD}
+    if all(named_phase(name) is Named.UNPHASED for name in op_names):
+        forward = op_names
     flops: Counter[str] = Counter()
-    for scope, number in by_scope.items():
-        op_name = f"{scope}/"  # the name of an operation ends with its primitive
-        if named_phase(op_name) is Named.FORWARD:
-            flops[values.module_of_scope(op_name)] += number
+    for name, number in forward.items():
+        flops[values.module_of_scope(name)] += number
     return dict(flops)
 
 

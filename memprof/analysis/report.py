@@ -75,6 +75,7 @@ class ModuleNode:
         num_params: elements of the parameters in it and under it.
         params: its own parameter leaves (not its children's), as (name, shape, dtype).
         categories: bytes; they add up to `size_bytes`.
+        forward_flops: operations of the forward pass in it and under it; 0 where scopes do not tell modules.
     """
 
     path: str
@@ -82,6 +83,7 @@ class ModuleNode:
     params: tuple[tuple[str, tuple[int, ...], str], ...]
     categories: Mapping[Category, int]
     children: tuple[ModuleNode, ...]
+    forward_flops: int = 0
 
     @property
     def name(self) -> str:

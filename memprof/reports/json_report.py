@@ -94,6 +94,9 @@ class ModuleJson(Struct, frozen=True, kw_only=True):
     path: Annotated[str, about("For example `layers_0/mlp`; empty for the root.")]
     bytes: Annotated[Size, about("The sum of its categories.")]
     num_params: Annotated[Size, about("Trainable parameters in it and under it.")]
+    forward_flops: Annotated[
+        Size, about("Operations of the forward pass in it and under it; 0 where scopes do not tell modules.")
+    ]
     categories: CategorySizes
     params: Annotated[tuple[ParamJson, ...], about("Its own parameter leaves, not its children's.")]
 
@@ -362,6 +365,7 @@ def _module(node: ModuleNode) -> ModuleJson:
         path=node.path,
         bytes=node.size_bytes,
         num_params=node.num_params,
+        forward_flops=node.forward_flops,
         categories={category: node.categories.get(category, 0) for category in Category},
         params=tuple(ParamJson(name=name, shape=shape, dtype=dtype) for name, shape, dtype in node.params),
     )

@@ -166,12 +166,67 @@ def test_a_profile_has_advice() -> None:
     assert (advice.rule, advice.saving_bytes) == ("donate_state", 64 * 64 * 4)
     assert wasteful.footprint_bytes - donated.footprint_bytes == advice.saving_bytes
     assert donated.advice == ()
+    assert "donate" in str(wasteful.advice)
+    assert "<table" in wasteful.advice._repr_html_()
 
 
 def test_a_notebook_shows_a_table_without_scripts() -> None:
     shown = memprof.profile(lambda x: x + 1, 1.0, target="cpu")._repr_html_()
     assert "<table" in shown
     assert "<script" not in shown
+
+
+def test_a_profile_as_plain_values_and_as_a_data_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    profile = memprof.profile(lambda x, y: x @ y, jnp.ones((8, 16)), jnp.ones((16, 4)), target="cpu")
+    assert profile.to_dict() == json.loads(profile.render("json"))
+    buffers = profile.to_pandas()
+    assert isinstance(buffers, pandas.DataFrame)
+    assert buffers["size_bytes"].sum() == profile.live_peak_bytes
+    assert list(map(tuple, buffers["shape"])) == [buffer.shape for buffer in profile.buffers]
+    by_dtype = profile.to_pandas("dtype")
+    assert by_dtype.set_index("dtype")["size_bytes"].to_dict() == profile.by("dtype")
+    with pytest.raises(memprof.MemprofError, match="There is no key 'rule'"):
+        profile.to_pandas("rule")  # type: ignore[arg-type]
+
+
+def test_without_pandas_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    profile = memprof.profile(lambda x: x + 1, 1.0, target="cpu")
+    with pytest.raises(memprof.MemprofError, match="pip install pandas"):
+        profile.to_pandas()
+
+
+def test_a_summary_counts_parameters_operations_and_activations_by_module() -> None:
+    params = {"first": {"kernel": jnp.ones((8, 16))}, "second": {"kernel": jnp.ones((16, 4))}}
+
+    def loss(params, x):
+        with jax.named_scope("first"):
+            hidden = jnp.tanh(x @ params["first"]["kernel"])
+        with jax.named_scope("second"):
+            return (hidden @ params["second"]["kernel"]).sum()
+
+    x = jax.ShapeDtypeStruct((32, 8), "float32")
+    roles = {"params": "params", "x": "batch"}
+    trained = memprof.summary(jax.grad(loss), params, x, target="cpu", roles=roles)
+    first, second = trained.report.modules.children
+    assert (first.num_params, second.num_params) == (8 * 16, 16 * 4)
+    assert first.forward_flops >= 2 * 32 * 8 * 16  # the product, and the hyperbolic tangent
+    assert second.forward_flops >= 2 * 32 * 16 * 4
+    applied = memprof.summary(loss, params, x, target="cpu", roles=roles)
+    assert [each.forward_flops for each in applied.report.modules.children] == [
+        first.forward_flops,
+        second.forward_flops,
+    ]
+    assert [line.split()[0] for line in str(trained).splitlines() if "FLOP" in line] == [
+        "operations",
+        "first",
+        "second",
+        "all",
+    ]
+    assert "<table" in trained._repr_html_()
+    with pytest.raises(memprof.MemprofError, match="depth is 0"):
+        memprof.summary(loss, params, x, depth=0)
 
 
 def test_running_out_of_memory_is_explained_and_raised(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,15 @@
 """HTML: one file that opens offline in any browser: charts to hover, click and zoom, tables to search and sort.
 
 It holds the same document as the terminal, and what its scripts draw from. Without JavaScript, and on paper, the
-document is still there. A notebook's cell gets a fragment instead: a bar, two tables, no script; it brings its style
-along, for itself alone, and takes the colours of text and background from where it stands.
+document is still there. A notebook's cell gets a fragment instead: a bar, tables, a chart, no script; it brings its
+style along, for itself alone, and takes the colours of text and background from where it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 
 from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import Report
@@ -21,6 +22,7 @@ from memprof.reports.views.cells import category_table
 from memprof.reports.views.comparison import comparison_document, comparison_title
 from memprof.reports.views.configurations import compared_rows, configuration_table, footprint_bars
 from memprof.reports.views.diff import diff_document
+from memprof.reports.views.report import timeline_chart
 from memprof.reports.web.blocks import block_html, section_htmls
 from memprof.reports.web.page import asset, page, palette_css
 from memprof.reports.web.report_data import report_data, source_texts
@@ -84,12 +86,16 @@ def _join(sections: Sequence[str]) -> str:
 
 
 def html_fragment(report: Report) -> str:
-    """What one looks at first: whether it fits, what the footprint is made of, and the largest buffers."""
+    """What one looks at first: whether it fits, categories, timeline, largest buffers; and the page, folded away."""
     blocks: list[Block] = [header.title(report), header.gauge(report), category_table(report.categories)]
     if report.buffers:
+        blocks.append(timeline_chart(report.timeline, live_peak_bytes=report.live_peak_bytes))
         blocks.append(Heading(text="Largest buffers at the peak", level=2))
         blocks.append(largest_buffers_table(report.buffers, top=_NUM_BUFFERS))
-    return _fragment(blocks)
+    # A frame of its own, since a notebook runs no scripts of what it shows, and the page must not change its style.
+    whole = escape(render_report(report, RenderOptions()))
+    frame = f'<iframe sandbox="allow-scripts" loading="lazy" title="the whole report" srcdoc="{whole}"></iframe>'
+    return _fragment(blocks, after=f"<details><summary>The whole report</summary>{frame}</details>")
 
 
 def comparison_fragment(comparison: ReportComparison) -> str:
@@ -101,9 +107,14 @@ def comparison_fragment(comparison: ReportComparison) -> str:
     return _fragment(blocks)
 
 
-def _fragment(blocks: Sequence[Block]) -> str:
+def document_fragment(document: Document) -> str:
+    """Any other document."""
+    return _fragment(document.blocks)
+
+
+def _fragment(blocks: Sequence[Block], *, after: str = "") -> str:
     style = f"{palette_css(scope='.memprof')}\n{asset('fragment.css')}"
-    return f'<div class="memprof">\n<style>\n{style}\n</style>\n{"".join(map(block_html, blocks))}\n</div>'
+    return f'<div class="memprof">\n<style>\n{style}\n</style>\n{"".join(map(block_html, blocks))}{after}\n</div>'
 
 
 FORMAT = Format(

@@ -80,6 +80,7 @@ def merge_nodes(members: list[ModuleNode], *, path: str) -> ModuleNode:
         params=members[0].params,
         categories=add_categories(members),
         children=tuple(merge_nodes(same, path=f"{path}/{name}") for name, same in children.items()),
+        forward_flops=sum(member.forward_flops for member in members),
     )
 
 

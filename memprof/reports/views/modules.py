@@ -45,7 +45,7 @@ def _child_rows(node: ModuleNode, groups: CategoryGroups, *, depth: int, top: in
     if depth < 1 or not node.children:
         return ()
     parts = [(Cell(text=child.name), child) for child in node.children]
-    own = _without_children(node)
+    own = without_children(node)
     if own.size_bytes or own.num_params:
         parts.append((aside_cell(own_label), own))
     parts.sort(key=lambda part: -part[1].size_bytes)
@@ -66,12 +66,13 @@ def _row(label: Cell, node: ModuleNode, groups: CategoryGroups, children: tuple[
     return Row(cells=(label, aside_cell(parameters), count, *sizes, size_cell(node.size_bytes)), children=children)
 
 
-def _without_children(node: ModuleNode) -> ModuleNode:
+def without_children(node: ModuleNode) -> ModuleNode:
     """What a module holds itself: its total less what is under it."""
     under = add_categories(node.children)
     return replace(
         node,
         num_params=node.num_params - sum(child.num_params for child in node.children),
+        forward_flops=node.forward_flops - sum(child.forward_flops for child in node.children),
         categories={category: size - under.get(category, 0) for category, size in node.categories.items()},
         children=(),
     )
@@ -85,4 +86,5 @@ def _together(nodes: list[ModuleNode]) -> ModuleNode:
         params=(),
         categories=add_categories(nodes),
         children=(),
+        forward_flops=sum(node.forward_flops for node in nodes),
     )

@@ -58,25 +58,34 @@ def test_a_module_includes_what_is_under_it() -> None:
         buffer((4,), "f32", _ACTIVATIONS),
     ]
 
-    def node(path: str, num_params: int, categories: dict[Category, int], **more: tuple) -> ModuleNode:
+    def node(path: str, num_params: int, categories: dict[Category, int], flops: int = 0, **more: tuple) -> ModuleNode:
         parts = {"params": (), "children": (), **more}
-        return ModuleNode(path=path, num_params=num_params, categories=categories, **parts)
+        return ModuleNode(path=path, num_params=num_params, categories=categories, forward_flops=flops, **parts)
 
     up = node(
         "a/up",
         9,
         {_PARAMS: 36, _ACTIVATIONS: 4},
+        flops=12,
         params=(("kernel", (2, 3), "float32"), ("bias", (3,), "float32")),
     )
-    tree = module_tree(buffers, leaves, ModulePaths(tuple(leaf.path for leaf in leaves[:3])), fragmentation_bytes=7)
+    flops = {"a/up": 12, "a/silent/one": 3, "silent": 100}  # what holds nothing is of the module around it
+    tree = module_tree(
+        buffers,
+        leaves,
+        ModulePaths(tuple(leaf.path for leaf in leaves[:3])),
+        fragmentation_bytes=7,
+        forward_flops=flops,
+    )
     # Modules in the order of the model, then those without parameters; what is of no module is the root's own.
     assert tree == node(
         "",
         14,
         {_PARAMS: 36, _ACTIVATIONS: 40, _FRAGMENTATION: 7},
+        flops=12 + 3 + 100,
         children=(
             node("b", 5, {}, params=(("scale", (5,), "float32"),)),
-            node("a", 9, {_PARAMS: 36, _ACTIVATIONS: 12}, children=(up,)),
+            node("a", 9, {_PARAMS: 36, _ACTIVATIONS: 12}, flops=12 + 3, children=(up,)),
             node("drop", 0, {_ACTIVATIONS: 12}, children=(node("drop/inner", 0, {_ACTIVATIONS: 12}),)),
         ),
     )

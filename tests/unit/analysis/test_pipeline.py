@@ -306,3 +306,10 @@ def test_the_work_of_the_forward_pass_is_told_by_module() -> None:
     scopes = {"jit(step)/jvp(Net)/a": 5, "jit(step)/jvp(Net)/a/gelu": 1, "jit(step)/jvp(Net)": 2}
     capture = replace(added_up_step().capture(), flops_by_scope=scopes | {"jit(step)/transpose(jvp(Net))/a": 70})
     assert analyze(capture).forward_flops == {"a": 6, "": 2}
+
+
+def test_what_differentiates_nothing_is_a_forward_pass_as_a_whole() -> None:
+    capture = replace(added_up_step().capture(), flops_by_scope={"jit(step)/Net/a": 5, "jit(step)/Net": 2})
+    report = analyze(capture)
+    assert report.forward_flops == {"a": 5, "": 2}
+    assert (report.modules.forward_flops, report.modules.children[0].forward_flops) == (7, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -159,5 +160,14 @@ def test_a_fragment_for_a_notebook_has_no_script_and_brings_its_style() -> None:
         page = _Page(fragment)
         assert "script" not in page.tags
         assert page.tags[:2] == ["div", "style"]
-        assert len(fragment) < 40_000
+        assert len(fragment.partition("<iframe")[0]) < 40_000
+
+
+def test_a_fragment_holds_the_whole_page_in_a_frame_of_its_own() -> None:
+    made = hostile_names()
+    (frame,) = re.findall(r'<iframe sandbox="allow-scripts" [^>]* srcdoc="([^"]*)">', html_fragment(made))
+    assert html.unescape(frame) == FORMAT.render_report(made, RenderOptions())
+
+
+def test_a_fragment_says_what_is_looked_at_first() -> None:
     assert "11.1 GiB of 79.1 GiB" in _Page(html_fragment(transformer())).text
