@@ -54,7 +54,7 @@ class explain_oom:  # noqa: N801 - it is used like a function
             "static_argnums": static_argnums,
             "roles": roles,
         }
-        self._shapes = _shapes((args, kwargs)) if step else None
+        self._shapes = shapes_of((args, kwargs)) if step else None
 
     def __enter__(self) -> explain_oom:
         if self._step is None:
@@ -80,7 +80,7 @@ class explain_oom:  # noqa: N801 - it is used like a function
 
         @functools.wraps(step)
         def explained(*args: Any, **kwargs: Any) -> Any:
-            shapes = _shapes((args, kwargs))  # a donated argument has none any more once the step has failed
+            shapes = shapes_of((args, kwargs))  # a donated argument has none any more once the step has failed
             try:
                 result = step(*args, **kwargs)
             except Exception as error:
@@ -107,7 +107,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return _SIGN in str(error) and type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
 
 
-def _shapes(tree: Any) -> Any:
+def shapes_of(tree: Any) -> Any:
+    """A pytree with the shapes of its arrays in their place; whatever else it has stays."""
     import jax
 
     def shape(leaf: Any) -> Any:
