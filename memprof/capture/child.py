@@ -161,7 +161,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     driver = open_driver() if task.num_steps else None  # before JAX takes hold of the device
     spare_devices(task.target)
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
-    spec = _as_workload_error("could not be built", task.recipe.build)
+    spec = _as_workload_error("could not be built", lambda: task.recipe.build(task.target))
     progress("preparing")
     target = target_of_step(spec, task.target, runs=bool(task.num_steps))
     if task.lowers_only:
@@ -254,7 +254,7 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
     for number, recipe in enumerate(task.recipes, start=1):
         progress(f"tracing {number} of {len(task.recipes)}")
         try:
-            spec = _as_workload_error("could not be built", recipe.build)
+            spec = _as_workload_error("could not be built", functools.partial(recipe.build, task.target))
             target = target_of_step(spec, task.target)
             count = functools.partial(traced_recomputation, spec, target)
             flops = _as_workload_error("could not be traced", count)

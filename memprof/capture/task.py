@@ -48,8 +48,12 @@ class Recipe(Protocol):
 
     imports: ClassVar[tuple[str, ...]]
 
-    def build(self) -> StepSpec:
-        """Build it, in the child process: this may run the user's code."""
+    def build(self, target: Target | None) -> StepSpec:
+        """Build it, in the child process: this may run the user's code.
+
+        Args:
+            target: what was asked for; where it is a mesh, the arguments of the step lie on it.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

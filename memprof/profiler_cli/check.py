@@ -63,6 +63,8 @@ def check(
     technique: options.Techniques = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
+    mesh: options.Mesh = None,
+    hosts: options.Hosts = None,
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     complete: options.Complete = False,
@@ -85,17 +87,18 @@ def check(
     show = rendering(format, width=width, top=top)
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
     show.check_shows_documents("a check")
+    aim = resolve_asked(target if update else target or fits, mesh=mesh, hosts=hosts)
     if update:
         if against is None:
             raise MemprofError("--update writes a baseline: say with --against where")
         check_replaceable(against, force=force)
-        capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target), settings)
+        capture = _capture(what, preset, overrides, technique, role, arguments, aim, settings)
         check_replaceable(against, force=force)  # a compile takes long enough for another file to come there
         update_baseline(capture, against)
         say(f"baseline written to {against}")
         return
     limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
-    capture = _capture(what, preset, overrides, technique, role, arguments, resolve_asked(target or fits), settings)
+    capture = _capture(what, preset, overrides, technique, role, arguments, aim, settings)
     result = check_capture(capture, limits)
     print_document(check_document(result, top=show.options.top), check_json(result), show)
     if not result.passed:

@@ -66,6 +66,8 @@ def compare(
     role: options.Roles = [],  # noqa: B006
     reference: _Reference = None,
     target: options.Target = None,
+    mesh: options.Mesh = None,
+    hosts: options.Hosts = None,
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     steps: options.Steps = None,
@@ -106,7 +108,7 @@ def compare(
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
-    aim = resolve_asked(target, runs=bool(steps))
+    aim = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts)
     tasks = rows.tasks(aim, num_steps=steps or 0, settings=settings)
     rows.check_reference(reference)
     # Steps that are timed want the device for themselves.

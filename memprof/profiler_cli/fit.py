@@ -81,6 +81,8 @@ def fit(
     technique: _Technique = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
+    mesh: options.Mesh = None,
+    hosts: options.Hosts = None,
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     complete: options.Complete = False,
@@ -118,7 +120,9 @@ def fit(
     techniques = "+".join(technique)
     _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    wanted = MemoryRequest(target=resolve_asked(target, runs=bool(steps)), memory=memory, reserve=reserve)
+    wanted = MemoryRequest(
+        target=resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), memory=memory, reserve=reserve
+    )
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     kept = partial(
         kept_captures,

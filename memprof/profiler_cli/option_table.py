@@ -21,7 +21,10 @@ JSON = "json"
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 _TERMINAL = "terminal"
-_COMPILED = ("arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete", "cache")
+_COMPILED = (
+    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
+    *("timeout", "complete", "cache"),
+)
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
 _OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
 _VIEWS = ("by", "depth", "top", "sort")
@@ -95,7 +98,7 @@ def _is_of_user(values: Values) -> bool:
 def _is_planned(values: Values) -> bool:
     """Whether a command compiles to the plan alone."""
     if "log_folder" in values:  # `trace` runs the step wherever the target's device is
-        return values["target"] not in (None, "cpu", "local")
+        return values["target"] not in (None, "cpu", "local") or values["mesh"] is not None
     runs = bool(values.get("steps")) and not _is_auto(values)  # of those that fit, only the cheapest
     return not (runs or values["complete"])
 
@@ -188,6 +191,11 @@ ROWS = (
         where=lambda values: bool(values.get("steps")),
         options=("cluster",),
         why="is for compiles; steps run on the device that is here",
+    ),
+    Row(
+        where=lambda values: not values.get("mesh"),
+        options=("hosts",),
+        why="says on how many hosts the devices of a mesh are: give --mesh too",
     ),
     Row(
         commands=("run",),

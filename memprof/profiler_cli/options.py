@@ -117,6 +117,16 @@ Target = Annotated[
         metavar="NAME", autocompletion=complete_targets,
     ),
 ]  # fmt: skip
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh", help="Several of the target: the axes of a mesh, fsdp=4,tp=2, or a number of devices, 8.",
+        metavar="AXES",
+    ),
+]  # fmt: skip
+Hosts = Annotated[
+    int | None, typer.Option("--hosts", min=1, max=MOST, help="On how many hosts the mesh's devices are.")
+]
 Steps = Annotated[
     int | None,
     typer.Option(

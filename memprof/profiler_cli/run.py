@@ -42,6 +42,8 @@ def run(
     technique: options.Techniques = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
+    mesh: options.Mesh = None,
+    hosts: options.Hosts = None,
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     steps: options.Steps = None,
@@ -76,7 +78,7 @@ def run(
     from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
-    aim, techniques = resolve_asked(target, runs=bool(steps)), "+".join(technique)
+    aim, techniques = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)

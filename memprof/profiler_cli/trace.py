@@ -36,6 +36,8 @@ def trace(
     technique: options.Techniques = [],  # noqa: B006
     role: options.Roles = [],  # noqa: B006
     target: options.Target = None,
+    mesh: options.Mesh = None,
+    hosts: options.Hosts = None,
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     log_folder: _LogFolder = Path("logs"),
@@ -63,7 +65,7 @@ def trace(
     from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width)
-    aim = resolve_asked(target, runs=bool(steps))
+    aim = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts)
     runs = aim is None or not aim.is_deviceless
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     task = subject.task(

@@ -44,7 +44,7 @@ def row_key(task: Task) -> str:
     facts = {
         "recipe": [type(task.recipe).__name__, plain(task.recipe)],
         "complete": task.settings.complete,
-        "target": None if target is None else [option_of(target), target.compiler_config],
+        "target": None if target is None else [option_of(target), target.compiler_config, plain(target.topology)],
         "surroundings": _surroundings(),
         "environment": _environment(_FOR_COMPILERS if is_built_in else None),
         "folder": "" if is_built_in else os.getcwd(),

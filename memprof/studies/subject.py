@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from memprof.analysis.capture import Target
 from memprof.capture.roles.leaf import parse_roles
-from memprof.capture.targets.resolve import option_of
+from memprof.capture.targets.resolve import mesh_option, option_of
 from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques
+from memprof.workloads.mesh_axes import on_mesh
 from memprof.workloads.overrides import split_override
 from memprof.workloads.user.build import UserStep
 from memprof.workloads.user.reference import is_reference, parse
@@ -71,18 +73,19 @@ class Subject:
         """Whether a field is among the overrides."""
         return any(_field(text) == name for text in self.overrides)
 
-    def plan(self, techniques: str = "") -> BuiltInStep | UserStep:
+    def plan(self, techniques: str = "", *, axes: Mapping[str, int] = MappingProxyType({})) -> BuiltInStep | UserStep:
         """What a child process builds the step from, with all choices made and checked.
 
         Args:
             techniques: joined with `+`.
+            axes: of the mesh that it is built for; empty for one device.
 
         Raises:
             MemprofError: a name or a value is wrong, or a technique does not apply.
         """
         if self.is_built_in:
             return plan(
-                workload=self.name, preset=self.preset, overrides=self.overrides, techniques=[techniques]
+                workload=self.name, preset=self.preset, overrides=self.overrides, techniques=[techniques], axes=axes
             ).recipe
         return UserStep(
             reference=parse(self.name),
@@ -102,8 +105,9 @@ class Subject:
         settings: CompileSettings = TO_THE_PLAN,
     ) -> Task:
         """Its compile with techniques (see `plan`), for a target, and `num_steps` steps."""
+        target = on_mesh(target, parse_techniques(techniques))
         return Task(
-            recipe=self.plan(techniques),
+            recipe=self.plan(techniques, axes={} if target is None else target.topology.axes),
             target=target,
             label=label,
             num_steps=num_steps,
@@ -172,7 +176,10 @@ def run_command(subject: Subject, target: Target | None, techniques: str) -> str
     """`memprof run` with all the choices of a subject, quoted for a shell."""
     words = ["memprof", "run", subject.name]
     aim = option_of(target) if target is not None else None
-    for option, text in (("--preset", subject.preset), ("--target", aim), ("-t", techniques)):
+    mesh = mesh_option(target.topology) if target is not None else None
+    hosts = str(target.topology.num_hosts) if target is not None and target.topology.num_hosts > 1 else None
+    of_mesh = (("--mesh", mesh), ("--hosts", hosts))
+    for option, text in (("--preset", subject.preset), ("--target", aim), *of_mesh, ("-t", techniques)):
         words += [option, text] if text else []
     for override in subject.overrides:
         words += ["--set", override]

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from memprof.analysis.capture import Target
 from memprof.capture.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import (
@@ -30,6 +32,8 @@ from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.workload import Workload
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from memprof.workloads.train_step import Trainer
 
 ConfigValue = str | int | float | bool | None
@@ -59,9 +63,9 @@ class Plan:
         assert not model_fields.keys() & train_fields.keys(), "a field of the model hides one of the training"
         return {"preset": self.preset, **model_fields, **train_fields}
 
-    def build(self) -> StepSpec:
-        """Returns the training step, with abstract arguments."""
-        trainer = build_trainer(self)
+    def build(self, mesh: Mesh | None = None) -> StepSpec:
+        """Returns the training step, with abstract arguments: those of a mesh, or of one device."""
+        trainer = build_trainer(self, mesh)
         from memprof.workloads.train_step import STATE_ARGNUM
 
         return StepSpec(
@@ -114,13 +118,20 @@ class BuiltInStep:
             techniques=applied_techniques(self.techniques),
         )
 
-    def build(self) -> StepSpec:
-        """Returns the training step."""
-        return self.plan().build()
+    def build(self, target: Target | None = None) -> StepSpec:
+        """Returns the training step, on the mesh of the target where it is one."""
+        from memprof.capture.targets.mesh import mesh_of
+
+        return self.plan().build(mesh_of(target))
 
 
 def plan(
-    *, workload: str, preset: str | None = None, overrides: Sequence[str] = (), techniques: Sequence[str] = ()
+    *,
+    workload: str,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    techniques: Sequence[str] = (),
+    axes: Mapping[str, int] = MappingProxyType({}),
 ) -> Plan:
     """Makes and checks all choices.
 
@@ -129,6 +140,7 @@ def plan(
         preset: name of one of its presets; None means its default.
         overrides: texts `field=value`, as given to `--set`.
         techniques: labels of techniques, one or several joined by `+` in each.
+        axes: of the mesh that the step is for; empty for one device.
 
     Raises:
         MemprofError: for an unknown name or a bad value, in one sentence that says what is allowed.
@@ -137,7 +149,9 @@ def plan(
     config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
     applied = parse_techniques(*techniques)
     train_config = apply_techniques(train_config, applied)
-    check_applicable(applied, name=found.name, honours=found.honours, config=config, train_config=train_config)
+    check_applicable(
+        applied, name=found.name, honours=found.honours, config=config, train_config=train_config, axes=axes
+    )
     return Plan(
         workload=found,
         preset=found.default_preset if preset is None else preset,
@@ -148,7 +162,7 @@ def plan(
     )
 
 
-def build_trainer(choices: Plan) -> Trainer:
+def build_trainer(choices: Plan, mesh: Mesh | None = None) -> Trainer:
     """Returns the trainer, which makes the abstract arguments of the step as well as real ones to run it on."""
     from memprof.workloads.train_step import Trainer
 
@@ -156,14 +170,22 @@ def build_trainer(choices: Plan) -> Trainer:
         model=choices.workload.build(choices.config, choices.train_config),
         optimizer=choices.optimizer.create(choices.train_config),
         config=choices.train_config,
+        mesh=mesh,
     )
 
 
 def build_step(
-    *, workload: str, preset: str | None = None, overrides: Sequence[str] = (), techniques: Sequence[str] = ()
+    *,
+    workload: str,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    techniques: Sequence[str] = (),
+    mesh: Mesh | None = None,
 ) -> StepSpec:
     """Returns the training step of a built-in workload, with abstract arguments. See `plan` for the arguments."""
-    return plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques).build()
+    axes = {} if mesh is None else dict(mesh.shape)
+    choices = plan(workload=workload, preset=preset, overrides=overrides, techniques=techniques, axes=axes)
+    return choices.build(mesh)
 
 
 def _feed(choices: Plan, trainer: Trainer) -> Feed:

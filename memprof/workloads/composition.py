@@ -10,7 +10,7 @@ This is the only place that reads the text of techniques.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memprof.analysis.capture import Target
@@ -18,6 +18,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
+from memprof.workloads.mesh_axes import check_axis
 from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig, model_fields
 
@@ -61,6 +62,7 @@ def check_applicable(
     honours: frozenset[str],
     config: Any,
     train_config: TrainConfig,
+    axes: Mapping[str, int],
 ) -> None:
     """Raises `MemprofError`, one sentence, unless each technique can work.
 
@@ -70,6 +72,7 @@ def check_applicable(
         honours: the technique-owned fields for a model that the workload honours.
         config: the model's configuration.
         train_config: the training configuration with all techniques on.
+        axes: of the mesh; empty for one device.
     """
     baseline = TrainConfig()
     for applied in techniques:
@@ -79,6 +82,9 @@ def check_applicable(
             raise MemprofError(f"Technique '{applied.label}' does not apply to {name}: leave it out.")
         if applied.technique.check_config is not None:
             applied.technique.check_config(config, train_config)
+        check_axis(applied, axes)
+        if applied.technique.check_axes is not None:
+            applied.technique.check_axes(config, train_config, axes)
 
 
 def check_target(techniques: Sequence[AppliedTechnique], target: Target) -> None:

@@ -7,7 +7,7 @@ The training step knows nothing else about a workload, so that whatever changes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -41,6 +41,7 @@ class Model:
         num_loss_chunks: how many parts the second half of the module and the loss are computed in.
         batch_shapes: shape and dtype of each entry of the batch.
         sample: makes a synthetic batch of these shapes on the host, with something in it that can be learnt.
+        tensor_axes: which axis of a parameter tensor parallelism divides (see `sharding.Layout`).
     """
 
     module: nn.Module
@@ -50,6 +51,7 @@ class Model:
     num_loss_chunks: int = 1
     batch_shapes: Mapping[str, jax.ShapeDtypeStruct]
     sample: Callable[[np.random.Generator], dict[str, np.ndarray]]
+    tensor_axes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def apply_fn(self) -> Callable[..., Any]:

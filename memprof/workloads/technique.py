@@ -107,6 +107,9 @@ class Technique:
         check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
             training configuration with all techniques on.
         check_target: raises `MemprofError` for a target that it cannot be compiled for. It may import jax.
+        axis: the axis of the mesh that it divides something over; None: it needs no mesh.
+        check_axes: raises `MemprofError` where something does not divide, given the same as `check_config` and the axes
+            of the mesh.
     """
 
     name: str
@@ -127,6 +130,8 @@ class Technique:
     shows_with: tuple[str, ...] = ()
     check_config: Callable[[Any, TrainConfig], None] | None = None
     check_target: Callable[[Target], None] | None = None
+    axis: str | None = None
+    check_axes: Callable[[Any, TrainConfig, Mapping[str, int]], None] | None = None
 
     @property
     def usage(self) -> str:

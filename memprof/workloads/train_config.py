@@ -50,6 +50,11 @@ class TrainConfig:
         offload_optimizer: whether the optimizer state lives in host memory between steps.
         pruned_fraction: the part of each weight matrix that masks set to zero.
         structurally_pruned_fraction: the part of the attention heads and hidden units that is gone.
+        data_parallel: whether the batch is divided over the axis `dp` of a mesh, alone or with the optimizer state
+            (`zero1`) and the gradients (`zero2`).
+        fully_sharded: whether parameters, gradients, optimizer state and batch are divided over the axis `fsdp`.
+        tensor_parallel: whether heads, hidden units and vocabulary are divided over the axis `tp`.
+        sequence_parallel: whether sequences are divided over the axis `sp`.
         compiler_options: XLA options of this compile, `flag=value` joined by spaces.
     """
 
@@ -75,6 +80,10 @@ class TrainConfig:
     offload_optimizer: bool = field(default=False, metadata=_STEP)
     pruned_fraction: float = field(default=0.0, metadata=_STEP)
     structurally_pruned_fraction: float = field(default=0.0, metadata=_MODEL)
+    data_parallel: Literal["none", "batch", "zero1", "zero2"] = field(default="none", metadata=_STEP)
+    fully_sharded: bool = field(default=False, metadata=_STEP)
+    tensor_parallel: bool = field(default=False, metadata=_MODEL)
+    sequence_parallel: bool = field(default=False, metadata=_MODEL)
     compiler_options: str = field(default="", metadata=_STEP)
 
     def __post_init__(self) -> None:

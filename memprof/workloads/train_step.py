@@ -22,12 +22,14 @@ import numpy as np
 import optax
 from flax.training import train_state
 from flax.training.dynamic_scale import DynamicScale
+from jax.sharding import Mesh
 
 from memprof.analysis.categories import Role
 from memprof.workloads.gradients import Evaluation, accumulate, evaluate, new_scale
 from memprof.workloads.losses import Metrics
 from memprof.workloads.model import Batch, Model, Params
 from memprof.workloads.pruning import apply_masks, magnitude_masks
+from memprof.workloads.sharding import Layout, with_shardings
 from memprof.workloads.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -69,17 +71,26 @@ class Trainer:
         model: what is trained.
         optimizer: what updates it.
         config: how it is trained; its seed is that of the parameters, of dropout and of the synthetic batches.
+        mesh: the devices that share it; None: there is one.
     """
 
     model: Model | UserModel
     optimizer: optax.GradientTransformation
     config: TrainConfig
+    mesh: Mesh | None = None
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Makes one update; returns the new state and the metrics from before it.
 
         Where the loss is scaled and a gradient is not finite, there is no update: only the scale changes.
         """
+        if self.mesh is None:
+            return self._step(state, batch)
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            updated, metrics = self._step(state, batch)
+        return updated, metrics
+
+    def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         evaluation = self._evaluate(state, batch)
         gradients = jax.tree.map(lambda leaf, param: leaf.astype(param.dtype), evaluation.gradients, state.params)
         if self.config.offload_optimizer:
@@ -91,33 +102,45 @@ class Trainer:
             is_finite, next_scale = evaluation.scaling.is_finite, evaluation.scaling.next_scale
             updated = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, state)
             updated = updated.replace(dynamic_scale=next_scale)
+        if self._layout is not None:
+            updated = jax.lax.with_sharding_constraint(updated, self._layout.of_state(updated))
         if self.config.offload_optimizer:
             updated = _move_optimizer_state(updated, jax.memory.Space.Host)
         return updated, evaluation.metrics
 
     def abstract_state(self) -> TrainState:
-        """Returns the state as shapes and dtypes. Nothing is allocated."""
+        """Returns the state as shapes and dtypes, on a mesh with their shardings. Nothing is allocated."""
         state: TrainState = jax.eval_shape(self._init_state)
-        return state
+        return state if self._layout is None else with_shardings(state, self._layout.of_state(state))
 
     def abstract_batch(self) -> Any:
-        """Returns the batch as shapes and dtypes. Nothing is allocated."""
-        return self.model.batch_shapes
+        """Returns the batch as shapes and dtypes, on a mesh with their shardings. Nothing is allocated."""
+        batch = self.model.batch_shapes
+        return batch if self._layout is None else with_shardings(batch, self._layout.of_batch(batch))
 
     def init_state(self) -> TrainState:
         """Returns a new state on the default device, or where the step wants it."""
-        return self._placed(jax.jit(self._init_state)())
+        if self._layout is None:
+            return self._placed(jax.jit(self._init_state)())
+        shardings = self._layout.of_state(jax.eval_shape(self._init_state))
+        return self._placed(jax.jit(self._init_state, out_shardings=shardings)())
 
     def state_of(self, params: Params) -> TrainState:
         """Returns a new state around given parameters, for example those of another configuration."""
-        return self._placed(self._state(params))
+        state = self._state(params)
+        return self._placed(state if self._layout is None else jax.device_put(state, self._layout.of_state(state)))
 
     def _placed(self, state: TrainState) -> TrainState:
         if not self.config.offload_optimizer:
             return state
-        device = next(iter(state.step.devices()))
-        host = jax.sharding.SingleDeviceSharding(device, memory_kind=HOST_MEMORY_KIND)
+        host = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind(HOST_MEMORY_KIND), state.opt_state)
         return state.replace(opt_state=jax.device_put(state.opt_state, host))
+
+    @property
+    def _layout(self) -> Layout | None:
+        if self.mesh is None:
+            return None
+        return Layout(mesh=self.mesh, config=self.config, tensor_axes=self.model.tensor_axes)
 
     def sample_batch(self, index: int) -> Any:
         """Returns the synthetic batch number `index`, on the host; equal for equal seed and index."""
@@ -148,7 +171,12 @@ class Trainer:
             masked = params if state.masks is None else apply_masks(params, state.masks)
             return self.model.metrics(masked, batch, dropout_rng)
 
-        return evaluate(metrics, state.params, state.dynamic_scale)
+        if self._layout is None:
+            return evaluate(metrics, state.params, state.dynamic_scale)
+        batch = jax.lax.with_sharding_constraint(batch, self._layout.of_batch(batch))
+        evaluation = evaluate(metrics, state.params, state.dynamic_scale)
+        shardings = self._layout.of_gradients(state.params)
+        return evaluation._replace(gradients=jax.lax.with_sharding_constraint(evaluation.gradients, shardings))
 
     def _init_state(self) -> TrainState:
         return self._state(self.model.init_params(jax.random.fold_in(self._rng(), 0)))

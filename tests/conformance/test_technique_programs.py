@@ -16,7 +16,8 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import capture_of
 from memprof.capture.cuda_tools import missing_for_deviceless
-from memprof.capture.targets.resolve import resolve
+from memprof.capture.targets.mesh import mesh_of, target_of_step
+from memprof.capture.targets.resolve import resolve, resolve_asked
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
@@ -50,15 +51,22 @@ pytestmark = pytest.mark.skipif(
 
 
 @functools.cache
-def capture(label: str) -> Capture:
-    """The small transformer's program for an H100."""
-    spec = build_step(workload="transformer", preset="tiny", overrides=SIZES, techniques=[label] if label else [])
-    return capture_of(spec, resolve("h100-80gb"), progress=lambda stage: None)
+def capture(label: str, axis: str | None) -> Capture:
+    """The small transformer's program for an H100, or for two of them along an axis."""
+    target = resolve_asked("h100-80gb", mesh=axis and f"{axis}=2")
+    spec = build_step(
+        workload="transformer",
+        preset="tiny",
+        overrides=SIZES,
+        techniques=[label] if label else [],
+        mesh=mesh_of(target),
+    )
+    return capture_of(spec, target_of_step(spec, target), progress=lambda stage: None)
 
 
 @functools.cache
-def report(label: str) -> Report:
-    return analyze(capture(label))
+def report(label: str, axis: str | None = None) -> Report:
+    return analyze(capture(label, axis))
 
 
 @pytest.fixture(params=TECHNIQUES)
@@ -75,7 +83,7 @@ def technique(request):
 def rows(technique) -> tuple[Report, Report]:
     """The reports without and with the technique, in the company that it needs to show."""
     company = (*technique.needs, *technique.shows_with)
-    return report("+".join(company)), report("+".join((*company, technique.example)))
+    return report("+".join(company), technique.axis), report("+".join((*company, technique.example)), technique.axis)
 
 
 def test_its_evidence_is_in_its_program_alone(technique):

@@ -21,7 +21,10 @@ from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
-TECHNIQUES = [pytest.param(technique, id=technique.name) for technique in registry.techniques()]
+# Those that need several devices train on them: `test_sharded_training.py`.
+TECHNIQUES = [
+    pytest.param(technique, id=technique.name) for technique in registry.techniques() if technique.axis is None
+]
 WORKLOADS = [workload.name for workload in registry.workloads()]
 CPU = Target(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"

@@ -28,11 +28,15 @@ PAIRS = [
     for second in registry.techniques()
     if first is not second
 ]
+# A mesh with an axis for every technique that needs one.
+AXES = {technique.axis: 2 for technique in registry.techniques() if technique.axis is not None}
 PLACEHOLDER = re.compile("<[A-Z]")
 LIBRARIES = {"nn": "flax.linen", "jnp": "jax.numpy"}
 LIBRARY_NAME = r"(jax|jnp|nn|optax)(\.\w+)+"
 # The transformer's own settings that no technique minds: `flash` has no dropout of probabilities.
 WITHOUT_DROPOUT = ("attention_dropout_rate=0",)
+# And a batch for several devices in minibatches.
+OVERRIDES = (*WITHOUT_DROPOUT, "batch_size=16")
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
@@ -95,7 +99,12 @@ def test_it_applies_to_a_tiny_workload_or_says_in_a_sentence_why_not(technique):
     applies_to = []
     for workload in registry.workloads():
         try:
-            plan(workload=workload.name, preset=workload.tiny_preset, techniques=(*technique.needs, technique.example))
+            plan(
+                workload=workload.name,
+                preset=workload.tiny_preset,
+                techniques=(*technique.needs, technique.example),
+                axes=AXES,
+            )
         except MemprofError as error:
             assert_one_sentence(error, (technique.example,))
         else:
@@ -106,7 +115,9 @@ def test_it_applies_to_a_tiny_workload_or_says_in_a_sentence_why_not(technique):
 @pytest.mark.parametrize("technique", [param for param in TECHNIQUES if param.values[0].needs])
 def test_what_it_needs_is_named_where_it_is_missing(technique):
     with pytest.raises(MemprofError) as error:
-        plan(workload="transformer", preset="tiny", overrides=WITHOUT_DROPOUT, techniques=[technique.example])
+        plan(
+            workload="transformer", preset="tiny", overrides=WITHOUT_DROPOUT, techniques=[technique.example], axes=AXES
+        )
     assert_one_sentence(error.value, (technique.example,))
     assert all(label in str(error.value) for label in technique.needs)
 
@@ -116,7 +127,7 @@ def test_it_composes_or_says_why_not(first, second):
     labels = (first.example, second.example)
     conflicting = set(first.sets) & set(second.sets)
     try:
-        choices = plan(workload="transformer", preset="tiny", overrides=WITHOUT_DROPOUT, techniques=labels)
+        choices = plan(workload="transformer", preset="tiny", overrides=OVERRIDES, techniques=labels, axes=AXES)
     except MemprofError as error:
         if conflicting:
             assert_one_sentence(error, labels, all_of_them=True)

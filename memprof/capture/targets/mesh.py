@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from memprof.analysis.capture import Target, Topology
+from memprof.analysis.capture import Target
 from memprof.capture.jit_adapter import context_meshes
 from memprof.capture.jitting import shardings_of_jit
 from memprof.capture.step import StepSpec
 from memprof.capture.step_checks import shown
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import DEFAULT_GPU, of_gpu, resolve
+from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, no_gpu, of_gpu, resolve, topology_of
 from memprof.errors import MemprofError
 
 _TARGETS: dict[Any, Target] = {}  # by the client of their devices
@@ -55,27 +54,40 @@ def mesh(
     Raises:
         MemprofError: a mistake in what was asked for, in one sentence.
     """
-    num_devices = _num_devices(axes)
-    if not isinstance(hosts, int) or isinstance(hosts, bool) or hosts < 1 or num_devices % hosts:
-        raise MemprofError(
-            f"hosts is {shown(hosts)}, but {num_devices} devices were to be shared out evenly: give a divisor of"
-            f" {num_devices}"
-        )
+    if not isinstance(axes, Mapping) or not axes:
+        raise MemprofError(f"axes is {shown(axes)}, but the size of each axis by its name was expected: {{'fsdp': 8}}")
+    for name in axes:
+        if not isinstance(name, str) or not name:
+            raise MemprofError(f"{shown(name)} is the name of an axis, but a text was expected")
+    topology = topology_of(axes, hosts)
     if axis_types is not None and len(axis_types) != len(axes):
         raise MemprofError(f"there are {len(axis_types)} axis types for {len(axes)} axes: give one for each")
     if not isinstance(target, (str, Path)):
         raise MemprofError(f"target is {shown(target)}, but the name of a GPU or the path of its file was expected")
-    topology = Topology(num_devices=num_devices, num_hosts=hosts, axes=dict(axes))
     chosen = resolve(str(target), topology)
     if not chosen.is_deviceless:
-        raise MemprofError(
-            f"a mesh of devices that are not there is of GPUs, and '{target}' is none: choose one of"
-            " `memprof list targets`"
-        )
+        raise no_gpu(str(target))
+    return _made(chosen, axis_types)
+
+
+def mesh_of(target: Target | None) -> Mesh | None:
+    """The mesh of a target that has several devices. Where nobody has named its axes, it has one."""
+    if target is None or target.topology.num_devices == 1:
+        return None
+    return _made(_with_axes(target), None)
+
+
+def _with_axes(target: Target) -> Target:
+    axes = target.topology.axes or {DEVICES: target.topology.num_devices}
+    return replace(target, topology=replace(target.topology, axes=axes))
+
+
+def _made(target: Target, axis_types: Sequence[AxisType] | None) -> Mesh:
     spare_missing_devices()
-    devices = np.array(deviceless_devices(chosen)).reshape(tuple(axes.values()))
+    axes = target.topology.axes
+    devices = np.array(deviceless_devices(target)).reshape(tuple(axes.values()))
     made = Mesh(devices, tuple(axes), axis_types=None if axis_types is None else tuple(axis_types))
-    _TARGETS[made.devices.flat[0].client] = chosen
+    _TARGETS[made.devices.flat[0].client] = target
     return made
 
 
@@ -91,6 +103,11 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
     """
     mesh = _mesh_of(spec)
     if mesh is None:
+        if asked is not None and asked.topology.num_devices > 1:
+            raise MemprofError(
+                f"--mesh asks for {asked.topology.num_devices} devices, but the step is sharded over none: have the"
+                " function that gives it take a parameter mesh, and put the shardings of its arguments on that"
+            )
         return choose_target(asked, runs=runs)
     if runs:
         raise MemprofError(
@@ -105,7 +122,7 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
             f"the step is sharded over {mesh.size} of the {made_for.topology.num_devices} devices that memprof.mesh"
             f" gave: ask it for {mesh.size}"
         )
-    if asked is not None and (asked.name, asked.topology) != (made_for.name, made_for.topology):
+    if asked is not None and (asked.name, _with_axes(asked).topology) != (made_for.name, made_for.topology):
         raise MemprofError(
             f"the arguments of the step lie on a mesh of {mesh.size} {made_for.name}, which is their target: leave out"
             " the other one"
@@ -163,14 +180,3 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
     if num_kinds > 1:
         raise MemprofError(f"the shardings of the step lie on {num_kinds} meshes of other devices: put all on one")
     return next(iter(of_devices or several), None)
-
-
-def _num_devices(axes: Mapping[str, int]) -> int:
-    if not isinstance(axes, Mapping) or not axes:
-        raise MemprofError(f"axes is {shown(axes)}, but the size of each axis by its name was expected: {{'fsdp': 8}}")
-    for name, size in axes.items():
-        if not isinstance(name, str) or not name:
-            raise MemprofError(f"{shown(name)} is the name of an axis, but a text was expected")
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise MemprofError(f"the axis {name} has the size {shown(size)}, but a number of devices was expected")
-    return prod(axes.values())

@@ -5,15 +5,22 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
 from pathlib import Path
+from typing import Any
 
 from memprof.analysis.capture import Target, Topology
+from memprof.capture.step_checks import shown
 from memprof.capture.targets.gpu import Gpu, gpus
 from memprof.errors import MemprofError
 
 LOCAL, CPU = "local", "cpu"
 DEFAULT_GPU = "h100-80gb"
 ASKED_FOR = "asked for"
+DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
+_MOST_DEVICES = 2**16  # XLA makes a topology of each of them
 
 
 def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value that does not change
@@ -48,22 +55,94 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     )
 
 
-def resolve_asked(name: str | None, *, runs: bool = False) -> Target | None:
+def resolve_asked(
+    name: str | None, *, runs: bool = False, mesh: str | None = None, hosts: int | None = None
+) -> Target | None:
     """The target that the user asked for; None: none, so that it is the best there is.
 
     Args:
         runs: whether steps are to run on it.
+        mesh: what the user wrote after `--mesh`: `fsdp=4,tp=2`, or `8`, whose axes the techniques of a row decide.
+        hosts: on how many hosts the devices of the mesh are.
 
     Raises:
-        MemprofError: there is no such target, or steps are only compiled for it.
+        MemprofError: there is no such target or mesh, or steps are only compiled for it.
     """
-    target = resolve(name) if name is not None else None
+    topology = Topology() if mesh is None else read_mesh(mesh, hosts or 1)
+    target = resolve(name, topology) if name is not None else None
+    if mesh is not None and target is None:
+        target = replace(resolve(DEFAULT_GPU, topology), reason="the default GPU, compiled for without the device")
+    if mesh is not None and target is not None and not target.is_deviceless:
+        raise no_gpu(target.name)
     if runs and target is not None and target.is_deviceless:
+        what = name if mesh is None else f"--mesh {mesh}"
         raise MemprofError(
-            f"{name} is a target to compile for; a step runs on a device that is there: use --target {LOCAL} or {CPU},"
+            f"{what} is a target to compile for; a step runs on a device that is there: use --target {LOCAL} or {CPU},"
             " or leave --steps out"
         )
     return target
+
+
+def read_mesh(text: str, hosts: int = 1) -> Topology:
+    """The topology that a text names: `fsdp=4,tp=2`, or a number of devices, whose axes are not decided yet.
+
+    Raises:
+        MemprofError: it names none, in one sentence.
+    """
+    if re.fullmatch("[0-9]+", text.strip()):
+        return topology_of({"": int(text)}, hosts)
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, size = (each.strip() for each in part.partition("="))
+        if not (equals and name.isidentifier() and re.fullmatch("[0-9]+", size)):
+            raise MemprofError(
+                f"--mesh {text} is no mesh: write the size of each axis, --mesh fsdp=4,tp=2, or a number of devices,"
+                " --mesh 8"
+            )
+        if name in axes:
+            raise MemprofError(f"--mesh {text} has the axis {name} twice: give each axis one size")
+        axes[name] = int(size)
+    return topology_of(axes, hosts)
+
+
+def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
+    """The topology of a mesh.
+
+    Args:
+        axes: the size of each axis by its name, in the mesh's order; a single one without a name is not decided yet.
+        hosts: on how many hosts the devices are, each with equally many.
+
+    Raises:
+        MemprofError: there is no such mesh, in one sentence.
+    """
+    for name, size in axes.items():
+        if not _is_number(size):
+            what = f"the axis {name}" if name else "the mesh"
+            raise MemprofError(f"{what} has the size {shown(size)}, but a number of devices was expected")
+    num_devices = prod(axes.values())
+    if num_devices > _MOST_DEVICES:
+        raise MemprofError(
+            f"a mesh of {num_devices:,} devices is more than the {_MOST_DEVICES:,} that are compiled for"
+        )
+    if not _is_number(hosts) or num_devices % hosts:
+        raise MemprofError(
+            f"hosts is {shown(hosts)}, but {num_devices} devices were to be shared out evenly: give a divisor of"
+            f" {num_devices}"
+        )
+    return Topology(num_devices=num_devices, num_hosts=hosts, axes={} if "" in axes else dict(axes))
+
+
+def no_gpu(name: str) -> MemprofError:
+    """That a target is none that a mesh can be of."""
+    return MemprofError(
+        f"a mesh of devices that are not there is of GPUs, and '{name}' is none: choose one of `memprof list targets`"
+    )
+
+
+def mesh_option(topology: Topology) -> str:
+    """What the user writes after `--mesh` for it; empty for one device."""
+    axes = ",".join(f"{name}={size}" for name, size in topology.axes.items())
+    return axes or (str(topology.num_devices) if topology.num_devices > 1 else "")
 
 
 def option_of(target: Target) -> str:
@@ -90,6 +169,10 @@ def of_gpu(gpu: Gpu, reason: str, topology: Topology = Topology()) -> Target:  #
         topology=topology,
         compiler_config=gpu.target_config(),
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def has_accelerator_device() -> bool:

@@ -6,9 +6,11 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from memprof.analysis.capture import Target
 from memprof.capture.step import Feed, StepSpec
+from memprof.capture.targets.resolve import DEVICES
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
 from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target
@@ -17,6 +19,10 @@ from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig
 from memprof.workloads.user.reference import Reference, load
 
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+_MESH = "mesh"  # the parameter of the user's function that gets one
 # Of the technique-owned fields that are for a model, those that can be applied around a loss.
 _HONOURS = frozenset({"compute_dtype", "param_dtype", "remat_modules", "remat_policy", "remat_names"})
 
@@ -41,18 +47,25 @@ class UserStep:
     roles: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
 
-    def build(self) -> StepSpec:
+    def build(self, target: Target | None = None) -> StepSpec:
         """The step.
+
+        Args:
+            target: what was asked for; where it is a mesh, the user's function gets that as its parameter `mesh`, and
+                the step that is built around a loss is shared by its devices.
 
         Raises:
             MemprofError: for whatever is wrong with the choices, in one sentence.
         """
+        from memprof.capture.targets.mesh import mesh_of
         from memprof.workloads.user.train_spec import TrainSpec
 
         where = self.reference
-        spec, config = _make_spec(load(where, self.arguments), self.overrides, where.label)
+        found = load(where, self.arguments)
+        mesh = mesh_of(target)  # after the user's code was imported, which may still configure JAX
+        spec, config = _make_spec(found, self.overrides, where.label, mesh)
         if isinstance(spec, TrainSpec):
-            step = _train_step(spec, applied_techniques(self.techniques), where.label)
+            step = _train_step(spec, applied_techniques(self.techniques), where.label, mesh)
         elif isinstance(spec, StepSpec):
             if self.techniques:
                 raise MemprofError(
@@ -69,7 +82,9 @@ class UserStep:
         return replace(step, workload=name, roles={**step.roles, **self.roles}, config={**config, **step.config})
 
 
-def _make_spec(found: Any, overrides: Sequence[tuple[str, str]], label: str) -> tuple[Any, dict[str, Any]]:
+def _make_spec(
+    found: Any, overrides: Sequence[tuple[str, str]], label: str, mesh: Mesh | None
+) -> tuple[Any, dict[str, Any]]:
     """The spec, made by calling what was found if it is a function, and the values of the function's parameters."""
     if not callable(found):  # a spec, or something that is none
         if overrides:
@@ -85,7 +100,11 @@ def _make_spec(found: Any, overrides: Sequence[tuple[str, str]], label: str) -> 
         if name not in parameters:
             raise unknown_name(f"parameter of {label}", name, parameters)
         values[name] = parse_value(name, value, _type_of(parameters[name], found))
+    if mesh is not None and _MESH in parameters:
+        values[_MESH] = _named(mesh, label)
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in values]
+    if _MESH in missing:
+        raise MemprofError(f"{label} takes a mesh: give its axes, --mesh fsdp=4,tp=2 for example")
     if missing:
         raise MemprofError(
             f"{label} takes {', '.join(missing)}, without a default: name a function that returns"
@@ -93,6 +112,15 @@ def _make_spec(found: Any, overrides: Sequence[tuple[str, str]], label: str) -> 
         )
     settings = {name: parameter.default for name, parameter in parameters.items()} | values
     return found(**values), {n: v for n, v in settings.items() if isinstance(v, (str, int, float, bool, type(None)))}
+
+
+def _named(mesh: Mesh, label: str) -> Mesh:
+    if mesh.axis_names == (DEVICES,):
+        raise MemprofError(
+            f"--mesh {mesh.size} does not name the axes of the mesh that {label} takes: write --mesh data={mesh.size}"
+            " for example"
+        )
+    return mesh
 
 
 def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
@@ -103,7 +131,7 @@ def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
     return str if parameter.default in (inspect.Parameter.empty, None) else type(parameter.default)
 
 
-def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str) -> StepSpec:
+def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str, mesh: Mesh | None) -> StepSpec:
     from memprof.workloads.train_step import STATE_ARGNUM, Trainer, mean_loss
     from memprof.workloads.user.train_spec import UserConfig, UserModel
 
@@ -112,10 +140,17 @@ def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str) -> S
     if config.remat_modules not in ("none", "block") or config.remat_policy == "names":
         wanted = next(each.label for each in applied if "remat_modules" in each.technique.sets)
         raise MemprofError(f"Technique '{wanted}' changes modules of the model itself, which {label} does not name.")
-    check_applicable(applied, name=label, honours=_HONOURS, config=UserConfig(model.num_examples), train_config=config)
+    check_applicable(
+        applied,
+        name=label,
+        honours=_HONOURS,
+        config=UserConfig(model.num_examples),
+        train_config=config,
+        axes={} if mesh is None else dict(mesh.shape),
+    )
     chosen = any("optimizer" in each.technique.sets for each in applied)
     optimizer = registry.optimizer(config.optimizer).create(config) if chosen else spec.optimizer
-    trainer = Trainer(model=model, optimizer=optimizer, config=config)
+    trainer = Trainer(model=model, optimizer=optimizer, config=config, mesh=mesh)
     feed = Feed(
         argument=lambda number, step: trainer.init_state() if number == STATE_ARGNUM else trainer.sample_batch(step),
         loss=mean_loss,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -56,6 +57,8 @@ class UserConfig:
 
 class UserModel:
     """A user's loss as a model that the trainer can train (see `memprof.workloads.model.Model`)."""
+
+    tensor_axes: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, spec: TrainSpec, config: TrainConfig) -> None:
         self._spec = spec

@@ -21,7 +21,10 @@ STEP = "train.py:step_spec"
 
 # By command and subject, the arguments to start from, and the options that are refused; `data` of formats for programs.
 _VIEW = {"by", "depth", "top", "sort"}
-_COMPILED = {"arguments", "preset", "overrides", "technique", "role", "target", "timeout", "complete", "cache"}
+_COMPILED = {
+    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
+    *("timeout", "complete", "cache"),
+}
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("run", "workload"): (["run", "mlp"], {"arguments", "role"}),
     ("run", "step"): (["run", STEP], {"preset"}),
@@ -81,6 +84,8 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "technique": (["-t", "donate"], []),
     "role": (["--role", "state=params"], []),
     "target": (["--target", "cpu"], []),
+    "mesh": (["--mesh", "2"], []),
+    "hosts": (["--hosts", "2"], ["--mesh", "data=2"]),
     "timeout": (["--timeout", "77"], []),
     "cache": (["--no-cache"], []),
     "steps": (["--steps", "7"], []),

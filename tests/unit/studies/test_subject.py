@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from memprof.analysis.capture import Topology
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.task import CompileSettings, CountingTask, Task, decoded_task, encoded_task
 from memprof.errors import MemprofError
@@ -14,12 +15,14 @@ from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.user.build import UserStep
 
+ONE = Topology()
 
-def sent(subject: Subject, techniques: str) -> Task:
+
+def sent(subject: Subject, techniques: str, topology: Topology = ONE) -> Task:
     """The task that the child decodes."""
     task = subject.task(
         techniques,
-        target=resolve("l4"),
+        target=resolve("l4", topology),
         label="a",
         num_steps=3,
         settings=CompileSettings(complete=True, timeout_seconds=2.5, cluster="tcp://host:8786"),
@@ -42,9 +45,10 @@ def test_the_plan_of_every_preset_arrives_as_it_was(workload: registry.Workload)
 
 @pytest.mark.parametrize("technique", registry.techniques(), ids=lambda each: each.name)
 def test_every_technique_arrives_with_its_argument(technique: registry.Technique) -> None:
-    labels = [*technique.needs, technique.example]
-    wanted = plan(workload="transformer", preset="tiny", techniques=labels)
-    recipe = sent(find_subject("transformer", preset="tiny"), "+".join(labels)).recipe
+    labels, axes = [*technique.needs, technique.example], {technique.axis: 2} if technique.axis else {}
+    topology = Topology(num_devices=2, axes=axes) if axes else ONE
+    wanted = plan(workload="transformer", preset="tiny", techniques=labels, axes=axes)
+    recipe = sent(find_subject("transformer", preset="tiny"), "+".join(labels), topology).recipe
     assert isinstance(recipe, BuiltInStep)
     assert recipe.plan() == wanted
     assert repr(recipe.plan().flat_config()) == repr(wanted.flat_config())

@@ -11,7 +11,18 @@ from memprof.workloads.layers import checkpointed, checkpointed_activation, dens
 from memprof.workloads.models.transformer.attention import Masking, attention_probabilities, flash_attention
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_INPUT, MLP, MLP_UP, QKV
+from memprof.workloads.sharding import BATCH, LENGTH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
+
+# Column by column into a layer's half, row by row out of it (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053).
+TENSOR_AXES = {
+    "attention/qkv/kernel": -1,
+    "attention/qkv/bias": -1,
+    "attention/out/kernel": -2,
+    "mlp/up/kernel": -1,
+    "mlp/up/bias": -1,
+    "mlp/down/kernel": -2,
+}
 
 
 class Attention(nn.Module):
@@ -37,17 +48,35 @@ class Attention(nn.Module):
         heads_size = config.num_heads * config.head_width
         hidden = layer_norm(train_config, name="norm")(hidden)
         qkv = checkpoint_name(dense(3 * heads_size, train_config, name="qkv")(hidden), QKV)
-        qkv = qkv.reshape(batch, length, 3, config.num_heads, config.head_width)
-        query, key, value = (qkv[:, :, part] for part in range(3))
+        query, key, value = (
+            divided(part, train_config, BATCH, LENGTH, WIDTH) for part in split_heads(qkv, config, train_config)
+        )
+        # Each device attends from its part of a sequence to all of it.
+        key, value = (divided(part, train_config, BATCH, WHOLE, WIDTH) for part in (key, value))
         if train_config.attention_kernel == "flash":
             attended = flash_attention(query, key, value, causal=config.causal, lengths=masking.lengths)
         else:
             probabilities = attention_probabilities(query, key, masking.allowed)
             probabilities = nn.Dropout(config.attention_dropout_rate, deterministic=False)(probabilities)
             attended = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
-        attended = checkpoint_name(attended.reshape(batch, length, heads_size), ATTENDED)
-        result = checkpoint_name(dense(config.hidden_size, train_config, name="out")(attended), ATTENTION_OUT)
+        attended = divided(attended.reshape(batch, length, heads_size), train_config, BATCH, LENGTH, WIDTH)
+        attended = checkpoint_name(attended, ATTENDED)
+        result = dense(config.hidden_size, train_config, name="out")(attended)
+        result = checkpoint_name(divided(result, train_config, BATCH, LENGTH), ATTENTION_OUT)
         return nn.Dropout(config.dropout_rate, deterministic=False)(result)
+
+
+def split_heads(qkv: jax.Array, config: TransformerConfig, train_config: TrainConfig) -> tuple[jax.Array, ...]:
+    """Returns queries, keys and values, each `(batch, length, heads, head_size)`, of their projection.
+
+    Its columns are all queries, then all keys, then all values. Devices that share the columns would have none of the
+    one or the other; for them they come head by head.
+    """
+    if train_config.tensor_parallel:
+        by_head = qkv.reshape(*qkv.shape[:2], config.num_heads, 3, config.head_width)
+        return tuple(by_head[:, :, :, part] for part in range(3))
+    by_part = qkv.reshape(*qkv.shape[:2], 3, config.num_heads, config.head_width)
+    return tuple(by_part[:, :, part] for part in range(3))
 
 
 class MLPBlock(nn.Module):
@@ -62,9 +91,9 @@ class MLPBlock(nn.Module):
         config, train_config = self.config, self.train_config
         activation = checkpointed_activation(nn.gelu, train_config)
         hidden = layer_norm(train_config, name="norm")(hidden)
-        hidden = dense(config.mlp_width, train_config, name="up")(hidden)
+        hidden = divided(dense(config.mlp_width, train_config, name="up")(hidden), train_config, BATCH, LENGTH, WIDTH)
         hidden = activation(checkpoint_name(hidden, MLP_UP))
-        hidden = dense(config.hidden_size, train_config, name="down")(hidden)
+        hidden = divided(dense(config.hidden_size, train_config, name="down")(hidden), train_config, BATCH, LENGTH)
         return nn.Dropout(config.dropout_rate, deterministic=False)(hidden)
 
 

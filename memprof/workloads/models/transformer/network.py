@@ -22,10 +22,11 @@ from memprof.workloads.models.transformer.attention import (
     real_lengths,
 )
 from memprof.workloads.models.transformer.batch import batch_shapes, sample
-from memprof.workloads.models.transformer.blocks import Block
+from memprof.workloads.models.transformer.blocks import TENSOR_AXES, Block
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
 from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
+from memprof.workloads.sharding import BATCH, LENGTH, divided
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -77,7 +78,8 @@ class Transformer(nn.Module):
     ) -> jax.Array:
         """Returns the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
         hidden = self.token_embedding(inputs) + self.position_embedding(inputs.shape[1])
-        hidden = self._through_layers(self.embedding_dropout(hidden), self._masking(inputs, input_mask, attention_mask))
+        hidden = divided(self.embedding_dropout(hidden), self.train_config, BATCH, LENGTH)
+        hidden = self._through_layers(hidden, self._masking(inputs, input_mask, attention_mask))
         return self.final_norm(hidden)
 
     @nn.nowrap
@@ -131,4 +133,5 @@ def build_transformer(config: TransformerConfig, train_config: TrainConfig) -> M
         num_loss_chunks=train_config.num_loss_chunks,
         batch_shapes=batch_shapes(config),
         sample=lambda rng: sample(config, rng),
+        tensor_axes=TENSOR_AXES,
     )

@@ -1,0 +1,86 @@
+"""The axes of a mesh: which of them divides what of a training step, and how large each is where nobody says.
+
+Each technique that divides something names its axis, `Technique.axis`. On the command line `--mesh fsdp=4,tp=2` gives
+the axes their sizes. `--mesh 8` leaves them to each row, in a comparison of rows that use other axes: see `split`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from memprof.analysis.capture import Target
+from memprof.errors import MemprofError
+from memprof.workloads.technique import AppliedTechnique
+from memprof.workloads.train_config import TrainConfig
+
+DP: Final = "dp"  # data
+FSDP: Final = "fsdp"
+SP: Final = "sp"  # sequence
+TP: Final = "tp"  # tensor
+# From the outermost to the innermost: devices next to each other, of one host, are along those that talk most.
+_ORDER = (DP, FSDP, SP, TP)
+# The first of them that a row uses gets all devices that the others leave.
+_LARGEST = (FSDP, DP, SP, TP)
+_SMALL = 2
+
+
+def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
+    """How many devices each axis of a mesh gets: 2, and one of them all that are left.
+
+    That one is `fsdp` where it is there, else `dp`, `sp` or `tp`: 8 devices are `fsdp=4, tp=2`.
+
+    Raises:
+        MemprofError: there are not enough devices, or not a multiple.
+    """
+    used = sorted(set(axes), key=_ORDER.index)
+    if not used:
+        return {}
+    others = _SMALL ** (len(used) - 1)
+    if num_devices % others:
+        raise MemprofError(
+            f"--mesh {num_devices} cannot be split over the axes {', '.join(used)}: give a multiple of {others}, or the"
+            f" size of each axis, --mesh {','.join(f'{axis}={_SMALL}' for axis in used)} for example."
+        )
+    largest = min(used, key=_LARGEST.index)
+    return {axis: num_devices // others if axis == largest else _SMALL for axis in used}
+
+
+def on_mesh(target: Target | None, techniques: Sequence[AppliedTechnique]) -> Target | None:
+    """The target with the axes of its mesh, which are for the techniques to decide where the user has not.
+
+    Raises:
+        MemprofError: see `split`.
+    """
+    if target is None or target.topology.num_devices == 1 or target.topology.axes:
+        return target
+    axes = split(target.topology.num_devices, axes_of(techniques))
+    return replace(target, topology=replace(target.topology, axes=axes))
+
+
+def axes_of(techniques: Iterable[AppliedTechnique]) -> tuple[str, ...]:
+    """The axes that techniques divide over."""
+    return tuple(each.technique.axis for each in techniques if each.technique.axis is not None)
+
+
+def check_axis(applied: AppliedTechnique, axes: Mapping[str, int]) -> None:
+    """Raises `MemprofError` where the mesh has no axis for a technique, or there is no mesh."""
+    axis = applied.technique.axis
+    if axis is None or axis in axes:
+        return
+    if not axes:
+        raise MemprofError(
+            f"Technique '{applied.label}' divides over several devices, and there is one: give --mesh 8 for example."
+        )
+    mesh = ",".join(f"{name}={size}" for name, size in axes.items())
+    raise MemprofError(
+        f"Technique '{applied.label}' divides over the axis {axis}, which --mesh {mesh} has not: add {axis}={_SMALL}"
+        " for example, or leave the technique out."
+    )
+
+
+def batch_axes(config: TrainConfig) -> tuple[str, ...]:
+    """The axes that the batch is divided over."""
+    of_data = (DP,) if config.data_parallel != "none" else ()
+    return (*of_data, FSDP) if config.fully_sharded else of_data

@@ -1,0 +1,151 @@
+"""Where the arrays of a training step lie on a mesh: decided array by array, by the fields that techniques set.
+
+A `Layout` gives every leaf of the state and of the batch its sharding. Inside the step and the models, `divided` keeps
+activations where they belong; between the two XLA's partitioner decides (GSPMD, Xu et al. 2021, arXiv:2105.04663).
+
+What a number of devices does not divide stays whole on each of them, which the report shows; what has to divide (the
+batch, the heads) is checked before (see `techniques/sharding.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
+from memprof.workloads.scopes import LAYERS
+from memprof.workloads.train_config import TrainConfig
+
+# What the dimensions of an activation are.
+BATCH: Final = "batch"
+LENGTH: Final = "length"
+WIDTH: Final = "width"  # heads, hidden units, the vocabulary
+WHOLE: Final = None
+
+_Spec = list[str | None]
+_Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The shardings of a step's arguments.
+
+    Attributes:
+        config: what techniques have decided.
+        tensor_axes: which axis of a parameter `tp` divides, counted from the end, by the end of its path:
+            `{"up/kernel": -1}`.
+    """
+
+    mesh: Mesh
+    config: TrainConfig
+    tensor_axes: Mapping[str, int]
+
+    def of_state(self, state: Any) -> Any:
+        """The shardings of a training state, in its tree."""
+        shapes = {_keys(path): leaf.shape for path, leaf in _leaves(state.params)}
+
+        def of_leaf(path: Any, leaf: Any) -> NamedSharding:
+            root, *keys = _keys(path)
+            if root == "params":
+                return self._sharding(self._of_param(tuple(keys), leaf.shape))
+            param = next((end for end in _ends(keys) if shapes.get(end) == leaf.shape), None)
+            spec = self._of_param(param, leaf.shape) if param else self._of_other(root, leaf.shape)
+            if root == "opt_state" and self.config.data_parallel in ("zero1", "zero2"):
+                self._divide(spec, leaf.shape, DP, first=_first(param or (), leaf.shape))
+            return self._sharding(spec)
+
+        return jax.tree_util.tree_map_with_path(of_leaf, state)
+
+    def of_gradients(self, params: Any) -> Any:
+        """The shardings of the gradients: those of the parameters, or with `zero2` those of the optimizer state."""
+
+        def of_leaf(path: Any, leaf: Any) -> NamedSharding:
+            spec = self._of_param(_keys(path), leaf.shape)
+            if self.config.data_parallel == "zero2":
+                self._divide(spec, leaf.shape, DP, first=_first(_keys(path), leaf.shape))
+            return self._sharding(spec)
+
+        return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+    def of_batch(self, batch: Any) -> Any:
+        """The shardings of a batch: its first axis counts the examples."""
+        spec = PartitionSpec(batch_axes(self.config) or None)
+        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, spec), batch)
+
+    def _of_param(self, path: _Path, shape: tuple[int, ...]) -> _Spec:
+        spec: _Spec = [None] * len(shape)
+        if self.config.tensor_parallel:
+            axis = next((axis for end, axis in self.tensor_axes.items() if "/".join(path).endswith(end)), None)
+            if axis is not None and shape[axis] % self.mesh.shape[TP] == 0:
+                spec[axis] = TP
+        if self.config.fully_sharded:
+            self._divide(spec, shape, FSDP, first=_first(path, shape))
+        return spec
+
+    def _of_other(self, root: str, shape: tuple[int, ...]) -> _Spec:
+        """Of what is no parameter and not shaped like one: row sums, 8-bit codes, counters."""
+        spec: _Spec = [None] * len(shape)
+        if root == "opt_state" and self.config.fully_sharded:
+            self._divide(spec, shape, FSDP, first=0)
+        return spec
+
+    def _divide(self, spec: _Spec, shape: tuple[int, ...], axis: str, *, first: int) -> None:
+        """Divide the longest dimension that is whole yet and can be divided, if there is one."""
+        size = self.mesh.shape[axis]
+        free = [n for n in range(first, len(shape)) if spec[n] is None and shape[n] % size == 0 and shape[n] > 1]
+        if free:
+            spec[max(free, key=lambda n: shape[n])] = axis
+
+    def _sharding(self, spec: _Spec) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+
+def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Array:
+    """Keeps an activation divided over the mesh of the step; on one device, or without a technique, as it is.
+
+    Args:
+        dims: what each dimension of it is: `BATCH`, `LENGTH`, `WIDTH` or `WHOLE`; those that are left out are whole.
+    """
+    axes = {
+        BATCH: batch_axes(config),
+        LENGTH: (SP,) if config.sequence_parallel else (),
+        WIDTH: (TP,) if config.tensor_parallel else (),
+        WHOLE: (),
+    }
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not any(axes.values()):
+        return array
+    sizes = [prod(mesh.shape[axis] for axis in axes[dim]) for dim in dims]
+    divides = [length % size == 0 for length, size in zip(array.shape, sizes, strict=False)]
+    parts = [axes[dim] or None if fits else None for dim, fits in zip(dims, divides, strict=False)]
+    return jax.lax.with_sharding_constraint(array, PartitionSpec(*parts))
+
+
+def with_shardings(shapes: Any, shardings: Any) -> Any:
+    """The same shapes and dtypes on a mesh."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
+    )
+
+
+def _leaves(tree: Any) -> Any:
+    return jax.tree_util.tree_leaves_with_path(tree)
+
+
+def _keys(path: Any) -> _Path:
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
+
+
+def _ends(keys: list[str]) -> list[_Path]:
+    """The ends of a path, the longest first: a moment's path ends with that of its parameter."""
+    return [tuple(keys[start:]) for start in range(len(keys))]
+
+
+def _first(path: _Path, shape: tuple[int, ...]) -> int:
+    """The first axis that can be divided: a loop goes over that of stacked layers."""
+    return 1 if LAYERS in path and len(shape) > 1 else 0
