@@ -5,17 +5,19 @@ program (`state.params['dense']['kernel']`), and what becomes of the arguments c
 in a traced one (`updates.py`). In order:
 
 - roles that the user gives; random keys, by their type;
-- averages of parameters;
+- averages of parameters, and arrays that the program trains;
 - keys of the path that say it: those that Flax, Optax and nearly everybody calls things by (`params`, `opt_state`);
-- what the program trains, and what it carries from step to step;
 - what all others in the smallest container around it are;
-- for what is left, what it looks like: integers and what is called `x` or `tokens` are input data, and so are arrays
-  of one first axis. These are guesses, which the report names where no name supports them.
+- what is carried from step to step, and scalars: state of another kind;
+- for what is left, what it looks like. What is called `x` or `tokens` is input data. So is what has integers, or the
+  first axis that most values of the forward pass have, the batch's; other arrays are parameters that are not trained.
+  These are guesses, which the report names.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,7 +34,7 @@ from memprof.capture.roles.updates import ArgumentUse, Array, Result, argument_u
 # The first key of a path that is one of these says what the argument is for.
 _SAYING = {
     **dict.fromkeys(("params", "parameters", "frozen_params", "trainable_params"), Role.PARAMS),
-    **dict.fromkeys(("opt_state", "opt_states", "optimizer_state", "optim_state"), Role.OPTIMIZER_STATE),
+    **dict.fromkeys(("opt_state", "opt_states", "optimizer_state", "optim_state", "inner_state"), Role.OPTIMIZER_STATE),
     **dict.fromkeys(("batch", "batches", "minibatch"), Role.BATCH),
     **dict.fromkeys(
         "batch_stats step rng rngs key keys dropout_rng dropout_key ema ema_params target_params loss_scale"
@@ -53,6 +55,8 @@ _OF_JAX = {
     "pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "c64": "complex64",
     "c128": "complex128", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
 }  # fmt: skip
+# A first axis that so many times fewer values have is still that of a batch, another one than the step's say.
+_AS_MANY = 4
 _BITS = re.compile(r"([su])(\d+)")
 
 
@@ -103,10 +107,13 @@ def arguments_of_program(
     parameters = [program.instructions[index] for index in program.entry.parameters]
     paths = _paths(parameters)
     given = given_roles(roles, paths)
-    leaves = _with_uses(program, table, parameters, paths)
-    leaves = [_told(leaf, given) for leaf in leaves]
+    arrays = [_array(parameter) for parameter in parameters]
+    flow = _Flow(program, AliasSets(program, table), arrays)
+    leaves = [_told(leaf, given) for leaf in _with_uses(flow, arrays, paths)]
     leaves = [leaf if leaf.role else _by_container(leaf, leaves) for leaf in leaves]
-    leaves = [leaf if leaf.role else _by_looks(leaf, leaves) for leaf in leaves]
+    left = [leaf for leaf in leaves if not leaf.role and leaf.array.shape]
+    most = max((flow.num_along[leaf.array.shape[0]] for leaf in left), default=0)
+    leaves = [leaf if leaf.role else _by_looks(leaf, flow.num_along, most) for leaf in leaves]
     allocations = {each.parameter_number: each for each in table.allocations if each.parameter_number is not None}
     arguments = tuple(
         ArgumentLeaf(
@@ -132,18 +139,13 @@ def _paths(parameters: Sequence[Instruction]) -> list[str]:
     ]
 
 
-def _with_uses(
-    program: Program, table: BufferTable, parameters: Sequence[Instruction], paths: Sequence[str]
-) -> list[_Leaf]:
-    arrays = [_array(parameter) for parameter in parameters]
+def _with_uses(flow: _Flow, arrays: Sequence[Array], paths: Sequence[str]) -> list[_Leaf]:
     owners: dict[str, int] = {}
     numbers = [owners.setdefault([*all_prefixes(path)][-1], len(owners)) for path in paths]
-    results, differentiated = _follow(program, AliasSets(program, table), parameters, arrays)
+    uses = argument_uses(arrays, numbers, flow.results(), flow.differentiated)
     return [
         _Leaf(path=path, array=array, has_name=path != f"arguments[{number}]", use=use)
-        for number, (path, array, use) in enumerate(
-            zip(paths, arrays, argument_uses(arrays, numbers, results, differentiated), strict=True)
-        )
+        for number, (path, array, use) in enumerate(zip(paths, arrays, uses, strict=True))
     ]
 
 
@@ -158,72 +160,82 @@ def _array(instruction: Instruction, leaf: int = 0) -> Array:
 
 
 class _Flow:
-    """What each group of a program is made from: see `updates.Result`."""
+    """What each group of a program is made from: see `updates.Result`.
 
-    def __init__(self, groups: AliasSets, parameters: Sequence[Instruction], arrays: Sequence[Array]) -> None:
-        self.directly = [0] * groups.count
-        self.forward = [0] * groups.count
-        self.sources = [0] * groups.count
-        self.of_gradients = [False] * groups.count
+    Attributes:
+        differentiated: the arguments that what is differentiated reads.
+        num_along: how many operations before the backward pass put several arrays together to one with such a first
+            axis, by its length.
+    """
+
+    def __init__(self, program: Program, groups: AliasSets, arrays: Sequence[Array]) -> None:
+        self._program, self._groups = program, groups
+        self._directly = [0] * groups.count
+        self._forward = [0] * groups.count
+        self._sources = [0] * groups.count
+        self._of_gradients = [False] * groups.count
+        self._itself = [0] * groups.count
         self.differentiated = 0
-        self.itself = [0] * groups.count
-        for number, parameter in enumerate(parameters):
-            for group in groups.of_instruction(parameter):
-                self.directly[group] |= 1 << number
-                self.forward[group] |= 1 << number
-                self.itself[group] |= 1 << number
-                self.sources[group] |= (1 << number) if arrays[number].shape else 0
+        for number, index in enumerate(program.entry.parameters):
+            for group in groups.of_instruction(program.instructions[index]):
+                for bits in (self._directly, self._forward, self._itself):
+                    bits[group] |= 1 << number
+                self._sources[group] |= (1 << number) if arrays[number].shape else 0
+        operations = find_operations(program, groups, {})
+        keeps_shape = [_keeps_shape(program, operation) for operation in operations]
+        while sum(self._add(*each) for each in zip(operations, keeps_shape, strict=True)):  # loops carry facts around
+            pass
+        self.num_along = Counter(axis for operation in operations for axis in self._first_axis(operation))
 
-    def add(self, operation: Operation, is_elementwise: Sequence[bool]) -> bool:
+    def results(self) -> list[Result]:
+        """What each result of the program is made from."""
+        root = self._program.instructions[self._program.entry.root]
+        return [
+            Result(
+                _array(root, leaf),
+                self._directly[group],
+                self._forward[group],
+                self._sources[group],
+                self._of_gradients[group],
+            )
+            for leaf, group in enumerate(self._groups.of_instruction(root))
+        ]
+
+    def _add(self, operation: Operation, is_elementwise: Sequence[bool]) -> bool:
         """Carry what the operands of an operation are made from on to its results. Returns whether that is news."""
         directly = forward = sources = 0
         of_gradients = operation.named is Named.BACKWARD
         is_phased = operation.named in _PHASES
         for (_, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
-            sources |= self.sources[group]
+            sources |= self._sources[group]
             if is_phased:  # what has been updated already speaks of what it was updated with, too
-                self.differentiated |= self.itself[group] if self.of_gradients[group] else self.directly[group]
+                self.differentiated |= self._itself[group] if self._of_gradients[group] else self._directly[group]
             if group == operation.choice:  # what decides between two values does not go into either
                 continue
-            of_gradients |= self.of_gradients[group]
-            directly |= 0 if is_phased else self.directly[group]
-            forward |= self.forward[group] if keeps_shape and operation.named is not Named.BACKWARD else 0
+            of_gradients |= self._of_gradients[group]
+            directly |= 0 if is_phased else self._directly[group]
+            forward |= self._forward[group] if keeps_shape and operation.named is not Named.BACKWARD else 0
         changed = False
         for group in operation.outputs:
             if (
-                directly & ~self.directly[group]
-                or forward & ~self.forward[group]
-                or sources & ~self.sources[group]
-                or of_gradients > self.of_gradients[group]
+                directly & ~self._directly[group]
+                or forward & ~self._forward[group]
+                or sources & ~self._sources[group]
+                or of_gradients > self._of_gradients[group]
             ):
-                self.directly[group] |= directly
-                self.forward[group] |= forward
-                self.sources[group] |= sources
-                self.of_gradients[group] |= of_gradients
+                self._directly[group] |= directly
+                self._forward[group] |= forward
+                self._sources[group] |= sources
+                self._of_gradients[group] |= of_gradients
                 changed = True
         return changed
 
-
-def _follow(
-    program: Program, groups: AliasSets, parameters: Sequence[Instruction], arrays: Sequence[Array]
-) -> tuple[list[Result], int]:
-    """What the results of a program are made from, and the arguments that what is differentiated reads."""
-    flow = _Flow(groups, parameters, arrays)
-    operations = find_operations(program, groups, {})
-    keeps_shape = [_keeps_shape(program, operation) for operation in operations]
-    while sum(flow.add(*each) for each in zip(operations, keeps_shape, strict=True)):  # loops carry facts around
-        pass
-    root = program.instructions[program.entry.root]
-    return [
-        Result(
-            _array(root, leaf),
-            flow.directly[group],
-            flow.forward[group],
-            flow.sources[group],
-            flow.of_gradients[group],
-        )
-        for leaf, group in enumerate(groups.of_instruction(root))
-    ], flow.differentiated
+    def _first_axis(self, operation: Operation) -> tuple[int, ...]:
+        leaves = self._program.instructions[operation.index].shape.leaves
+        if not leaves or not leaves[0].dimensions or any(self._of_gradients[group] for group in operation.outputs):
+            return ()
+        is_mixed = any(self._sources[group].bit_count() > 1 for group in operation.outputs)
+        return leaves[0].dimensions[:1] if is_mixed else ()
 
 
 def _keeps_shape(program: Program, operation: Operation) -> list[bool]:
@@ -241,18 +253,17 @@ def _told(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
     use = leaf.use
     prefix = longest_prefix(leaf.path, given)
     said = next((_SAYING[key] for key in _KEY.findall(leaf.path) if key in _SAYING), None) if leaf.has_name else None
-    role = None
+    role = said
     if prefix is not None:
         role = given[prefix]
     elif leaf.is_key or (use.is_average and leaf.is_float):
         role = Role.OTHER_STATE
-    elif said is not None:
-        role = said
-    elif use.is_differentiated_for:
-        role = Role.PARAMS
-    elif use.is_trained and leaf.is_float and (leaf.array.shape or not use.is_differentiated):
+    elif use.is_trained and leaf.is_float and leaf.array.shape:
+        # What mirrors parameters has their names, too: `momentum['params']`.
         role = Role.PARAMS if use.is_differentiated else Role.OPTIMIZER_STATE
-    return _with(leaf, role)
+    elif said is None and use.is_differentiated_for:
+        role = Role.PARAMS
+    return replace(leaf, role=role)
 
 
 def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
@@ -272,28 +283,23 @@ def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
             Role.PARAMS: leaf.is_float and not leaf.use.is_carried,
             Role.BATCH: bool(leaf.array.shape),
         }.get(role, True)
-        return _with(leaf, role if fits else None)
+        return replace(leaf, role=role if fits else None)
     return leaf
 
 
-def _by_looks(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
-    """With the role of what looks like it."""
+def _by_looks(leaf: _Leaf, num_along: Mapping[int, int], most: int) -> _Leaf:
+    """With the role of what looks like it.
+
+    Args:
+        num_along: see `_Flow`; `most` is the highest number among what is left.
+    """
     use, shape = leaf.use, leaf.array.shape
-    if use.is_carried and not (use.is_kept and shape):
-        return _with(leaf, Role.OTHER_STATE)
-    if not shape:
-        return _with(leaf, Role.OTHER_STATE)
+    if not shape or (use.is_carried and not use.is_kept):
+        return replace(leaf, role=Role.OTHER_STATE)
     if leaf.has_name and _KEY.findall(leaf.path)[0] in _OF_DATA:
-        return _with(leaf, Role.BATCH)
-    others = [each for each in leaves if each.owner == leaf.owner and not each.role and each.array.shape]
-    first_axes = {each.array.shape[0] for each in others}
-    if not leaf.is_float or len(first_axes) == 1:
-        return _with(leaf, Role.BATCH, is_guess=True)
-    return _with(leaf, Role.PARAMS, is_guess=True)
-
-
-def _with(leaf: _Leaf, role: Role | None, *, is_guess: bool = False) -> _Leaf:
-    return replace(leaf, role=role, is_guess=is_guess)
+        return replace(leaf, role=Role.BATCH)
+    is_data = not leaf.is_float or num_along[shape[0]] * _AS_MANY >= most
+    return replace(leaf, role=Role.BATCH if is_data else Role.PARAMS, is_guess=True)
 
 
 def _doubts(leaves: Sequence[_Leaf], arguments: Sequence[ArgumentLeaf]) -> list[str]:

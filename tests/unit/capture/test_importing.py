@@ -81,12 +81,13 @@ def test_roles_are_those_of_the_step_whatever_the_arguments_are_called(dump: Pat
     assert "does not say what 6 of its 6 arguments are called" in found.doubts[-1]
 
 
-def test_a_key_of_the_path_that_says_it_comes_before_what_is_done_with_it(dump: Path) -> None:
-    step = training_step(names={"velocity": "state.params['velocity']", "slow": "opt_state[0].slow"})
+def test_a_key_of_the_path_says_what_training_does_not(dump: Path) -> None:
+    step = training_step(names={"velocity": "momentum['params']", "x": "params['table']", "slow": "opt_state.slow"})
     (dump / GPU).write_bytes(proto_of(step))
     roles = {leaf.path: leaf.role for leaf in imported(dump).arguments}
-    assert roles["state.params['velocity']"] is Role.PARAMS
-    assert roles["opt_state[0].slow"] is Role.OTHER_STATE  # an average is one wherever it is kept
+    assert roles["params['table']"] is Role.PARAMS
+    assert roles["momentum['params']"] is Role.OPTIMIZER_STATE  # it mirrors parameters, names and all
+    assert roles["opt_state.slow"] is Role.OTHER_STATE  # an average is one wherever it is kept
 
 
 def test_the_user_has_the_last_word(dump: Path) -> None:

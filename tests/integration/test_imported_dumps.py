@@ -1,0 +1,66 @@
+"""A dump of plain JAX, imported: the report is that of memprof's own capture of the same step, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import memprof
+from memprof.analysis.pipeline import analyze
+from memprof.capture.dumps import programs_in
+from memprof.capture.importing import import_program
+from memprof.capture.targets.choose import deviceless_devices
+from memprof.capture.targets.resolve import resolve
+
+OPTIMIZER = optax.adamw(1e-3)
+
+
+class State(NamedTuple):
+    """What is carried from step to step."""
+
+    params: Any
+    moments: Any
+    number: Any
+
+
+def loss_of(params: Any, x: Any, y: Any) -> Any:
+    hidden = jnp.tanh(x @ params["up"]["w"] + params["up"]["b"])
+    return jnp.mean((hidden @ params["down"]["w"] - y) ** 2)
+
+
+def train_step(state: State, x: Any, y: Any) -> tuple[State, Any]:
+    loss, gradients = jax.value_and_grad(loss_of)(state.params, x, y)
+    updates, moments = OPTIMIZER.update(gradients, state.moments, state.params)
+    return State(optax.apply_updates(state.params, updates), moments, state.number + 1), loss
+
+
+def arguments() -> tuple[Any, ...]:
+    params = {"up": {"w": jnp.ones((16, 32)), "b": jnp.ones(32)}, "down": {"w": jnp.ones((32, 4))}}
+    state = State(params, OPTIMIZER.init(params), jnp.zeros((), jnp.int32))
+    return jax.eval_shape(lambda: (state, jnp.ones((8, 16)), jnp.ones((8, 4))))
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("h100-80gb", marks=pytest.mark.with_one_jax)])
+def test_the_report_is_that_of_the_capture(tmp_path: Path, name: str) -> None:
+    target, shapes = resolve(name), arguments()
+    if target.is_deviceless:
+        here = NamedSharding(Mesh(np.array(deviceless_devices(target)), ("device",)), PartitionSpec())
+        shapes = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=here), shapes)
+    options = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True}
+    # The GPU's own autotuning is off in captures for one that is not there.
+    options |= {"xla_gpu_autotune_level": 0} if target.is_deviceless else {}
+    jax.jit(train_step, donate_argnums=0).lower(*shapes).compile(compiler_options=options)
+    (found,) = programs_in([tmp_path])
+    imported = analyze(import_program(found, roles={}, target=None))
+    ours = memprof.profile(train_step, *arguments(), donate_argnums=0, target=name).report
+    assert imported.categories == ours.categories
+    assert imported.live_peak_bytes == ours.live_peak_bytes
+    assert imported.target.name == name
+    assert imported.modules == ours.modules
