@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from memprof.analysis.capture import Topology
 from memprof.analysis.categories import Category
 from memprof.analysis.foreign import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
@@ -20,6 +21,7 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
 
 SCHEMA = "memprof.baseline/1"
+_ONE_DEVICE = "one device"  # also in baselines that were written before there were meshes
 _NUM_BUFFERS = 100
 _MAX_FILE_BYTES = 16 << 20
 
@@ -29,7 +31,7 @@ class Baseline:
     """Sums of one report.
 
     Attributes:
-        origin: what must be alike for sums to be comparable, by name: workload, techniques, target.
+        origin: what must be alike for sums to be comparable, by name: workload, techniques, target, mesh.
         toolchain: versions, by name; where they differ, sums may differ for that reason alone.
         categories, modules: bytes by category, and by module without the modules in it; each adds up to the footprint.
         buffers: bytes of the largest kinds of buffers (type, category, module, operation).
@@ -57,6 +59,7 @@ def baseline_of(report: Report) -> Baseline:
             "workload": report.workload,
             "techniques": "+".join(report.techniques) or "none",
             "target": report.target.name,
+            "mesh": _mesh(report.target.topology),
         },
         toolchain={
             "jax": tools.jax,
@@ -119,7 +122,15 @@ def read_baseline(path: Path) -> Baseline:
                 f"{path} is a damaged baseline: the bytes of its {name} do not add up to its footprint;"
                 " write it again with --update"
             )
-    return baseline
+    return replace(baseline, origin={"mesh": _ONE_DEVICE, **baseline.origin})
+
+
+def _mesh(topology: Topology) -> str:
+    if topology.num_devices == 1:
+        return _ONE_DEVICE
+    axes = ",".join(f"{name}={size}" for name, size in topology.axes.items())
+    hosts = f" on {topology.num_hosts} hosts" if topology.num_hosts > 1 else ""
+    return f"{axes} ({topology.num_devices} devices{hosts})"
 
 
 def _own_bytes(root: ModuleNode) -> Counter[str]:

@@ -109,22 +109,25 @@ def check(
 
     Args:
         maxima: what its footprint must not exceed.
-        baseline: what it is compared with; a baseline of another workload or target fails.
+        baseline: what it is compared with; a baseline of another workload or target fails, and one of
+            another mesh is not compared either.
         thresholds: how much it may have grown.
         effects: whether its techniques took effect; one that did not fails.
     """
     now = baseline_of(report)
+    # Then what one device holds is another part of the whole, and says nothing of how the step has changed.
+    is_of_other_mesh = baseline is not None and baseline.origin["mesh"] != now.origin["mesh"]
     items = [_maximum(report.footprint_bytes, maximum) for maximum in maxima]
     if baseline is not None:
         items += _origin(baseline, now)
-        items += [_growth(baseline, now, threshold) for threshold in thresholds]
+        items += [_growth(baseline, now, threshold) for threshold in thresholds if not is_of_other_mesh]
     items += [Item(passed=verdict.took_effect is not False, sentence=verdict.evidence) for verdict in effects]
     return CheckResult(
         label=report.label,
         footprint_bytes=report.footprint_bytes,
         items=tuple(items),
         differences=_differences(baseline, now) if baseline else (),
-        changes=_changes(baseline, now) if baseline else (),
+        changes=_changes(baseline, now) if baseline and not is_of_other_mesh else (),
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from report_builder import H100, buffer, report
 
+from memprof.analysis.capture import Topology
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import NamedChange, Verdict
 from memprof.analysis.report import Report
@@ -101,6 +102,27 @@ def test_another_workload_or_target_fails_and_another_jax_is_named() -> None:
         "the baseline is of another target: h100-80gb, now l4",
     ]
     assert result.differences == ("jax was 0.12.0 and is 0.13.0",)
+
+
+def test_a_baseline_of_another_mesh_fails_and_is_not_compared(tmp_path: Path) -> None:
+    one = _step()
+    topology = Topology(num_devices=8, num_hosts=2, axes={"fsdp": 4, "tp": 2})
+    eight = replace(one, target=replace(H100, topology=topology), footprint_bytes=2 * one.footprint_bytes)
+    threshold = parse_threshold("footprint:+0%")
+    for before, now, sentence in (
+        (one, eight, "one device, now fsdp=4,tp=2 (8 devices on 2 hosts)"),
+        (eight, one, "fsdp=4,tp=2 (8 devices on 2 hosts), now one device"),
+    ):
+        result = check(now, baseline=baseline_of(before), thresholds=[threshold])
+        assert [(item.passed, item.sentence) for item in result.items] == [
+            (False, f"the baseline is of another mesh: {sentence}")
+        ]
+        assert result.changes == ()
+    # One that was written before there were meshes is of one device.
+    path = tmp_path / "baseline.json"
+    old = baseline_of(one)
+    write_baseline(replace(old, origin={key: old.origin[key] for key in ("workload", "techniques", "target")}), path)
+    assert check(one, baseline=read_baseline(path), thresholds=[threshold]).passed
 
 
 def test_a_baseline_survives_a_round_trip_and_is_small(tmp_path: Path) -> None:
