@@ -30,7 +30,8 @@ from typing import Any
 import jax
 
 from memprof.capture.compile import CompiledStep, compile_step
-from memprof.capture.run import Arguments, timed_steps
+from memprof.capture.feeding import Arguments
+from memprof.capture.run import timed_steps
 from memprof.capture.step import Feed, StepSpec
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.toolchain import toolchain

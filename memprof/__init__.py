@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memprof.analysis.categories import Category, Role
     from memprof.api import Comparison, Profile, compare, fits, load, profile
     from memprof.batching import largest, peak
-    from memprof.capture.step import StepSpec
+    from memprof.capture.step import Feed, StepSpec
     from memprof.capture.targets.mesh import mesh
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Category": "memprof.analysis.categories",
     "Comparison": "memprof.api",
+    "Feed": "memprof.capture.step",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.categories",
@@ -51,6 +52,7 @@ _IPYTHON_HOOK = "load_ipython_extension"
 __all__ = [
     "Category",
     "Comparison",
+    "Feed",
     "MemprofError",
     "Profile",
     "Role",

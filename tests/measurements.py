@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import (
     DriverMemory,
+    MeasuredDevice,
     Measurement,
     OpTime,
     OutOfMemory,
@@ -49,6 +52,31 @@ CPU_RUN = Measurement(
     driver=None,
     resident=ResidentMemory(before_steps_bytes=100 * 2**20, argument_bytes=64, peak_bytes=101 * 2**20),
     out_of_memory=None,
+)
+
+
+def _device(number: int, peak_bytes: int) -> MeasuredDevice:
+    reading = PoolReading(current_bytes=1024, peak_bytes=1280)
+    return MeasuredDevice(
+        device=f"cuda:{number}",
+        process=number // 2,
+        argument_bytes=512,
+        pool=PoolMemory(
+            before_steps=reading,
+            after_first_step=reading,
+            after_all_steps=PoolReading(current_bytes=1024, peak_bytes=peak_bytes),
+            pool_bytes=None,
+            limit_bytes=None,
+        ),
+        driver=None,
+    )
+
+
+MESH_RUN = replace(
+    GPU_RUN,
+    peak_flops_per_second=4 * 989.4e12,
+    devices=tuple(_device(number, 1536 - 100 * number) for number in range(4)),
+    num_processes=2,
 )
 
 OUT_OF_MEMORY_RUN = Measurement(

@@ -69,13 +69,15 @@ class ResidentMemory:
 
     Attributes:
         before_steps_bytes: with the arguments of the first step in place.
-        argument_bytes: of these arguments.
+        argument_bytes: of these arguments, on all its devices.
         peak_bytes: the most during the steps.
+        num_devices: on how many devices it ran the step.
     """
 
     before_steps_bytes: Bytes
     argument_bytes: Bytes
     peak_bytes: Bytes
+    num_devices: Count = 1
 
     @property
     def growth_bytes(self) -> int:
@@ -84,6 +86,30 @@ class ResidentMemory:
         The arguments count with their size, since the process also grows by whatever it takes to make them.
         """
         return self.peak_bytes - self.before_steps_bytes + self.argument_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDevice:
+    """One of the devices that a sharded step ran on.
+
+    Attributes:
+        device: JAX's name of it: `cuda:3`.
+        process: the number of the process that it belongs to, in a job of several.
+        argument_bytes: what it held of the arguments of the first step.
+        pool: None where its platform does not count, as a CPU does not.
+        driver: None where NVML does not tell.
+    """
+
+    device: Text
+    process: Count
+    argument_bytes: Bytes
+    pool: PoolMemory | None
+    driver: DriverMemory | None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The peak of the steps; None where it is not known."""
+        return None if self.pool is None else self.pool.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +150,14 @@ class Measurement:
             batch and putting it on the device are not in it.
         losses: of all steps, those of the warm-up first; empty where the step has none.
         num_examples, num_tokens: in one step; None where they are not known.
-        peak_flops_per_second: of the device, see `targets/gpus.toml`; None where it is not known.
-        op_times: from a trace, those that took most first; empty where there was none.
+        peak_flops_per_second: of all devices together, see `targets/gpus.toml`; None where it is not known.
+        pool, driver, resident: of several devices those of the one with the highest peak, of several processes that of
+            the one that grew most.
+        devices: each of several, in the order of their processes; empty of one. After a run that ran out of memory,
+            those of `process` alone.
+        process: the number of the process that measured, in a job of several.
+        num_processes: of the job.
+        op_times: from a trace, those that took most first, of several devices their mean; empty where there was none.
     """
 
     device: Text
@@ -141,6 +173,9 @@ class Measurement:
     resident: ResidentMemory | None
     out_of_memory: OutOfMemory | None
     op_times: tuple[OpTime, ...] = ()
+    devices: tuple[MeasuredDevice, ...] = ()
+    process: Count = 0
+    num_processes: Count = 1
 
     @property
     def median_seconds(self) -> float | None:

@@ -154,11 +154,12 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
-    from memprof.capture.memory_readings import open_driver
+    from memprof.capture.job import leave
+    from memprof.capture.memory_readings import open_drivers
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step
 
-    driver = open_driver() if task.num_steps else None  # before JAX takes hold of the device
+    drivers = open_drivers() if task.num_steps else ()  # before JAX takes hold of the devices
     spare_devices(task.target)
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
     spec = _as_workload_error("could not be built", lambda: task.recipe.build(task.target))
@@ -184,19 +185,19 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
         from memprof.capture.run import measure
 
         shutil.rmtree(dump_folder, ignore_errors=True)  # else it would lie there for as long as the step runs
-        is_gpu = target.platform != "cpu"
         measured = _as_workload_error(
             "failed while it ran",
             lambda: measure(
                 spec,
                 compiled,
                 num_steps=task.num_steps,
-                driver=driver if is_gpu else None,
+                drivers=drivers,
                 trace_folder=work_folder / TRACE_FOLDER if task.traces else None,
                 progress=progress,
             ),
         )
         capture = dataclasses.replace(capture, measured=measured)
+    leave()
     progress("writing")
     write_capture(capture, work_folder / CAPTURE_FILE)
 

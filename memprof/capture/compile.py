@@ -44,14 +44,14 @@ class CompiledStep:
             plan was asked for.
         given: these arguments, positional and by keyword, with the user's own leaves.
         arguments: the same as shapes on the device.
-        device: the local device that it was traced for, and runs on where the target is here.
+        devices: those of this process that it runs on; empty where the target need not be there.
     """
 
     capture: Capture
     executable: Any
     given: tuple[tuple[Any, ...], Mapping[str, Any]]
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
-    device: jax.Device
+    devices: tuple[jax.Device, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ def compile_step(
         executable=executable,
         given=step.traced.given,
         arguments=step.traced.abstract,
-        device=step.devices.device,
+        devices=step.devices.here,
     )
 
 
@@ -201,8 +201,8 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
 
 
 def _is_portable(target: Target) -> bool:
-    """Whether any process can compile for it; one that has hold of a device of this machine has it alone."""
-    return target.is_deviceless or target.platform == "cpu"
+    """Whether any process can compile for it; one that has hold of devices of this machine has them alone."""
+    return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
 
 
 def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredStep:

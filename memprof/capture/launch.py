@@ -133,7 +133,9 @@ def trace_in_child(
         capture = _made_here(folder)
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
-        return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=session_name(capture))
+        name, measured = session_name(capture), capture.measured
+        process = measured.process if measured.num_processes > 1 else None
+        return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=name, process=process)
 
 
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:

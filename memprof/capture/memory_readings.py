@@ -64,23 +64,29 @@ class Driver:
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
 
 
-def open_driver() -> Driver | None:
-    """NVML's view of the device that JAX takes first; None where `nvidia-ml-py` or the driver is missing."""
+def open_drivers() -> tuple[Driver, ...]:
+    """NVML's view of the devices that JAX may take, as CUDA numbers them; none without `nvidia-ml-py` or a driver."""
     try:
         import pynvml
     except ImportError:
-        return None
+        return ()
     try:
         pynvml.nvmlInit()
-        return Driver(pynvml, _first_visible(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        handles = _visible(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return tuple(Driver(pynvml, handle) for handle in handles)
     except pynvml.NVMLError:
-        return None
+        return ()
 
 
-def _first_visible(nvml: Any, visible: str | None) -> Any:
-    """The device that CUDA numbers 0: the first in CUDA_VISIBLE_DEVICES, by number or UUID, or the first there is."""
-    first = (visible or "0").split(",")[0].strip()
-    return nvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(first)
+def _visible(nvml: Any, visible: str | None) -> list[Any]:
+    """The devices that CUDA numbers: those in CUDA_VISIBLE_DEVICES, by number or UUID, or all there are."""
+    if not visible:
+        return [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    names = [name.strip() for name in visible.split(",")]
+    return [
+        nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
+        for name in names
+    ]
 
 
 def start_resident_peak() -> int | None:

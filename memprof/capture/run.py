@@ -3,30 +3,32 @@
 Runs in the child process, after `compile.py`, so that the peak and the crash of one configuration are its own. The
 arguments are made on the host and moved to the device one by one: what making them takes there would hide the peak of
 the steps, since an allocator's peak is that of the whole process.
+
+A sharded step runs on all devices of its mesh. Those of other processes of the same job are measured by them, and all
+tell each other at the end (see `job.py`).
 """
 
 from __future__ import annotations
 
-import re
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Role
-from memprof.analysis.measurement import Measurement, OutOfMemory, PoolReading, ResidentMemory
-from memprof.capture import memory_readings, xla_adapter
+from memprof.analysis.foreign import convert
+from memprof.analysis.measurement import MeasuredDevice, Measurement, OutOfMemory, PoolReading, ResidentMemory
+from memprof.capture import job, memory_readings, xla_adapter
 from memprof.capture.compile import CompiledStep
-from memprof.capture.jitting import is_array
-from memprof.capture.step import Feed, StepSpec
+from memprof.capture.feeding import Arguments
+from memprof.capture.step import StepSpec
 from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.capture.task import plain
 from memprof.capture.trace_reading import read_trace, session_folder
 from memprof.capture.xprof_log import module_name, program_file_name
 from memprof.errors import MemprofError
@@ -46,89 +48,19 @@ class TimedStep:
     loss: float | None
 
 
-class Arguments:
-    """The arguments of one step after another.
-
-    Results with the shapes and dtypes of an argument's leaves, one after the other, take its place in the next step,
-    as `state` does in `state, metrics = step(state, batch)`. That goes for arguments that are donated, or hold
-    parameters or optimizer state; a batch or a learning rate that happens to look like a result is left alone. All
-    others are new in each step.
-    """
-
-    def __init__(self, spec: StepSpec, compiled: CompiledStep) -> None:
-        """Finds out which arguments may come from a result.
-
-        Raises:
-            MemprofError: the step has no real arguments.
-        """
-        self._abstract, self._structure = jax.tree.flatten(compiled.arguments)
-        self._spans = _argument_spans(spec, compiled)
-        self._new_leaves = (
-            _from_feed(spec.feed) if spec.feed is not None else _own_arguments(spec, compiled, self._spans)
-        )
-        self._places_in_memory = [_place_in_memory(self._abstract[span], compiled.device) for span in self._spans]
-        self._host = jax.local_devices(backend="cpu")[0]
-        leaves = compiled.capture.arguments
-        self._changes = [any(map(_changes, leaves[span])) for span in self._spans]
-        self._places: dict[int, slice] | None = None
-        self._next: dict[int, list[Any]] = {}
-
-    def prepare(self, step: int) -> None:
-        """Put all arguments of a step on the device, ahead of it."""
-        self._next = dict(enumerate(self._of_step(step)))
-
-    def of_step(self, step: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """All arguments of a step, positional and by keyword, on the device."""
-        args, kwargs = jax.tree.unflatten(self._structure, chain.from_iterable(self._of_step(step)))
-        return args, kwargs
-
-    def take(self, result: Any) -> None:
-        """Keep of a step's result what goes into the next one."""
-        results = jax.tree.leaves(result)
-        if self._places is None:
-            self._places = self._find_places(results)
-        self._next = {number: results[place] for number, place in self._places.items()}
-
-    def _of_step(self, step: int) -> list[list[Any]]:
-        kept, self._next = self._next, {}  # what the step donates must be in nobody's hands but its own
-        return [kept[number] if number in kept else self._new(number, step) for number in range(len(self._spans))]
-
-    def _find_places(self, results: list[Any]) -> dict[int, slice]:
-        """Which results take the place of which argument: the first ones that look like it."""
-        places: dict[int, slice] = {}
-        taken: set[int] = set()
-        for number, span in enumerate(self._spans):
-            wanted = [_shape_and_dtype(leaf) for leaf in self._abstract[span]]
-            if not wanted or not self._changes[number]:
-                continue
-            for first in range(len(results) - len(wanted) + 1):
-                place = range(first, first + len(wanted))
-                if taken.isdisjoint(place) and [_shape_and_dtype(results[index]) for index in place] == wanted:
-                    places[number] = slice(place.start, place.stop)
-                    taken.update(place)
-                    break
-        return places
-
-    def _new(self, number: int, step: int) -> list[Any]:
-        with jax.default_device(self._host):
-            leaves = self._new_leaves(number, step)
-        placed: list[Any] = jax.block_until_ready(jax.device_put(leaves, self._places_in_memory[number]))
-        return placed
-
-
 def measure(
     spec: StepSpec,
     compiled: CompiledStep,
     *,
     num_steps: int,
-    driver: memory_readings.Driver | None,
+    drivers: Sequence[memory_readings.Driver] = (),
     trace_folder: Path | None = None,
     progress: Progress,
 ) -> Measurement:
     """Run a step `NUM_WARMUP_STEPS` + `num_steps` times.
 
     Args:
-        driver: opened before JAX took hold of the device; None on a CPU.
+        drivers: of the devices of this machine, in CUDA's order, opened before JAX took hold of them; none on a CPU.
         trace_folder: where to leave a trace of the timed steps, with the program beside it; None: none is taken.
         progress: called with what the run is at.
 
@@ -152,15 +84,17 @@ def measure(
         with nullcontext() if trace_folder is None else _tracing(trace_folder):
             run.steps(NUM_WARMUP_STEPS, num_steps, num_steps=NUM_WARMUP_STEPS + num_steps)
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        out_of_memory = _out_of_memory(error, run.doing, compiled.device)
+        out_of_memory = _out_of_memory(error, run.doing, compiled.devices)
         if out_of_memory is None:
             raise
-    measured = replace(run.measurement(driver), out_of_memory=out_of_memory)
+    measured = replace(run.measurement(drivers), out_of_memory=out_of_memory)
+    if out_of_memory is None:
+        measured = _with_other_processes(measured)
     if trace_folder is None or out_of_memory is not None:
         return measured
     progress("reading the trace")
     session, module = session_folder(trace_folder), module_name(compiled.capture)
-    trace = read_trace(session, module)
+    trace = read_trace(session, module, num_devices=len(compiled.devices))
     # Where there is a program of that name, XProf takes none from the trace (see `xprof_log.py`).
     (session / program_file_name(module, trace.program_id)).write_bytes(compiled.capture.hlo_proto)
     return replace(measured, op_times=trace.op_times)
@@ -170,6 +104,7 @@ def _tracing(folder: Path) -> AbstractContextManager[None]:
     """A trace without the calls of Python, which would hide the annotations of the steps under memprof's own code."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
+    options.session_id = job.session_name()  # all processes of a job write to one session
     tracing: AbstractContextManager[None] = jax.profiler.trace(str(folder), profiler_options=options)
     return tracing
 
@@ -205,23 +140,28 @@ class _Run:
     def __init__(self, *, spec: StepSpec, compiled: CompiledStep, progress: Progress) -> None:
         self.doing = "making the arguments"
         self._spec = spec
-        self._target, self._device = compiled.capture.target, compiled.device
+        self._target, self._devices = compiled.capture.target, compiled.devices
         self._progress = progress
         self._executable = compiled.executable
-        self._argument_bytes = sum(leaf.size_bytes for leaf in compiled.capture.arguments)
+        self._leaf_bytes = sum(leaf.size_bytes for leaf in compiled.capture.arguments)
         self._arguments = Arguments(spec, compiled)
         self._loss = spec.feed.loss if spec.feed is not None else _only_number
         self._done: list[TimedStep] = []
-        self._readings: list[PoolReading | None] = []
+        self._argument_bytes: list[int] = []
+        self._readings: list[list[PoolReading | None]] = []
         self._resident_before_bytes: int | None = None
 
     def start(self) -> None:
         """Make the arguments of the first step, then read what they take."""
         self._progress(self.doing)
         self._arguments.prepare(0)
+        is_alone = self._target.topology.num_devices == 1
+        self._argument_bytes = [
+            self._leaf_bytes if is_alone else self._arguments.bytes_on(device) for device in self._devices
+        ]
         if self._target.platform == "cpu":
             self._resident_before_bytes = memory_readings.start_resident_peak()
-        self._readings.append(memory_readings.read_pool(self._device))
+        self._read()
 
     def steps(self, first: int, count: int, *, num_steps: int) -> None:
         """Run `count` steps from number `first` on, of `num_steps` in all."""
@@ -234,84 +174,78 @@ class _Run:
                 reported = time.perf_counter()
             self._done.append(next(steps))
             if number == 0:
-                self._readings.append(memory_readings.read_pool(self._device))
+                self._read()
 
-    def measurement(self, driver: memory_readings.Driver | None) -> Measurement:
-        """Everything measured up to now."""
-        device = self._device
-        self._readings.append(memory_readings.read_pool(device))
+    def measurement(self, drivers: Sequence[memory_readings.Driver]) -> Measurement:
+        """Everything that this process has measured up to now."""
+        self._read()
         timed = self._done[NUM_WARMUP_STEPS:]
-        pool = memory_readings.pool_memory(device, *self._readings) if len(self._readings) == 3 else None
         resident = None
         if self._resident_before_bytes is not None:
             resident = ResidentMemory(
                 before_steps_bytes=self._resident_before_bytes,
-                argument_bytes=self._argument_bytes,
+                argument_bytes=sum(self._argument_bytes),
                 peak_bytes=memory_readings.resident_peak(),
+                num_devices=len(self._devices),
             )
-        feed, gpu = self._spec.feed, gpu_of_kind(device.device_kind)
-        return Measurement(
-            device=self._target.description,
-            platform=self._target.platform,
-            num_warmup_steps=NUM_WARMUP_STEPS,
-            step_seconds=tuple(step.seconds for step in timed),
-            losses=tuple(step.loss for step in self._done if step.loss is not None),
-            num_examples=feed.num_examples if feed else None,
-            num_tokens=feed.num_tokens if feed else None,
-            peak_flops_per_second=gpu.peak_flops_per_second if gpu else None,
-            pool=pool,
-            driver=driver.read() if driver else None,
-            resident=resident,
-            out_of_memory=None,
+        num_devices = self._target.topology.num_devices
+        feed, gpu = self._spec.feed, gpu_of_kind(self._devices[0].device_kind)
+        peak_flops = gpu.peak_flops_per_second if gpu else None
+        return _with_devices(
+            Measurement(
+                device=self._target.description,
+                platform=self._target.platform,
+                num_warmup_steps=NUM_WARMUP_STEPS,
+                step_seconds=tuple(step.seconds for step in timed),
+                losses=tuple(step.loss for step in self._done if step.loss is not None),
+                num_examples=feed.num_examples if feed else None,
+                num_tokens=feed.num_tokens if feed else None,
+                peak_flops_per_second=peak_flops * num_devices if peak_flops else None,
+                pool=None,
+                driver=None,
+                resident=resident,
+                out_of_memory=None,
+                process=jax.process_index(),
+                num_processes=jax.process_count(),
+            ),
+            tuple(self._of_device(number, drivers) for number in range(len(self._devices))),
+            num_devices=num_devices,
         )
 
-
-def _argument_spans(spec: StepSpec, compiled: CompiledStep) -> list[slice]:
-    """The leaves of each argument: of those that a feed counts, else of those that the user knows by name."""
-    if spec.feed is not None:
-        sizes = [len(jax.tree.leaves(argument)) for argument in compiled.arguments[0]]
-    else:
-        owners = (re.split(r"[.\[]", leaf.path, maxsplit=1)[0] for leaf in compiled.capture.arguments)
-        sizes = [len(list(leaves)) for _, leaves in groupby(owners)]
-    ends = list(accumulate(sizes))
-    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _from_feed(feed: Feed) -> Callable[[int, int], list[Any]]:
-    return lambda number, step: jax.tree.leaves(feed.argument(number, step))
-
-
-def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice]) -> Callable[[int, int], list[Any]]:
-    """The arguments that a step without a feed was given, copied for each step: it may donate them.
-
-    Raises:
-        MemprofError: they are shapes alone.
-    """
-    given = jax.tree.leaves(compiled.given)
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
-        raise MemprofError(
-            f"{spec.label} cannot be run, only compiled: its arguments are shapes. Give the StepSpec arrays, or a feed"
+    def _of_device(self, number: int, drivers: Sequence[memory_readings.Driver]) -> MeasuredDevice:
+        device, readings = self._devices[number], [reading[number] for reading in self._readings]
+        has_driver = device.platform != "cpu" and device.local_hardware_id in range(len(drivers))
+        return MeasuredDevice(
+            device=str(device),
+            process=device.process_index,
+            argument_bytes=self._argument_bytes[number] if self._argument_bytes else 0,
+            pool=memory_readings.pool_memory(device, *readings) if len(readings) == 3 else None,
+            driver=drivers[device.local_hardware_id].read() if has_driver else None,
         )
 
-    def copied(number: int, step: int) -> list[Any]:
-        return [jax.numpy.array(leaf, copy=True) if is_array(leaf) else leaf for leaf in given[spans[number]]]
-
-    return copied
+    def _read(self) -> None:
+        self._readings.append([memory_readings.read_pool(device) for device in self._devices])
 
 
-def _place_in_memory(leaves: Sequence[Any], device: jax.Device) -> Any:
-    """Where the leaves of an argument are to lie: one place where it is that of all, which is put there faster."""
-    places = [getattr(leaf, "sharding", None) or device for leaf in leaves]
-    return places[0] if len(set(places)) == 1 else places
+def _with_devices(measured: Measurement, devices: tuple[MeasuredDevice, ...], *, num_devices: int) -> Measurement:
+    """With the devices of a run; what stands for all of them is that of the one with the highest peak."""
+    highest = max(devices, key=lambda each: each.pool.after_all_steps.peak_bytes if each.pool else 0)
+    return replace(measured, pool=highest.pool, driver=highest.driver, devices=devices if num_devices > 1 else ())
 
 
-def _changes(leaf: ArgumentLeaf) -> bool:
-    """Whether a leaf is something that steps change."""
-    return leaf.donated or leaf.role in (Role.PARAMS, Role.OPTIMIZER_STATE)
-
-
-def _shape_and_dtype(leaf: Any) -> tuple[Any, Any]:
-    return np.shape(leaf), getattr(leaf, "dtype", None)
+def _with_other_processes(measured: Measurement) -> Measurement:
+    """With the devices of all processes of the job, each of which calls this."""
+    if measured.num_processes == 1:
+        return measured
+    own = json.dumps(plain((measured.devices, measured.resident))).encode()
+    found = [
+        convert(json.loads(text), tuple[tuple[MeasuredDevice, ...], ResidentMemory | None])
+        for text in job.gathered(own)
+    ]
+    devices = tuple(device for of_one, _ in found for device in of_one)
+    residents = [resident for _, resident in found if resident is not None]
+    measured = replace(measured, resident=max(residents, key=lambda each: each.growth_bytes, default=None))
+    return _with_devices(measured, devices, num_devices=len(devices)) if devices else measured
 
 
 def _only_number(result: Any) -> float | None:
@@ -322,12 +256,13 @@ def _only_number(result: Any) -> float | None:
     return float(numbers[0]) if len(numbers) == 1 else None
 
 
-def _out_of_memory(error: Exception, doing: str, device: jax.Device) -> OutOfMemory | None:
+def _out_of_memory(error: Exception, doing: str, devices: Sequence[jax.Device]) -> OutOfMemory | None:
     """The error as a result, if it says that memory ran out."""
     message = str(error).partition("\n")[0] or "out of host memory"
     if not isinstance(error, MemoryError) and not xla_adapter.is_out_of_memory(message):
         return None
-    stats = device.memory_stats() or {}
+    # Which device it was the error does not tell: the fullest.
+    stats = max((device.memory_stats() or {} for device in devices), key=lambda each: each.get("bytes_in_use", 0))
     return OutOfMemory(
         doing=doing,
         asked_bytes=xla_adapter.bytes_asked_for(message),

@@ -40,8 +40,8 @@ def session_folder(trace_folder: Path) -> Path:
     return sessions[0]
 
 
-def read_trace(session: Path, module_name: str) -> Trace:
-    """Add up the time of each operation of a program.
+def read_trace(session: Path, module_name: str, *, num_devices: int = 1) -> Trace:
+    """Add up the time of each operation of a program: the mean of the devices that the trace is of.
 
     On a CPU an operation is an event of the thread that runs it, on a GPU of the stream; both carry the names of the
     operation and of its program (jax 0.10.2; a GPU's trace was not seen).
@@ -70,6 +70,9 @@ def read_trace(session: Path, module_name: str) -> Trace:
         raise InternalError(f"the trace holds no operation of {module_name}")
     names = sorted(seconds, key=lambda name: (-seconds[name], name))
     return Trace(
-        op_times=tuple(OpTime(name=name, seconds=seconds[name], num_calls=num_calls[name]) for name in names),
+        op_times=tuple(
+            OpTime(name=name, seconds=seconds[name] / num_devices, num_calls=round(num_calls[name] / num_devices))
+            for name in names
+        ),
         program_id=1 if program_id is None else int(program_id),
     )

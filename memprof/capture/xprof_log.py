@@ -66,8 +66,12 @@ def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> 
     return _write_session(log_folder, name, fill)
 
 
-def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str) -> Path:
+def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str, process: int | None = None) -> Path:
     """Copy the one session in `trace_folder`, as `run.measure` leaves it: a trace with its program beside it.
+
+    Args:
+        process: the number of this process in a job of several, whose traces become one session, a file of each: its
+            name ends with the one that they have agreed on. None: it is alone.
 
     Returns:
         The session's folder.
@@ -79,9 +83,11 @@ def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str) -> 
 
     def fill(folder: Path) -> None:
         for path in traced.iterdir():  # not `copytree`, whose error is a list of errors
-            shutil.copyfile(path, folder / path.name)
+            shutil.copyfile(path, folder / _name_in_session(path.name, process))
 
-    return _write_session(log_folder, name, fill)
+    if process is None:
+        return _write_session(log_folder, name, fill)
+    return _add_to_session(log_folder, f"{name}-{traced.name}", fill)
 
 
 def check_log_folder(folder: Path) -> None:
@@ -109,6 +115,31 @@ def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) 
             return _take_free_name(half, sessions, name)
     except OSError as error:
         raise MemprofError(f"The session cannot be written to {sessions}: {error.strerror or error}") from error
+
+
+def _add_to_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
+    """Put files into a session that other processes write to as well, each file as a whole."""
+    sessions = log_folder / SESSIONS
+    session = sessions / name
+    try:
+        with work_folder(sessions, prefix=".memprof-") as temporary:
+            half = temporary / "session"
+            half.mkdir()
+            fill(half)
+            session.mkdir(exist_ok=True)
+            for path in half.iterdir():
+                path.replace(session / path.name)
+    except OSError as error:
+        raise MemprofError(f"The session cannot be written to {sessions}: {error.strerror or error}") from error
+    return session
+
+
+def _name_in_session(name: str, process: int | None) -> str:
+    """JAX calls the files of a trace by its host, on which other processes of a job may have run too."""
+    for ending in (".xplane.pb", ".trace.json.gz"):
+        if process is not None and name.endswith(ending):
+            return f"{name.removesuffix(ending)}_{process}{ending}"
+    return name
 
 
 def _take_free_name(half: Path, sessions: Path, name: str) -> Path:

@@ -18,6 +18,7 @@ from memprof.profiler_cli.option_table import JSON
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from memprof.analysis.capture import Capture
     from memprof.analysis.comparison import ReportComparison
     from memprof.analysis.report import Report
     from memprof.reports.document import Document
@@ -74,6 +75,23 @@ def rendering(
 def print_report(report: Report, show: Rendering) -> None:
     """Write a report to where it should go."""
     _put(show.format.render_report(report, show.options), show)
+
+
+def is_told_by_another(capture: Capture) -> bool:
+    """Whether the first process of the job reports on a run, and not this one, which then says so.
+
+    Raises:
+        typer.Exit: this process has run out of memory.
+    """
+    measured = capture.measured
+    if measured is None or measured.process == 0:
+        return False
+    which = f"process {measured.process} of {measured.num_processes}"
+    if measured.out_of_memory is not None:
+        say_error(f"{which} ran out of memory: {measured.out_of_memory.message}")
+        raise typer.Exit(ExitCode.OUT_OF_MEMORY)
+    say(f"{which} has run its part of {capture.label}; process 0 reports on all")
+    return True
 
 
 def end_if_out_of_memory(report: Report) -> None:

@@ -13,7 +13,7 @@ from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import row_stages, say, stages
-from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
+from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
@@ -87,6 +87,8 @@ def run(
 
     with stages(f"{subject.label} {techniques}".rstrip()) as stage:
         capture = compile_in_child(task, progress=stage)
+        if is_told_by_another(capture):
+            return
         if not source:
             capture = without_source(capture)
         path, not_written = _written(capture, output, force=force) if save else (None, None)

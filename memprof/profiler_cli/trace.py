@@ -10,7 +10,7 @@ import typer
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages
-from memprof.profiler_cli.render import end_if_out_of_memory, print_report, rendering
+from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
 from memprof.profiler_cli.viewer import check_can_view, view
 
 _DEFAULT_STEPS = 10
@@ -80,6 +80,8 @@ def trace(
     with stages(f"{subject.label} {'+'.join(technique)}".rstrip()) as stage:
         if runs:
             capture, session = trace_in_child(task, log_folder=log_folder, session_name=stem, progress=stage)
+            if is_told_by_another(capture):
+                return
         else:
             capture = compile_in_child(task, progress=stage)
             session = write_compiled_session(capture, log_folder, name=stem(capture))

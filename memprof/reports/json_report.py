@@ -17,7 +17,13 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Struct
 
 from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
+from memprof.analysis.measurement import (
+    DriverMemory,
+    MeasuredDevice,
+    Measurement,
+    OutOfMemory,
+    PoolMemory,
+)
 from memprof.analysis.report import ModuleNode, Report
 from memprof.analysis.shares import replicated_over, shares_by_role
 from memprof.reports.json_types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, about, filled
@@ -195,6 +201,15 @@ class OpJson(Struct, frozen=True, kw_only=True):
     held_bytes: Size
 
 
+class ResidentJson(Struct, frozen=True, kw_only=True):
+    """Resident memory of the process, on a CPU."""
+
+    before_steps_bytes: Size
+    argument_bytes: Size
+    peak_bytes: Size
+    num_devices: Annotated[Size, about("On how many devices it ran the step.")]
+
+
 class MeasuredJson(Struct, frozen=True, kw_only=True):
     """What was measured when the step ran."""
 
@@ -225,8 +240,13 @@ class MeasuredJson(Struct, frozen=True, kw_only=True):
     predicted_bytes: Annotated[Size, about("The footprint, to set these against.")]
     pool: PoolMemory | None
     driver: DriverMemory | None
-    resident: ResidentMemory | None
+    resident: ResidentJson | None
     out_of_memory: OutOfMemory | None
+    num_processes: Annotated[Size, about("Of the job of `jax.distributed` that ran it.")]
+    devices: Annotated[
+        tuple[MeasuredDevice, ...],
+        about("Each of several, in the order of their processes; empty of one. Above stands that of the highest peak."),
+    ]
     ops: Annotated[
         tuple[OpJson, ...], about("Operations of a trace, over all its steps, those that took most time first.")
     ]

@@ -50,7 +50,7 @@ def reports() -> Reports:
 
 
 def test_every_example_is_here() -> None:
-    of_several_devices = {"sharded"}  # tests/integration/test_meshes.py
+    of_several_devices = {"sharded", "running_sharded"}  # test_meshes.py, test_running_on_meshes.py
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(EXPECTED) | of_several_devices
 
 

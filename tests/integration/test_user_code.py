@@ -57,9 +57,10 @@ def sized(width: int, depth=2, name: str | None = None):
     return memprof.StepSpec(lambda x: x * depth, (S((width,), jnp.float32),))
 
 def sharded():
-    jax.config.update("jax_num_cpu_devices", 2)
-    sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("d",)), jax.sharding.PartitionSpec("d"))
-    return memprof.StepSpec(lambda x: x + 1, (S((4,), jnp.float32, sharding=sharding),))
+    jax.config.update("jax_num_cpu_devices", 4)
+    meshes = [jax.sharding.Mesh(devices, ("d",)) for devices in (jax.devices()[:2], jax.devices()[2:])]
+    on = [jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d")) for mesh in meshes]
+    return memprof.StepSpec(lambda x, y: (x, y), tuple(S((4,), jnp.float32, sharding=each) for each in on))
 
 def of_arguments():
     return memprof.StepSpec(lambda x: x + 1, (S((len(sys.argv), len(sys.argv[1])), jnp.float32),))
@@ -120,7 +121,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
         pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
-        ("sharded", 2, "the step is sharded over 2 devices of this machine", None),
+        ("sharded", 2, "the shardings of the step lie on 2 meshes of other devices", None),
         pytest.param(
             "sise",
             2,

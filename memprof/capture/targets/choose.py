@@ -25,13 +25,16 @@ class Devices:
 
     Attributes:
         device: the local device that JAX traces for.
-        sharding: on devices that need not be there, a copy on each; None: the step is compiled for `device`.
+        sharding: on several devices, or on one that need not be there, a copy on each; None: the step is compiled for
+            `device`.
         written_for: the mesh that the step itself names where its devices are others: those of this machine, or none.
+        here: those of this process that the step runs on, in the mesh's order; empty where they need not be there.
     """
 
     device: jax.Device
     sharding: NamedSharding | None
     written_for: Mesh | AbstractMesh | None = None
+    here: tuple[jax.Device, ...] = ()
 
     @property
     def on_device(self) -> jax.sharding.Sharding:
@@ -93,19 +96,22 @@ def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:
     """The devices of a target.
 
     Args:
-        mesh: of devices that are not there and that the step's own shardings lie on.
+        mesh: that the step's own shardings lie on.
 
     Raises:
         MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
     """
     with xla_adapter.PROCESS_WIDE:  # JAX starts its backends and registers its plugins
-        if target.name == LOCAL and not target.is_deviceless:
-            return Devices(device=jax.local_devices()[0], sharding=None)
-        if mesh is None and target.is_deviceless:
+        if target.is_deviceless:
             axes = target.topology.axes or {"device": target.topology.num_devices}
-            mesh = Mesh(np.array(deviceless_devices(target)).reshape(tuple(axes.values())), tuple(axes))
-        sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-        return Devices(device=jax.local_devices(backend="cpu")[0], sharding=sharding)
+            mesh = mesh or Mesh(np.array(deviceless_devices(target)).reshape(tuple(axes.values())), tuple(axes))
+            host = jax.local_devices(backend="cpu")[0]
+            return Devices(device=host, sharding=NamedSharding(mesh, PartitionSpec()))
+        if mesh is not None:
+            here = tuple(mesh.local_devices)
+            return Devices(device=here[0], sharding=NamedSharding(mesh, PartitionSpec()), here=here)
+        device = jax.local_devices(backend=None if target.name == LOCAL else "cpu")[0]
+        return Devices(device=device, sharding=None, here=(device,))
 
 
 def deviceless_devices(target: Target) -> list[jax.Device]:

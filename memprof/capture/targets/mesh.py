@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from memprof.analysis.capture import Target
+from memprof.analysis.capture import Target, Topology
 from memprof.capture.jit_adapter import context_meshes
 from memprof.capture.jitting import shardings_of_jit
 from memprof.capture.step import StepSpec
@@ -109,12 +109,11 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
                 " function that gives it take a parameter mesh, and put the shardings of its arguments on that"
             )
         return choose_target(asked, runs=runs)
-    if runs:
-        raise MemprofError(
-            f"the step is sharded over {mesh.size} devices, for which memprof compiles it and does not run it: leave"
-            " out the steps"
-        )
     made_for = _target_of(mesh)
+    if made_for is None and (runs or (asked is not None and not asked.is_deviceless)):
+        return _target_here(mesh, choose_target(asked, runs=True))
+    if runs:
+        raise MemprofError("the step is sharded over devices that are not there, so it cannot run: leave out the steps")
     if made_for is None:
         return _as_many_as(mesh, asked)
     if mesh.size != made_for.topology.num_devices:
@@ -122,7 +121,7 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
             f"the step is sharded over {mesh.size} of the {made_for.topology.num_devices} devices that memprof.mesh"
             f" gave: ask it for {mesh.size}"
         )
-    if asked is not None and (asked.name, _with_axes(asked).topology) != (made_for.name, made_for.topology):
+    if asked is not None and not _is_of(asked, made_for):
         raise MemprofError(
             f"the arguments of the step lie on a mesh of {mesh.size} {made_for.name}, which is their target: leave out"
             " the other one"
@@ -137,7 +136,7 @@ def devices_of_step(spec: StepSpec, target: Target) -> Devices:
         MemprofError: see `devices_of`.
     """
     mesh = _mesh_of(spec)
-    if mesh is None or _target_of(mesh) is not None:
+    if mesh is None or _target_of(mesh) is not None or not target.is_deviceless:
         return devices_of(target, mesh)
     return replace(devices_of(target), written_for=mesh)
 
@@ -145,6 +144,35 @@ def devices_of_step(spec: StepSpec, target: Target) -> Devices:
 def _target_of(mesh: Mesh | AbstractMesh) -> Target | None:
     """The target that `mesh` made a mesh for; None: it is of other devices, or of none."""
     return _TARGETS.get(mesh.devices.flat[0].client) if isinstance(mesh, Mesh) else None
+
+
+def _is_of(asked: Target, made_for: Target) -> bool:
+    """Whether a mesh is of the target that was asked for, which may be named without its number."""
+    is_as_many = asked.topology.num_devices == 1 or _with_axes(asked).topology == made_for.topology
+    return asked.name == made_for.name and is_as_many
+
+
+def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
+    """The devices of this machine, and of others in the same job, that a mesh is of: `target` is one of them."""
+    if isinstance(mesh, AbstractMesh):
+        raise MemprofError(
+            f"the step is sharded over an abstract mesh of {mesh.size} devices, which names none that are here: make it"
+            " with jax.make_mesh, or compile it for GPUs that are not there with --target"
+        )
+    devices = list(mesh.devices.flat)
+    if (devices[0].platform == "cpu") != (target.platform == "cpu"):
+        raise MemprofError(
+            f"the step is sharded over {mesh.size} devices of the platform {devices[0].platform}, and {target.name} was"
+            " asked for: leave out the target"
+        )
+    if not mesh.local_devices:
+        raise MemprofError(
+            f"process {jax.process_index()} of {jax.process_count()} has no device in the mesh that the step is sharded"
+            f" over: make it of all {jax.device_count()} devices, or start fewer processes"
+        )
+    hosts = {device.process_index for device in devices}
+    topology = Topology(num_devices=mesh.size, num_hosts=len(hosts), axes=dict(mesh.shape))
+    return replace(target, topology=topology)
 
 
 def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:

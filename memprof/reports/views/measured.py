@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
 from memprof.analysis.report import OpCost, Report
 from memprof.reports.document import (
@@ -31,6 +33,7 @@ from memprof.reports.units import (
     format_signed_share,
 )
 from memprof.reports.views.cells import aside_cell, more_label, size_cell
+from memprof.reports.views.measured_devices import device_blocks, spread_facts
 
 _SHOWN_LOSSES = 5
 _LOOPS = Note(
@@ -38,6 +41,7 @@ _LOOPS = Note(
     text="Times are sums over all threads or streams. Loops and calls are left out, since the operations inside them "
     "are in the list.",
 )
+_MEAN = replace(_LOOPS, text=f"All is the mean of the devices of one process. {_LOOPS.text}")
 
 
 def measured_blocks(report: Report) -> tuple[Block, ...]:
@@ -52,6 +56,7 @@ def measured_blocks(report: Report) -> tuple[Block, ...]:
         Fact(label="utilization", values=_utilization(report, measured)),
         Fact(label="loss", values=_losses(measured)),
         Fact(label="peak", values=_peak(report, measured.pool)),
+        *spread_facts(measured),
         Fact(label="allocator", values=_pool(measured.pool)),
         Fact(label="outside it", values=_outside(measured.driver, measured.pool)),
         Fact(label="resident", values=_resident(report, measured.resident)),
@@ -61,12 +66,15 @@ def measured_blocks(report: Report) -> tuple[Block, ...]:
         Facts(facts=tuple(fact for fact in facts if fact.values)),
         *_out_of_memory(report, measured.out_of_memory),
         *_explanations(measured),
+        *device_blocks(report),
     )
 
 
 def _ran(measured: Measurement) -> str:
     count = len(measured.step_seconds)
-    return f"on {measured.device}, {count} steps after {measured.num_warmup_steps} to warm up"
+    devices = f"{len(measured.devices)} devices ({measured.device})" if measured.devices else measured.device
+    processes = f" in {measured.num_processes} processes" if measured.num_processes > 1 else ""
+    return f"on {devices}{processes}, {count} steps after {measured.num_warmup_steps} to warm up"
 
 
 def _step_time(measured: Measurement) -> tuple[str, ...]:
@@ -145,14 +153,15 @@ def _outside(driver: DriverMemory | None, pool: PoolMemory | None) -> tuple[str,
 def _resident(report: Report, resident: ResidentMemory | None) -> tuple[str, ...]:
     if resident is None:
         return ()
+    of_all = f" of {resident.num_devices} devices" if resident.num_devices > 1 else ""
     return (
-        f"{format_bytes(resident.growth_bytes)} for arguments and steps (growth of the process)",
-        *_against(report, resident.growth_bytes),
+        f"{format_bytes(resident.growth_bytes)} for arguments and steps{of_all} (growth of the process)",
+        *_against(report, resident.growth_bytes, num_devices=resident.num_devices),
     )
 
 
-def _against(report: Report, measured_bytes: int) -> tuple[str, ...]:
-    predicted = report.footprint_bytes
+def _against(report: Report, measured_bytes: int, *, num_devices: int = 1) -> tuple[str, ...]:
+    predicted = num_devices * report.footprint_bytes
     difference = measured_bytes - predicted
     return (
         f"predicted {format_bytes(predicted)}",
@@ -181,6 +190,8 @@ def _explanations(measured: Measurement) -> tuple[Note, ...]:
         "A CPU has no allocator that counts: resident is by how much the whole process grew during the steps, threads, "
         "libraries and freed blocks that malloc keeps included, and the size of the arguments."
     )
+    if measured.devices:
+        text += " What each device of it takes of that is not known."
     return (Note(tone=Tone.MUTED, text=text),)
 
 
@@ -213,7 +224,7 @@ def operation_blocks(report: Report, *, top: int) -> tuple[Block, ...]:
             rows=tuple(rows),
             total=_sum_row(Cell(text="all operations"), total, total, num_steps),
         ),
-        _LOOPS,
+        _MEAN if report.measured.devices else _LOOPS,
     )
 
 

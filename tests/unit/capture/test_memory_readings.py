@@ -38,6 +38,9 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:  # noqa: N802
         return self.processes
 
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
         return f"device {index}"
 
@@ -77,11 +80,16 @@ def test_a_process_that_nvml_does_not_know_is_not_made_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "device"),
-    [(None, "device 0"), ("", "device 0"), ("3,1", "device 3"), ("GPU-8f6a, GPU-1", "device GPU-8f6a")],
+    ("visible", "devices"),
+    [
+        (None, ["device 0", "device 1"]),
+        ("", ["device 0", "device 1"]),
+        ("3,1", ["device 3", "device 1"]),
+        ("GPU-8f6a, GPU-1", ["device GPU-8f6a", "device GPU-1"]),
+    ],
 )
-def test_the_device_that_cuda_numbers_0(visible: str | None, device: str) -> None:
-    assert memory_readings._first_visible(FakeNvml(used=[]), visible) == device
+def test_devices_come_as_cuda_numbers_them(visible: str | None, devices: list[str]) -> None:
+    assert memory_readings._visible(FakeNvml(used=[]), visible) == devices
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak of a process")

@@ -23,7 +23,7 @@ from memprof.errors import MemprofError
 def _measure(spec: StepSpec, folder: Path, *, num_steps: int = 3) -> Measurement:
     target = resolve("cpu")
     compiled = compile_step(spec, target, dump_folder=folder, progress=lambda stage: None)
-    return measure(spec, compiled, num_steps=num_steps, driver=None, progress=lambda stage: None)
+    return measure(spec, compiled, num_steps=num_steps, progress=lambda stage: None)
 
 
 def test_what_a_step_returns_for_the_next_one_goes_into_it(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def _measure_failing(error: Exception, folder: Path) -> Measurement:
     target = resolve("cpu")
     compiled = compile_step(spec, target, dump_folder=folder, progress=lambda stage: None)
     compiled = replace(compiled, executable=_Failing(error))
-    return measure(spec, compiled, num_steps=3, driver=None, progress=lambda stage: None)
+    return measure(spec, compiled, num_steps=3, progress=lambda stage: None)
 
 
 def test_running_out_of_memory_is_a_result(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from measurements import GPU_RUN
+from measurements import GPU_RUN, MESH_RUN
 from reports_data import REPORTS
 
 from memprof.analysis.comparison import compare
@@ -68,6 +68,36 @@ def test_a_hidden_peak_is_not_told_as_one() -> None:
     text = format_named("terminal").render_report(report, RenderOptions(width=200))
     assert "hidden: compiling the step or making its arguments took more than running it" in text
     assert "difference" not in text
+
+
+def test_a_run_on_several_devices_says_how_far_they_are_apart() -> None:
+    report = replace(REPORTS["measured_on_gpu"](), measured=MESH_RUN)
+    heading, facts, title, table = measured_blocks(report)
+    assert isinstance(heading, Heading)
+    assert isinstance(facts, Facts)
+    assert heading.aside == "on 4 devices (NVIDIA H100 80GB HBM3) in 2 processes, 4 steps after 2 to warm up"
+    values = {fact.label: fact.values for fact in facts.facts}
+    assert values["peak"][0] == "1.50 KiB, 1,536 bytes (XLA's allocator)"
+    # The last one's 1,236 is not above the 1,280 of before the steps: nobody knows its peak, nor how far it is off.
+    assert "peaks" not in values
+    assert values["arguments"] == ("512 B, 512 bytes on each of 4 devices",)
+    assert title == Heading(text="Measured on each device", level=2, aside="XLA's allocator")
+    assert isinstance(table, Table)
+    texts = [[cell.text for cell in row.cells if isinstance(cell, Cell)] for row in table.rows]
+    assert texts == [
+        ["cuda:0", "0", "512 B", "1.00 KiB", "1.50 KiB", "+512 B"],
+        ["cuda:1", "0", "512 B", "1.00 KiB", "1.40 KiB", "+412 B"],
+        ["cuda:2", "1", "512 B", "1.00 KiB", "1.30 KiB", "+312 B"],
+        ["cuda:3", "1", "512 B", "1.00 KiB", "hidden", "-"],
+    ]
+    three = replace(report, measured=replace(MESH_RUN, devices=MESH_RUN.devices[:3]))
+    _, facts, *_ = measured_blocks(three)
+    assert isinstance(facts, Facts)
+    assert {fact.label: fact.values for fact in facts.facts}["peaks"] == (
+        "maximum 1.50 KiB (cuda:0)",
+        "minimum 1.30 KiB (cuda:2)",
+        "imbalance +200 B (+15.0%)",
+    )
 
 
 def test_a_run_on_a_cpu_says_what_its_number_is() -> None:

@@ -1,0 +1,40 @@
+"""The job of `jax.distributed` that this process is one of: what its processes tell each other of a run.
+
+Each process of a job is a command of its own with a child that runs the user's code, and it is that code which calls
+`jax.distributed.initialize`: the children form the job. A process alone is a job of one.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+def gathered(text: bytes) -> list[bytes]:
+    """What all processes give, in the order of their numbers. All of them have to call this, or it waits forever."""
+    if jax.process_count() == 1:
+        return [text]
+    lengths = np.ravel(multihost_utils.process_allgather(np.array(len(text))))
+    padded = np.zeros(lengths.max(), np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    return [row[:length].tobytes() for row, length in zip(_rows(padded), lengths, strict=True)]
+
+
+def session_name() -> str:
+    """A name for one session of traces, the same in all processes: the time at which it begins, by the first one."""
+    [first, *_] = gathered(str(int(time.time())).encode())
+    return datetime.fromtimestamp(int(first), UTC).strftime("%Y_%m_%d_%H_%M_%S")
+
+
+def leave() -> None:
+    """Wait until all processes are done, and leave the job: it would take one that just ends for one that died."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
+def _rows(padded: np.ndarray) -> np.ndarray:
+    return np.asarray(multihost_utils.process_allgather(padded)).reshape(jax.process_count(), -1)
