@@ -26,6 +26,11 @@ class EventKind(IntEnum):
     SHARE_WITH = 2
 
 
+# XLA's memory spaces that lie in a GPU's own memory: what it uses for everything, what collectives work on (NCCL
+# allocates it; 1 in jaxlib 0.10.2, 7 in 0.12), and temporaries, where the flag xla_gpu_temp_buffer_use_separate_color
+# asks for it (xla/service/gpu/gpu_memory_space_assignment.h). 5 is the host's memory (xla/layout.h).
+_COLLECTIVE_COLORS = frozenset({1, 7})
+_DEVICE_COLORS = frozenset({0, 2}) | _COLLECTIVE_COLORS
 _EVENT_KINDS = {kind.value: kind for kind in EventKind}
 
 
@@ -43,7 +48,7 @@ class LogicalBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One block of memory. `color` 0 is the device's own memory; `parameter_number` is None unless it is an argument.
+    """One block of memory. `color` is its memory space; `parameter_number` is None unless it is an argument.
 
     `is_tuple`: it holds the pointers of a result tuple, not data. `logical_buffers` are the ids placed in it.
     """
@@ -62,6 +67,19 @@ class Allocation:
     def is_temp(self) -> bool:
         """Whether it is neither an argument nor a result nor a constant."""
         return self.parameter_number is None and not self.is_live_out and not self.is_constant
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether it takes memory of the device.
+
+        Thread-local ones live in registers or on the stack of one kernel.
+        """
+        return not self.is_thread_local and self.color in _DEVICE_COLORS
+
+    @property
+    def is_for_collectives(self) -> bool:
+        """Whether it is memory that is taken for what devices send each other."""
+        return self.color in _COLLECTIVE_COLORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +111,8 @@ class BufferTable:
 
     @property
     def device_allocations(self) -> tuple[Allocation, ...]:
-        """The allocations that take device memory.
-
-        Thread-local ones live in registers or on the stack of one kernel, and colours other than 0 are other memory
-        spaces (host memory, a TPU's on-chip memory); neither is part of XLA's own totals.
-        """
-        return tuple(
-            allocation for allocation in self.allocations if not allocation.is_thread_local and allocation.color == 0
-        )
+        """The allocations that take device memory; XLA's own totals are of them."""
+        return tuple(allocation for allocation in self.allocations if allocation.is_on_device)
 
     @property
     def footprint_bytes(self) -> int:

@@ -33,8 +33,7 @@ def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness
     """
     check_allocations(capture.compiler, table)
     if capture.compiler.peak_memory_bytes is not None:
-        other_bytes = _indefinite_host_bytes(table) + _excess_of_other_memory(table, traces, memory)
-        _equal("the live peak", memory.live_peak_bytes + other_bytes, capture.compiler.peak_memory_bytes)
+        _equal("the live peak", _peak_as_compiled(table, traces, memory), capture.compiler.peak_memory_bytes)
     at_peak = sum(buffer.size_bytes for buffer in memory.at_peak)
     _equal("the sum of the buffers at the peak", at_peak, memory.live_peak_bytes)
     if capture.replay is not None:
@@ -137,21 +136,28 @@ def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
             )
 
 
-def _indefinite_host_bytes(table: BufferTable) -> int:
-    """Arguments and results in other memory than the device's: the compiler's peak holds them too."""
-    return sum(a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp) and a.color != 0)
+def _peak_as_compiled(table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> int:
+    """What the compiler's peak is where ours is what it is.
 
+    The compiler's holds arguments and results in the host's memory, too. And of several traces, in whatever memory, it
+    takes the highest one (jaxlib 0.10.2 to 0.12): where the host holds more of the step's temporaries than the device
+    does, it is the host's, and of two kinds of device memory, which we add up, it leaves one out.
 
-def _excess_of_other_memory(table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> int:
-    """By how much more comes and goes in other memory than in the device's, at its highest.
-
-    Of several traces the compiler's peak takes the highest one, in whatever memory (jaxlib 0.10.2 to 0.12): where the
-    host holds more of the step's temporaries than the device does, it is the host's.
+    Raises:
+        InternalError: what we have added up is less than one of the kinds of device memory, or more than all.
     """
     device = {allocation.index for allocation in table.device_allocations}
-    others = (liveness.peak_bytes for liveness in traces if liveness.trace.allocation not in device)
     temp_bytes = memory.live_peak_bytes - sum(buffer.size_bytes for buffer in memory.indefinite)
-    return max(0, max(others, default=0) - temp_bytes)
+    of_device = [liveness.peak_bytes for liveness in traces if liveness.trace.allocation in device]
+    if len(of_device) > 1 and not max(of_device) <= temp_bytes <= sum(of_device):
+        raise InternalError(
+            f"the temporaries at the peak ({temp_bytes:,}) do not fit the traces of the device's memory"
+            f" ({', '.join(format(each, ',') for each in of_device)})"
+        )
+    others = (liveness.peak_bytes for liveness in traces if liveness.trace.allocation not in device)
+    highest = max(*others, temp_bytes if len(of_device) < 2 else max(of_device), 0)
+    on_host = sum(a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp or a.is_on_device))
+    return memory.live_peak_bytes - temp_bytes + highest + on_host
 
 
 def _equal(what: str, replayed_bytes: int, compiler_bytes: int) -> None:

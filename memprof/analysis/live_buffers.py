@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from memprof.analysis.buffer_table import Allocation, BufferTable
 from memprof.analysis.categories import Category, Phase
-from memprof.analysis.liveness import Liveness
+from memprof.analysis.device_traces import DeviceTrace
 from memprof.analysis.patterns import Patterns
 from memprof.analysis.program import Program
 from memprof.analysis.program_order import ProgramOrder
@@ -84,16 +84,14 @@ class Attribution:
 
 
 def account_memory(
-    table: BufferTable, traces: Sequence[Liveness], values: Values, order: ProgramOrder, attribution: Attribution
+    table: BufferTable, traces: Sequence[DeviceTrace], values: Values, order: ProgramOrder, attribution: Attribution
 ) -> Memory:
     """Attribute all device memory.
 
     Args:
-        traces: the replayed heap traces; those of other memory are left out.
+        traces: all of the device.
     """
-    allocations = {allocation.index: allocation for allocation in table.device_allocations}
-    traces = [each for each in traces if each.trace.allocation in allocations]
-    traced = {each.trace.allocation for each in traces}
+    traced = {each.liveness.trace.allocation for each in traces}
     indefinite = tuple(
         attribution.buffer(
             values.of_allocation(allocation),
@@ -103,19 +101,31 @@ def account_memory(
             end=max(order.length - 1, 0),
             at_peak=True,
         )
-        for allocation in allocations.values()
+        for allocation in table.device_allocations
         if allocation.index not in traced and not _holds_tables_only(allocation, table, values)
     )
     temps: list[LiveBuffer] = []
-    for liveness in traces:
-        temps += _temp_buffers(liveness, table, values, order, attribution)
-    events = [(each.start, each.end) for liveness in traces for each in liveness.live_ranges]
+    block_start = 0  # of several temp blocks one lies behind the other
+    for trace in traces:
+        temps += _temp_buffers(trace, block_start, table, values, order, attribution)
+        block_start += table.allocations[trace.liveness.trace.allocation].size_bytes
+    moments = [
+        (trace.moments[each.start], trace.moments[each.end]) for trace in traces for each in trace.liveness.live_ranges
+    ]
     return Memory(
         indefinite=indefinite,
         temps=tuple(temps),
         footprint_bytes=table.footprint_bytes,
-        live_peak_bytes=sum(buffer.size_bytes for buffer in indefinite) + sum(each.peak_bytes for each in traces),
-        timeline=_timeline(indefinite, temps, events, order, values, peak_position=_peak_position(traces, order)),
+        live_peak_bytes=sum(buffer.size_bytes for buffer in indefinite)
+        + sum(each.liveness.peak_bytes for each in traces),
+        timeline=_timeline(
+            indefinite,
+            temps,
+            moments,
+            order,
+            values,
+            peak_position=max((each.peak_position for each in traces), default=0),
+        ),
     )
 
 
@@ -131,57 +141,55 @@ def _holds_tables_only(allocation: Allocation, table: BufferTable, values: Value
 
 
 def _temp_buffers(
-    liveness: Liveness, table: BufferTable, values: Values, order: ProgramOrder, attribution: Attribution
+    trace: DeviceTrace,
+    block_start: int,
+    table: BufferTable,
+    values: Values,
+    order: ProgramOrder,
+    attribution: Attribution,
 ) -> Iterator[LiveBuffer]:
-    positions, last = order.event_positions(liveness.trace), order.last_positions(liveness.trace)
+    positions, last = trace.positions, order.last_positions(trace.liveness.trace)
     num_backward = order.num_before(_BACKWARD, values.phase_of)
-    for live_range in liveness.live_ranges:
+    for live_range in trace.liveness.live_ranges:
         stored = table.logical_buffers[live_range.buffer_id]
         start = positions[live_range.start]
         dies_in_forward = num_backward[start] == num_backward[last[live_range.end] + 1]
         yield attribution.buffer(
             values.of_buffer(stored, dies_in_forward=dies_in_forward),
             size_bytes=live_range.size_bytes,
-            offset=stored.offset,
+            offset=block_start + stored.offset,
             start=start,
             end=positions[live_range.end],
             at_peak=live_range.at_peak,
         )
 
 
-def _peak_position(traces: Sequence[Liveness], order: ProgramOrder) -> int:
-    if not traces:
-        return 0
-    highest = max(traces, key=lambda liveness: liveness.peak_bytes)
-    return order.event_positions(highest.trace)[highest.peak_event]
-
-
 def _timeline(
     indefinite: Sequence[LiveBuffer],
     temps: Sequence[LiveBuffer],
-    events: Sequence[tuple[int, int]],
+    moments: Sequence[tuple[int, int]],
     order: ProgramOrder,
     values: Values,
     *,
     peak_position: int,
 ) -> Timeline:
-    """Args: events: of its trace, between which each temp buffer is live: the order within a position."""
+    """Args: moments: between which each temp buffer is live: the order within a position."""
     base: Counter[Category] = Counter()
     for buffer in indefinite:
         base[buffer.category] += buffer.size_bytes
-    moments: list[tuple[int, int, int, int]] = []
-    for number, (buffer, (first, last)) in enumerate(zip(temps, events, strict=True)):
-        moments.append((buffer.start, first, buffer.size_bytes, number))
-        moments.append((buffer.end, last, -buffer.size_bytes, number))
+    changes: list[tuple[int, int, int, int]] = []
+    for number, (buffer, (first, last)) in enumerate(zip(temps, moments, strict=True)):
+        changes.append((buffer.start, first, buffer.size_bytes, number))
+        changes.append((buffer.end, last, -buffer.size_bytes, number))
     # Within one event a death comes before a birth: the memory changes hands.
-    moments.sort()
+    changes.sort()
     places: list[list[int]] = [[] for _ in temps]
-    for place, (_, _, _, number) in enumerate(moments):
+    for place, (_, _, _, number) in enumerate(changes):
         places[number].append(place)
     return Timeline(
         num_positions=order.length,
         base=dict(base),
-        changes=tuple(LiveChange(position, temps[number].category, delta) for position, _, delta, number in moments),
+        changes=tuple(LiveChange(position, temps[number].category, delta) for position, _, delta, number in changes),
         temp_changes=tuple((born, died) for born, died in places),
         phases=order.phase_spans(values.phase_of),
         peak_position=peak_position,

@@ -67,11 +67,10 @@ def find_patterns(
 ) -> Patterns:
     """Look through the data flow of a whole program."""
     steps = Steps(program, values.flow)
-    on_device = {allocation.index for allocation in table.device_allocations}
     large_bytes = _LARGE * table.footprint_bytes
     large: dict[int, int] = {}
     for liveness in traces:
-        for live_range in liveness.live_ranges if liveness.trace.allocation in on_device else ():
+        for live_range in liveness.live_ranges:
             if live_range.at_peak and live_range.size_bytes > large_bytes:
                 group = values.group_of(table.logical_buffers[live_range.buffer_id])
                 if group is not None:

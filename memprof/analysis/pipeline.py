@@ -21,6 +21,7 @@ from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.collectives import collective_traffic
+from memprof.analysis.device_traces import device_traces
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.live_buffers import Attribution, account_memory
 from memprof.analysis.liveness import replay
@@ -82,9 +83,10 @@ def _analyze(capture: Capture) -> Report:
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)
     traces = tuple(replay(trace, table) for trace in table.traces)
-    patterns = find_patterns(program, table, traces, values, order)
+    on_device = device_traces(traces, table, values, order)
+    patterns = find_patterns(program, table, [each.liveness for each in on_device], values, order)
     attribution = Attribution(program, Sources(program, capture.folders), patterns)
-    memory = account_memory(table, traces, values, order, attribution)
+    memory = account_memory(table, on_device, values, order, attribution)
     check_totals(capture, table, traces, memory)
     buffers = memory.at_peak
     rest = memory.footprint_bytes - memory.live_peak_bytes

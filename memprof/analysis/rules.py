@@ -137,7 +137,9 @@ def gradients(value: Value) -> Explanation:
 def collectives(value: Value) -> Explanation:
     """Buffers of cross-device communication that are nothing else: neither kept for a later pass, nor a gradient."""
     kind = COLLECTIVES.get(value.opcode)
-    return None if kind is None else (Category.COLLECTIVES, f"result of {kind}")
+    if kind is None and not value.is_for_collectives:
+        return None
+    return Category.COLLECTIVES, f"result of {kind}" if kind else "in memory that is taken for collectives"
 
 
 def forward_temps(value: Value) -> Explanation:

@@ -32,6 +32,7 @@ class Value:
         argument: the leaf, if the value lies in the memory of an argument.
         is_output, is_constant: it lies in the memory of a result, or is a constant of the program.
         is_tuple_table: it holds the pointers of a tuple, not data.
+        is_for_collectives: it lies in memory that is taken for what devices send each other.
         phase: makes the value.
         computed_in: the phase that computes the data, where the one that makes the value only moves them.
         origin, use: sets of bits, see `dataflow.py`.
@@ -60,6 +61,7 @@ class Value:
     is_output: bool = False
     is_constant: bool = False
     is_tuple_table: bool = False
+    is_for_collectives: bool = False
 
 
 class Values:
@@ -100,6 +102,11 @@ class Values:
     def module_of_scope(self, op_name: str) -> str:
         """The module with parameters that the scopes of an op name tell; empty where they tell none."""
         return self._module_flow.of_scope(op_name)
+
+    def groups_read_by(self, instruction: Instruction) -> Iterator[int]:
+        """The groups of the operands of an instruction."""
+        for operand in instruction.operands:
+            yield from self._groups.of_instruction(self._program.instructions[operand])
 
     def group_of(self, buffer: LogicalBuffer) -> int | None:
         """The group of what a logical buffer holds; None where it is no array."""
@@ -157,6 +164,7 @@ class Values:
             argument=argument,
             is_output=allocation.is_live_out and number is None,
             is_constant=allocation.is_constant,
+            is_for_collectives=allocation.is_for_collectives,
         )
 
     def of_allocation(self, allocation: Allocation) -> Value:

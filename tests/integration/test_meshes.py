@@ -166,6 +166,26 @@ def test_a_step_written_with_shard_map_counts_the_work_of_all_devices() -> None:
     assert mapped.categories[Category.PARAMS] == automatic.categories[Category.PARAMS]
 
 
+def test_memory_of_collectives_in_a_colour_of_its_own_is_memory_of_the_device() -> None:
+    mesh = memprof.mesh("h100-80gb", {"data": 8})
+    weight = jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32", sharding=NamedSharding(mesh, P("data")))
+    x = jax.ShapeDtypeStruct((BATCH, WIDTH), "float32", sharding=NamedSharding(mesh, P("data")))
+    profile = memprof.profile(
+        lambda params, x: jnp.tanh(x @ params).sum(),
+        weight,
+        x,
+        roles={"params": "params", "x": "batch"},
+        compiler_options={"xla_gpu_enable_nccl_user_buffers": "True"},
+        complete=True,  # the totals are `memory_analysis()`'s, which the analysis has held its own against
+    )
+    whole, part, totals = WEIGHT, WEIGHT // 8, profile.report.compiler
+    assert profile.categories[Category.GATHERED_PARAMS] == whole
+    # The weight of this device and 8 rows of the batch, the sum, and in the other colour the copy that is sent.
+    assert profile.live_peak_bytes == (part + 4 * BATCH * WIDTH // 8) + 4 + whole + part
+    assert profile.report.footprint_bytes == totals.argument_bytes + totals.output_bytes + totals.temp_bytes
+    assert "in memory that is taken for collectives" in {each.evidence for each in profile.report.temp_buffers}
+
+
 def test_where_the_step_names_no_sharding_xla_chooses_and_the_bytes_are_its_own() -> None:
     way = WAYS["fsdp"]
     state, x = arguments(way, memprof.mesh("h100-80gb", way.axes))

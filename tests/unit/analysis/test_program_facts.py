@@ -68,7 +68,7 @@ def test_memory_of_the_host_is_counted_apart() -> None:
     index = len(proto.buffer_assignment.buffer_allocations)
     proto.buffer_assignment.buffer_allocations.add(index=index, size=1000, color=5)
     proto.buffer_assignment.buffer_allocations.add(index=index + 1, size=2000, color=5, is_thread_local=True)
-    proto.buffer_assignment.buffer_allocations.add(index=index + 2, size=4000, color=1)
+    proto.buffer_assignment.buffer_allocations.add(index=index + 2, size=4000, color=3)
     report = analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
     # The argument and its copy are on the device.
     assert (report.program.host_bytes, report.footprint_bytes) == (1000, 32)
