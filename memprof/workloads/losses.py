@@ -61,6 +61,15 @@ def mean(metric: tuple[jax.Array, jax.Array]) -> jax.Array:
     return total / jnp.maximum(count, 1.0)
 
 
+def add_to_loss(metrics: Metrics, losses: Any) -> Metrics:
+    """Returns the metrics with their mean loss larger by the sum of a pytree of losses."""
+    leaves = jax.tree.leaves(losses)
+    if not leaves:
+        return metrics
+    total, count = metrics["loss"]
+    return {**metrics, "loss": (total + count * sum(jnp.sum(leaf) for leaf in leaves), count)}
+
+
 def split_tokens(entries: Tokens, num_chunks: int) -> dict[str, jax.Array]:
     """Returns entries `(batch, length, ...)` as `(chunks, tokens in a chunk, ...)`."""
 

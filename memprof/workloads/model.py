@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.losses import CrossEntropy, Metrics, split_tokens, sum_over_chunks
+from memprof.workloads.losses import CrossEntropy, Metrics, add_to_loss, split_tokens, sum_over_chunks
+from memprof.workloads.scopes import LOSSES
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -70,13 +71,20 @@ class Model:
     def metrics(self, params: Params, batch: Batch, dropout_rng: jax.Array) -> Metrics:
         """Runs the module on a batch, or on a part of one, and returns its metrics as (sum, count) pairs."""
         inputs = {name: batch[name] for name in self.inputs}
-        rngs = {"dropout": dropout_rng}
-        if self.num_loss_chunks == 1:
-            return self.loss(self.module.apply({"params": params}, **inputs, rngs=rngs), batch)
-        hidden = self.module.apply({"params": params}, **inputs, rngs=rngs, method="encode")
+        in_chunks = self.num_loss_chunks > 1
+        result, sown = self.module.apply(
+            {"params": params},
+            **inputs,
+            rngs={"dropout": dropout_rng},
+            mutable=[LOSSES],
+            method="encode" if in_chunks else None,
+        )
+        if not in_chunks:
+            return add_to_loss(self.loss(result, batch), sown)
 
         def of_chunk(params: Params, chunk: Batch) -> Metrics:
             return self.loss(self.module.apply({"params": params}, chunk["hidden"], method="decode"), chunk)
 
-        by_token = {"hidden": hidden, **{name: batch[name] for name in self.loss.entries}}
-        return sum_over_chunks(of_chunk, params, split_tokens(by_token, self.num_loss_chunks))
+        by_token = {"hidden": result, **{name: batch[name] for name in self.loss.entries}}
+        metrics = sum_over_chunks(of_chunk, params, split_tokens(by_token, self.num_loss_chunks))
+        return add_to_loss(metrics, sown)

@@ -17,7 +17,12 @@ TOKEN_EMBEDDING: Final = "token_embedding"
 LAYERS: Final = "layers"
 ATTENTION: Final = "attention"
 MLP: Final = "mlp"
+ROUTER: Final = "router"
+EXPERTS: Final = "experts"
 HEAD: Final = "head"
+
+# What modules sow, beside what they return, to be added to the loss (a Flax collection).
+LOSSES: Final = "losses"
 
 # The intermediate values of a Transformer block that checkpointing may keep by name (`jax.ad_checkpoint`).
 BLOCK_INPUT: Final = "block_input"

@@ -1,10 +1,12 @@
 """transformer: a pre-LayerNorm Transformer, as a decoder (gpt2, uva) or as an encoder that classifies (bert-large).
 
-What a user chooses is in `config.py`; `network.py` makes the model of it, of the parts in the other files.
+In place of each block's MLP there can be a mixture of experts (moe). What a user chooses is in `config.py`;
+`network.py` makes the model of it, of the parts in the other files.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from memprof.workloads.models.transformer.config import TransformerConfig
@@ -70,6 +72,26 @@ UVA = TransformerConfig(
     embedding_dropout_rate=0.0,
 )
 
+# In the manner of Mixtral (Jiang et al. 2024, arXiv:2401.04088), a tenth its size: 8 experts in each block, 2 for a
+# token. Of 4,700,540,160 parameters a token goes through 1,478,331,648. One GPU of 80 GB
+# does not hold them with the state of AdamW and gradients, all float32; eight that share the experts do.
+MOE = TransformerConfig(
+    batch_size=16,
+    seq_len=2048,
+    max_seq_len=2048,
+    vocab_size=32000,
+    num_layers=16,
+    num_heads=16,
+    hidden_size=2048,
+    num_experts=8,
+    attention_dropout_rate=0.0,
+    embedding_dropout_rate=0.0,
+    dropout_rate=0.0,
+)
+
+# As `tiny`, with 8 experts.
+TINY_MOE = dataclasses.replace(TINY, num_experts=8)
+
 
 def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
     """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
@@ -80,9 +102,9 @@ def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
 
 WORKLOAD = Workload(
     name="transformer",
-    summary="pre-LayerNorm Transformer: next token (causal, tied or untied) or classification (padding mask)",
+    summary="pre-LayerNorm Transformer: next token (causal) or classification (padding mask), dense or experts",
     config_type=TransformerConfig,
-    presets={"tiny": TINY, "gpt2": GPT2, "bert-large": BERT_LARGE, "uva": UVA},
+    presets={"tiny": TINY, "gpt2": GPT2, "bert-large": BERT_LARGE, "uva": UVA, "moe": MOE, "tiny-moe": TINY_MOE},
     default_preset="gpt2",
     honours=model_fields(),
     build=build,

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: attention and MLP block, each added to the residual stream."""
+"""One layer of a Transformer: attention and MLP block (or experts), each added to the residual stream."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.layers import checkpointed, checkpointed_activation, dense, layer_norm
+from memprof.workloads.layers import checkpointed, dense, layer_norm
 from memprof.workloads.models.transformer.attention import Masking, attention_probabilities, flash_attention
 from memprof.workloads.models.transformer.config import TransformerConfig
-from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_INPUT, MLP, MLP_UP, QKV
+from memprof.workloads.models.transformer.experts import MixtureOfExperts
+from memprof.workloads.models.transformer.mlp import MLPBlock
+from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_INPUT, MLP, QKV
 from memprof.workloads.sharding import BATCH, LENGTH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
@@ -22,6 +24,9 @@ TENSOR_AXES = {
     "mlp/up/kernel": -1,
     "mlp/up/bias": -1,
     "mlp/down/kernel": -2,
+    "experts/up/kernel": -1,
+    "experts/up/bias": -1,
+    "experts/down/kernel": -2,
 }
 
 
@@ -79,24 +84,6 @@ def split_heads(qkv: jax.Array, config: TransformerConfig, train_config: TrainCo
     return tuple(by_part[:, :, part] for part in range(3))
 
 
-class MLPBlock(nn.Module):
-    """LayerNorm, up projection, gelu, down projection, dropout. The residual is added by the block."""
-
-    config: TransformerConfig
-    train_config: TrainConfig
-
-    @nn.compact
-    def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
-        config, train_config = self.config, self.train_config
-        activation = checkpointed_activation(nn.gelu, train_config)
-        hidden = layer_norm(train_config, name="norm")(hidden)
-        hidden = divided(dense(config.mlp_width, train_config, name="up")(hidden), train_config, BATCH, LENGTH, WIDTH)
-        hidden = activation(checkpoint_name(hidden, MLP_UP))
-        hidden = divided(dense(config.hidden_size, train_config, name="down")(hidden), train_config, BATCH, LENGTH)
-        return nn.Dropout(config.dropout_rate, deterministic=False)(hidden)
-
-
 class Block(nn.Module):
     """Pre-LayerNorm block. Its parts are named `attention` and `mlp`."""
 
@@ -107,7 +94,7 @@ class Block(nn.Module):
     def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
         """Returns the residual stream after this layer, `(batch, length, hidden_size)`."""
         attention = checkpointed(Attention, ATTENTION, self.train_config)
-        mlp = checkpointed(MLPBlock, MLP, self.train_config)
+        mlp = checkpointed(MixtureOfExperts if self.config.num_experts else MLPBlock, MLP, self.train_config)
         hidden = checkpoint_name(hidden, BLOCK_INPUT)
         hidden = hidden + attention(self.config, self.train_config, name=ATTENTION)(hidden, masking)
         return hidden + mlp(self.config, self.train_config, name=MLP)(hidden)

@@ -25,6 +25,11 @@ class TransformerConfig:
             or counts the loss of, the others.
         custom_mask: whether the batch carries an attention mask of its own, on top of the other masks.
         task: `next_token` predicts each token from those before it; `classification` the class of the sequence.
+        num_experts: of the MLP in each block, of which a token goes through `experts_per_token`; 0 means one that all
+            tokens go through.
+        capacity_factor: how many tokens an expert has room for, as a multiple of what it gets where all get equally
+            many; what does not fit is dropped.
+        balance_loss_weight: of what unequal use of the experts adds to the loss, for each layer.
         num_classes: number of classes; of no effect on the prediction of the next token.
         tied_embeddings: whether the output layer is the token embedding (next token only). An untied one has a bias.
         dropout_rate: of the attention's and the MLP block's results.
@@ -41,6 +46,10 @@ class TransformerConfig:
     hidden_size: int
     mlp_size: int | None = None
     head_size: int | None = None
+    num_experts: int = 0
+    experts_per_token: int = 2
+    capacity_factor: float = 1.25
+    balance_loss_weight: float = 0.01
     causal: bool = True
     padding_mask: bool = False
     custom_mask: bool = False
@@ -53,11 +62,20 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "seq_len", "max_seq_len", "vocab_size", "num_layers", "num_heads")
-        require_positive(self, "hidden_size", "num_classes")
+        require_positive(self, "hidden_size", "num_classes", "experts_per_token", "capacity_factor")
         for name in ("mlp_size", "head_size"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
         require_rates(self, "dropout_rate", "attention_dropout_rate", "embedding_dropout_rate")
+        require(self.num_experts >= 0, f"num_experts is {self.num_experts}, but it must be 0 (none) or more.")
+        require(
+            self.num_experts == 0 or self.experts_per_token <= self.num_experts,
+            f"experts_per_token is {self.experts_per_token}, but it must be at most num_experts = {self.num_experts}.",
+        )
+        require(
+            self.balance_loss_weight >= 0,
+            f"balance_loss_weight is {self.balance_loss_weight}, but it must not be negative.",
+        )
         require(
             self.seq_len <= self.max_seq_len,
             f"seq_len is {self.seq_len}, but the position table has max_seq_len = {self.max_seq_len} rows: set both.",

@@ -26,6 +26,7 @@ from memprof.workloads.models.transformer.blocks import TENSOR_AXES, Block
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
 from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
+from memprof.workloads.scopes import LOSSES
 from memprof.workloads.sharding import BATCH, LENGTH, divided
 from memprof.workloads.train_config import TrainConfig
 
@@ -110,7 +111,7 @@ class Transformer(nn.Module):
             return hidden
         scan = nn.scan(
             lambda layer, hidden, masking: (layer(hidden, masking), None),
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, LOSSES: 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
             length=self.config.num_layers,

@@ -10,7 +10,7 @@ import jax
 
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.pruning import LayerParams, Pruned, energy, kept, most_important, prune_hidden_units
-from memprof.workloads.scopes import ATTENTION, LAYERS, MLP
+from memprof.workloads.scopes import ATTENTION, EXPERTS, LAYERS, MLP
 
 
 def pruned_config(config: TransformerConfig, fraction: float) -> TransformerConfig:
@@ -35,8 +35,14 @@ def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: 
     def prune(layer: Mapping[str, Any]) -> dict[str, Any]:
         attention, mlp = layer[ATTENTION], layer[MLP]
         qkv, out = prune_heads(attention["qkv"], attention["out"], config, smaller.num_heads)
+        return {
+            ATTENTION: {**attention, "qkv": qkv, "out": out},
+            MLP: {**mlp, EXPERTS: jax.vmap(prune_mlp)(mlp[EXPERTS])} if config.num_experts else prune_mlp(mlp),
+        }
+
+    def prune_mlp(mlp: Mapping[str, Any]) -> dict[str, Any]:
         up, down, _ = prune_hidden_units(mlp["up"], mlp["down"], smaller.mlp_width)
-        return {ATTENTION: {**attention, "qkv": qkv, "out": out}, MLP: {**mlp, "up": up, "down": down}}
+        return {**mlp, "up": up, "down": down}
 
     pruned = dict(params)
     for name, layer in params.items():
