@@ -50,7 +50,10 @@ def reports() -> Reports:
 
 
 def test_every_example_is_here() -> None:
-    of_several_devices = {"sharded", "running_sharded"}  # test_meshes.py, test_running_on_meshes.py
+    # test_meshes.py, test_running_on_meshes.py and test_sharded_examples.py
+    of_several_devices = {"running_sharded"} | {
+        f"sharded{way}" for way in ("", "_by_hand", "_equinox", "_explicit", "_flax_linen", "_flax_nnx")
+    }
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(EXPECTED) | of_several_devices
 
 
