@@ -15,6 +15,7 @@ from memprof.profiler_cli import (
     fit,
     import_programs,
     list_names,
+    mcp_server,
     run,
     show,
     trace,
@@ -40,6 +41,7 @@ app.command("import", cls=Verb)(import_programs.import_programs)
 app.command("list", cls=Verb)(list_names.list_names)
 app.command("cache", cls=Verb)(cache.cache)
 app.command("doctor", cls=Verb)(doctor.doctor)
+app.command("mcp", cls=Verb)(mcp_server.mcp)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,132 @@
+"""`memprof mcp`: the commands as tools of the Model Context Protocol, for agents that work on training code.
+
+Each tool runs a command of memprof as a process of its own, and answers with what it prints, which carries its caveats
+with the numbers; a command that fails is an error with its sentence. The server talks over stdin and stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from memprof.errors import MemprofError
+from memprof.version import __version__
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+_WIDTH = "100"
+_INSTRUCTIONS = (
+    "Says where every byte of device memory of a JAX training step goes, by compiling it for a GPU that need not be"
+    " there. A step is a built-in workload (transformer, mlp) or FILE.py:NAME, where NAME is a function that returns"
+    " memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits; `live peak` is the most that is"
+    " live at once. Sizes are the compiler's, categories are inferred, nothing is measured."
+)
+
+Step = Annotated[str, "FILE.py:NAME, package.module:NAME, transformer or mlp"]
+Target = Annotated[str, "a GPU: h100-80gb, a100-40gb, l4, ...; or cpu"]
+Techniques = Annotated[str, "techniques joined with +, such as bf16+remat+donate; they need a built-in or a TrainSpec"]
+Settings = Annotated[tuple[str, ...], "fields of the workload, or parameters of the function: batch_size=16"]
+Capture = Annotated[str, "a file that `run` has written: NAME.memprof"]
+
+
+def mcp() -> None:
+    """Serve the commands to agents, over the Model Context Protocol on stdin and stdout.
+
+    An agent's configuration starts it with the command `memprof` and the argument `mcp`; docs/agents.md has examples.
+
+        memprof mcp
+    """
+    server().run("stdio")
+
+
+def server() -> MCPServer[Any]:
+    """The server with its tools.
+
+    Raises:
+        MemprofError: what the extra `mcp` installs is not there.
+    """
+    try:
+        from mcp.server import MCPServer
+    except ImportError as error:
+        raise MemprofError('memprof mcp needs the MCP SDK: install it with pip install "jax-memprof[mcp]"') from error
+    made = MCPServer("memprof", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
+    for tool in (run, compare, fit, advise, show, import_programs, list_names):
+        made.add_tool(tool, structured_output=False)
+    return made
+
+
+async def run(
+    step: Step, target: Target = "h100-80gb", techniques: Techniques = "", settings: Settings = (), preset: str = ""
+) -> str:
+    """Compile one training step, and say where its device memory goes: whether it fits, categories, largest buffers."""
+    return await _memprof("run", step, *_options(target=target, technique=techniques, set=settings, preset=preset))
+
+
+async def compare(
+    step: Step,
+    rows: Annotated[
+        tuple[str, ...], "techniques of each row; the first is what others are compared with: baseline, bf16"
+    ],
+    target: Target = "h100-80gb",
+    settings: Settings = (),
+    preset: str = "",
+) -> str:
+    """Compile a step with several techniques: what each saves, what it costs, and whether it took effect."""
+    return await _memprof("compare", step, *_options(target=target, technique=rows, set=settings, preset=preset))
+
+
+async def fit(
+    step: Step,
+    target: Target = "h100-80gb",
+    vary: Annotated[str, "the field to grow"] = "batch_size",
+    techniques: Techniques = "",
+    settings: Settings = (),
+    preset: str = "",
+) -> str:
+    """Find the largest batch, or another field, with which a step fits the memory of a GPU."""
+    options = _options(target=target, vary=vary, technique=techniques, set=settings, preset=preset)
+    return await _memprof("fit", step, *options)
+
+
+async def advise(capture: Capture) -> str:
+    """Say what could be done about the peak of a captured step: savings, costs, and the line of code for each."""
+    return await _memprof("advise", capture)
+
+
+async def show(capture: Capture, by: Annotated[str, "category, module, source, dtype, phase or buffer"] = "") -> str:
+    """Show a captured step again, by one key."""
+    return await _memprof("show", capture, *_options(by=by))
+
+
+async def import_programs(path: Annotated[str, "an XLA dump, or a log directory of XProf"]) -> str:
+    """Make captures of programs that others have compiled, and show the largest."""
+    return await _memprof("import", path)
+
+
+async def list_names(kind: Annotated[str, "workloads, techniques, targets or optimizers"]) -> str:
+    """List what there is to choose from."""
+    return await _memprof("list", kind, width=False)
+
+
+def _options(**values: str | tuple[str, ...]) -> list[str]:
+    """Options with their values; those that are empty are left out."""
+    given = [
+        (name, value) for name, found in values.items() for value in ([found] if isinstance(found, str) else found)
+    ]
+    return [f"--{name}={value}" for name, value in given if value]
+
+
+async def _memprof(command: str, subject: str, *options: str, width: bool = True) -> str:
+    import anyio
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    if subject.startswith("-"):
+        raise ToolError(f"'{subject}' is an option, but the name of what to look at was expected")
+    columns = ["--width", _WIDTH] if width else []
+    line = [sys.executable, "-m", "memprof.profiler_cli.main", command, subject, *options, *columns]
+    done = await anyio.run_process(line, check=False)
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode:
+        raise ToolError(said)
+    return f"{done.stdout.decode(errors='replace')}\n{said}".strip()

@@ -1,0 +1,73 @@
+"""The server for agents, asked by the client of the protocol's own SDK."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the MCP SDK is not installed")
+
+import anyio
+from integration.command import Command
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+def with_server(memprof: Command, ask: Callable[[ClientSession], Awaitable[None]]) -> None:
+    """Start the server as an agent does, in the command's folder, and ask it."""
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "memprof.profiler_cli.main", "mcp"],
+        env=dict(memprof.environment),
+        cwd=memprof.folder,
+    )
+
+    async def session() -> None:
+        async with stdio_client(server) as streams, ClientSession(*streams) as client:
+            await client.initialize()
+            await ask(client)
+
+    anyio.run(session)
+
+
+def text(result: Any) -> str:
+    return "\n".join(part.text for part in result.content)
+
+
+def test_an_agent_compiles_a_step_and_looks_at_it_from_other_sides(memprof: Command) -> None:
+    async def ask(client: ClientSession) -> None:
+        ran = await client.call_tool("run", {"step": "mlp", "target": "cpu", "preset": "tiny", "settings": ["seed=3"]})
+        assert not ran.is_error, text(ran)
+        assert "footprint" in text(ran)
+        assert "inferred" in text(ran)  # its caveats come with the numbers
+        (capture,) = memprof.folder.glob("*.memprof")
+        by = await client.call_tool("show", {"capture": capture.name, "by": "dtype"})
+        assert "f32" in text(by)
+        advice = await client.call_tool("advise", {"capture": capture.name})
+        assert "donate" in text(advice)
+
+    with_server(memprof, ask)
+
+
+def test_its_tools_say_what_they_do_and_a_mistake_is_a_sentence(memprof: Command, tmp_path: Path) -> None:
+    async def ask(client: ClientSession) -> None:
+        tools = (await client.list_tools()).tools
+        assert {"run", "compare", "fit", "advise", "show", "import_programs"} <= {tool.name for tool in tools}
+        assert all(tool.description for tool in tools)
+        for arguments, sentence in (
+            ({"step": "mlpp"}, "did you mean 'mlp'"),
+            ({"step": "mlp", "target": "cpu", "settings": ["sed=3"]}, "sed"),
+            ({"step": "--help"}, "is an option"),
+        ):
+            result = await client.call_tool("run", arguments)
+            assert result.is_error
+            assert sentence in text(result)
+            assert "Traceback" not in text(result)
+
+    with_server(memprof, ask)
