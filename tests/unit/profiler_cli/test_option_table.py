@@ -174,7 +174,7 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 
 def test_every_command_and_option_is_in_the_table() -> None:
-    assert {command for command, _ in REFUSED} | {"list", "doctor", "cache"} == set(COMMANDS)
+    assert {command for command, _ in REFUSED} | {"list", "doctor", "cache", "mcp"} == set(COMMANDS)
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
     assert options - {"workload", "what", "capture", "paths", "help"} == set(GIVEN)
 
