@@ -213,6 +213,7 @@ class Capture:
             in the traced program; `recomputed_flops` is the part that rematerialisation repeats.
         flops_by_scope: the same by the scopes of JAX around each operation: `transpose(jvp(Transformer))/layers_0/mlp`.
         doubts: sentences about arguments whose role had to be guessed.
+        partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         measured: what was measured when the step ran; None where it did not.
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
@@ -236,6 +237,7 @@ class Capture:
     timings: Timings
     hlo_proto: bytes
     doubts: tuple[Words, ...] = ()
+    partitioner_messages: tuple[Words, ...] = ()
     measured: Measurement | None = None
     flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
     row: Words = ""

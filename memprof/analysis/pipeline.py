@@ -27,6 +27,7 @@ from memprof.analysis.live_buffers import Attribution, account_memory
 from memprof.analysis.liveness import replay
 from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.op_names import Named, named_phase
+from memprof.analysis.partitioner import partitioner_notes
 from memprof.analysis.patterns import find_patterns
 from memprof.analysis.program import Program
 from memprof.analysis.program_decoding import decode_program
@@ -85,7 +86,8 @@ def _analyze(capture: Capture) -> Report:
     traces = tuple(replay(trace, table) for trace in table.traces)
     on_device = device_traces(traces, table, values, order)
     patterns = find_patterns(program, table, [each.liveness for each in on_device], values, order)
-    attribution = Attribution(program, Sources(program, capture.folders), patterns)
+    sources = Sources(program, capture.folders)
+    attribution = Attribution(program, sources, patterns)
     memory = account_memory(table, on_device, values, order, attribution)
     check_totals(capture, table, traces, memory)
     buffers = memory.at_peak
@@ -118,6 +120,7 @@ def _analyze(capture: Capture) -> Report:
             each.parameter_number: each.size_bytes for each in table.allocations if each.parameter_number is not None
         },
         collectives=collective_traffic(program, capture.target.topology),
+        partitioner_notes=partitioner_notes(capture.partitioner_messages, program, values, sources),
         doubts=capture.doubts,
         program=program_facts(program, table, values, backward_end=patterns.backward_end),
         analysis_seconds=time.perf_counter() - started,

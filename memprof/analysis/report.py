@@ -159,6 +159,24 @@ class CollectiveTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionerNote:
+    """What XLA's partitioner warned of when it divided the program among devices.
+
+    Attributes:
+        text: what happens, in one sentence without its end.
+        op: JAX's name of the operation that it is about, or else XLA's; empty where the warning names none.
+        shape: of that operation on one device, as XLA writes it: `f32[8,16,4]`; empty likewise.
+        module, source: of the operation, where the compiled program still has it; as in `LiveBuffer`.
+    """
+
+    text: str
+    op: str
+    shape: str
+    module: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
     """One operation of the compiled program, over all traced steps.
 
@@ -197,6 +215,7 @@ class Report:
         buffers: what is live at the peak, largest first; with fragmentation they add up to `footprint_bytes`.
         temp_buffers: all that ever lies in the temp block, in the order in which it takes its memory.
         collectives: what the devices of a mesh send each other, those of most bytes first; empty for one device.
+        partitioner_notes: what XLA's partitioner warned of.
         arguments: all leaves of the step's arguments.
         parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
@@ -232,6 +251,7 @@ class Report:
     analysis_seconds: float
     parameter_bytes: Mapping[int, int] = field(default_factory=dict)
     collectives: tuple[CollectiveTraffic, ...] = ()
+    partitioner_notes: tuple[PartitionerNote, ...] = ()
     doubts: tuple[str, ...] = ()
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()

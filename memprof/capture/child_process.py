@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from memprof.capture import processes
+from memprof.capture.compiler_log import LOG_FILE
 from memprof.capture.forked_process import SERVER, ForkedProcess
 from memprof.capture.task import (
+    DUMP_FOLDER,
     RESULT_FILE,
     STDERR_FILE,
     AnyTask,
@@ -31,7 +33,7 @@ from memprof.errors import InternalError, MemprofError, WorkloadError
 Progress = Callable[[str], None]
 
 _PATIENCE_SECONDS = 15.0  # longer than the supervisor takes to end what the worker has started
-_LAST_LINES = 20
+_LAST_LINES, _LOG_BYTES = 20, 1 << 16
 _IMPORTING = "importing"
 _RUNNING = (
     "making the arguments",
@@ -204,6 +206,9 @@ class ChildProcess:
             exit_code, printed = self._process.wait(), ""
         with suppress(OSError):
             printed = printed or (self._work_folder / STDERR_FILE).read_text(encoding="utf-8", errors="replace")
+        with suppress(OSError):  # what was written while it compiled
+            log = self._work_folder / DUMP_FOLDER / LOG_FILE
+            printed += log.read_bytes()[-_LOG_BYTES:].decode("utf-8", errors="replace")
         unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", printed)
         if unknown:  # XLA ends the process
             return MemprofError(f"XLA does not know a flag that XLA_FLAGS gives it, {unknown.group(1)}: take it out")

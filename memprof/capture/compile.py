@@ -17,6 +17,7 @@ import jax
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
 from memprof.capture import jit_adapter, xla_adapter
 from memprof.capture.arguments import argument_leaves, place_on
+from memprof.capture.compiler_log import kept_stderr
 from memprof.capture.deviceless_options import with_our_options
 from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
@@ -115,7 +116,7 @@ def compile_step(
         nonlocal executable
         progress("compiling")
         started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder)
-        with xla_adapter.no_compilation_cache():
+        with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
             if stop_at_plan:
                 compile_to_plan(compiling, dump_folder)
             else:
@@ -194,10 +195,11 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
 
     dump = xla_adapter.dump_options(dump_folder)
     compile_asked = functools.partial(with_our_options, compile_it, task.target, task.options)
-    if task.settings.complete:
-        return _totals(compile_asked(), task.target)
-    compile_to_plan(compile_asked, dump_folder)
-    return None
+    with kept_stderr(dump_folder):
+        if task.settings.complete:
+            return _totals(compile_asked(), task.target)
+        compile_to_plan(compile_asked, dump_folder)
+        return None
 
 
 def _is_portable(target: Target) -> bool:

@@ -22,6 +22,7 @@ from memprof.analysis.checks import check_allocations, check_memory_spaces, plan
 from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.program import Program
 from memprof.analysis.program_decoding import decode_program
+from memprof.capture.compiler_log import partitioner_messages
 from memprof.capture.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
 
@@ -48,6 +49,7 @@ class Plan:
         memory_report: XLA's own report on it; empty where XLA wrote none.
         totals: the compiler's own, of a compile to the end; None: there is the plan alone.
         compile_seconds: how long it took; of a plan from the cache how long the compile took that made it.
+        partitioner_messages: what XLA's partitioner warned of (see `compiler_log.py`).
         is_cached: whether it is from the cache, so that nothing was compiled.
     """
 
@@ -55,6 +57,7 @@ class Plan:
     memory_report: bytes
     totals: CompilerTotals | None
     compile_seconds: float
+    partitioner_messages: tuple[str, ...] = ()
     is_cached: bool = False
 
 
@@ -110,6 +113,7 @@ def read_plan(folder: Path, *, totals: CompilerTotals | None = None, compile_sec
         memory_report=b"".join(path.read_bytes() for path in folder.glob(_MEMORY_REPORT)),
         totals=totals,
         compile_seconds=compile_seconds,
+        partitioner_messages=partitioner_messages(folder),
     )
 
 
@@ -157,6 +161,7 @@ def with_plan(lowered: Capture, plan: Plan) -> Capture:
             cached_compile_seconds=plan.compile_seconds if plan.is_cached else None,
         ),
         hlo_proto=plan.hlo_proto,
+        partitioner_messages=plan.partitioner_messages,
         replay=totals_of(table),
         source_lines=source_lines_of(program, lowered.folders),
     )

@@ -34,9 +34,10 @@ FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
 _DEFAULT_SIZE = "1GiB"
 SUFFIX = ".memprof-plan"
 _OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
-_VERSION = b"memprof.plan/1\n"
+_VERSION = b"memprof.plan/2\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_HEAD = struct.Struct("<dQ")  # the seconds of the compile, and the length of the proto, before proto and report
+# The seconds of the compile, and the lengths of proto and report, before these two and the partitioner's messages.
+_HEAD = struct.Struct("<dQQ")
 _MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
 
 
@@ -146,8 +147,9 @@ class PlanCache:
 
 
 def _packed(plan: Plan, key: str) -> bytes:
-    head = _HEAD.pack(plan.compile_seconds, len(plan.hlo_proto))
-    body = zlib.compress(head + plan.hlo_proto + plan.memory_report, level=1)
+    head = _HEAD.pack(plan.compile_seconds, len(plan.hlo_proto), len(plan.memory_report))
+    messages = "\n".join(plan.partitioner_messages).encode()
+    body = zlib.compress(head + plan.hlo_proto + plan.memory_report + messages, level=1)
     return _VERSION + _digest(body, key) + body
 
 
@@ -160,13 +162,21 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
     unpacking = zlib.decompressobj()
     try:
         data = unpacking.decompress(body, _MOST_BYTES)
-        seconds, proto_bytes = _HEAD.unpack_from(data)
+        seconds, proto_bytes, report_bytes = _HEAD.unpack_from(data)
     except (zlib.error, struct.error):
         return None
     if not unpacking.eof or not 0 <= seconds < float("inf"):
         return None
-    proto, report = data[_HEAD.size :][:proto_bytes], data[_HEAD.size :][proto_bytes:]
-    return Plan(hlo_proto=proto, memory_report=report, totals=None, compile_seconds=seconds, is_cached=True)
+    parts = memoryview(data)[_HEAD.size :]
+    messages = bytes(parts[proto_bytes + report_bytes :]).decode("utf-8", errors="replace")
+    return Plan(
+        hlo_proto=bytes(parts[:proto_bytes]),
+        memory_report=bytes(parts[proto_bytes:][:report_bytes]),
+        totals=None,
+        compile_seconds=seconds,
+        partitioner_messages=tuple(messages.splitlines()),
+        is_cached=True,
+    )
 
 
 def _digest(body: bytes, key: str) -> bytes:

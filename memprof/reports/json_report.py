@@ -176,6 +176,16 @@ class CollectiveJson(Struct, frozen=True, kw_only=True):
     at_least: Annotated[bool, about("Some are in a loop whose number of turns is not known, and are counted once.")]
 
 
+class PartitionerNoteJson(Struct, frozen=True, kw_only=True):
+    """What XLA's partitioner warned of when it divided the program."""
+
+    text: str
+    op: Annotated[str, about("JAX's name of the operation that it is about, or else XLA's; empty: not named.")]
+    shape: Annotated[str, about("Of that operation on one device, as XLA writes it: `f32[8,16,4]`.")]
+    module: str
+    source: Annotated[str, about("The line of the user's code; empty where the compiled program does not tell.")]
+
+
 class MeshJson(Struct, frozen=True, kw_only=True):
     """The devices that the step is compiled for, where there are several. All other numbers are those of one device."""
 
@@ -185,6 +195,7 @@ class MeshJson(Struct, frozen=True, kw_only=True):
     shares: Annotated[tuple[ShareJson, ...], about("For each role that has arguments.")]
     replicated: Annotated[tuple[ReplicatedJson, ...], about("For each axis over which something is replicated.")]
     collectives: Annotated[tuple[CollectiveJson, ...], about("By kind and axes, those of most bytes first.")]
+    partitioner_notes: Annotated[tuple[PartitionerNoteJson, ...], about("What XLA's partitioner warned of.")]
 
 
 class OpJson(Struct, frozen=True, kw_only=True):
@@ -358,7 +369,14 @@ def _mesh(report: Report) -> MeshJson | None:
         return None
     shares, replicated = shares_by_role(report), replicated_over(report)
     collectives = [filled(CollectiveJson, each, bytes=each.size_bytes) for each in report.collectives]
-    return filled(MeshJson, topology, shares=shares, replicated=replicated, collectives=collectives)
+    return filled(
+        MeshJson,
+        topology,
+        shares=shares,
+        replicated=replicated,
+        collectives=collectives,
+        partitioner_notes=report.partitioner_notes,
+    )
 
 
 def advice_json(advice: Advice) -> AdviceJson:

@@ -186,6 +186,31 @@ def test_memory_of_collectives_in_a_colour_of_its_own_is_memory_of_the_device() 
     assert "in memory that is taken for collectives" in {each.evidence for each in profile.report.temp_buffers}
 
 
+def test_what_the_partitioner_warns_of_is_a_note_with_the_place_in_the_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mesh = memprof.mesh("h100-80gb", {"x": 4, "y": 2})
+    before, after = NamedSharding(mesh, P("y", None, "x")), NamedSharding(mesh, P(None, ("x", "y"), None))
+
+    def step(params: Any, x: Any) -> Any:
+        with jax.named_scope("layer_0"):
+            both = params + x
+        return jax.lax.with_sharding_constraint(both, after)
+
+    args = [jax.ShapeDtypeStruct((16, 16, 16), "float32", sharding=before)] * 2
+    for _ in range(2):  # compiled, and from the cache
+        profile = memprof.profile(step, *args)
+        assert capfd.readouterr().err == ""
+        (note,) = profile.report.partitioner_notes
+        # 16 rows over y=2, 16 columns over x=4
+        assert (note.op, note.shape) == ("jit(step)/layer_0/add", "f32[8,16,4]")
+        assert note.source.startswith(__file__)
+    shown = memprof.load(profile.save(tmp_path / "warned.memprof"))
+    assert "involuntary full rematerialization" in " ".join(str(shown).split())
+    (in_json,) = json.loads(str(shown.render("json")))["mesh"]["partitioner_notes"]
+    assert in_json["text"] == note.text
+
+
 def test_where_the_step_names_no_sharding_xla_chooses_and_the_bytes_are_its_own() -> None:
     way = WAYS["fsdp"]
     state, x = arguments(way, memprof.mesh("h100-80gb", way.axes))

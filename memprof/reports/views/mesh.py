@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memprof.analysis.capture import Topology
-from memprof.analysis.report import CollectiveTraffic, Report
+from memprof.analysis.report import CollectiveTraffic, PartitionerNote, Report
 from memprof.analysis.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
-from memprof.reports.document import Align, Block, Cell, Column, Heading, Row, Shorten, Table, Tone
+from memprof.reports.document import Align, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_share
-from memprof.reports.views.cells import size_cell
+from memprof.reports.views.cells import short_names, size_cell
 
 _NUM_WHOLE = 5
 _ROUNDED = 0.01  # of a role some scalars are never divided
@@ -35,6 +35,20 @@ def mesh_blocks(report: Report) -> tuple[Block, ...]:
             _collectives_table(report.collectives),
         ]
     return tuple(found)
+
+
+def partitioner_notes(report: Report) -> tuple[Note, ...]:
+    """What XLA's partitioner warned of, with the place in the user's code."""
+    names = short_names([*report.by_source, *(each.source for each in report.partitioner_notes)])
+    return tuple(
+        Note(tone=Tone.WARNING, text=_partitioner_text(each, names[each.source])) for each in report.partitioner_notes
+    )
+
+
+def _partitioner_text(note: PartitionerNote, source: str) -> str:
+    places = [note.shape and f"{note.shape} on a device", note.module and f"module {note.module}", source]
+    where = ", ".join(place for place in places if place)
+    return f"{note.text}{f': {note.op}' if note.op else ''}{f' ({where})' if where else ''}."
 
 
 def mesh_text(topology: Topology) -> str:

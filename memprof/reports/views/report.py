@@ -15,7 +15,7 @@ from memprof.reports.views.advice import advice_blocks
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
 from memprof.reports.views.cells import category_table, group_legend, share_table, short_names
 from memprof.reports.views.measured import measured_blocks, operation_blocks
-from memprof.reports.views.mesh import mesh_blocks
+from memprof.reports.views.mesh import mesh_blocks, partitioner_notes
 from memprof.reports.views.modules import module_table
 from memprof.studies.advice.advice import Advice
 
@@ -154,7 +154,7 @@ def notes(report: Report) -> tuple[Note, ...]:
     """The notes that apply, the most urgent first."""
     found = [_unattributed(report), _unused_arguments(report)]
     doubts = (Note(tone=Tone.WARNING, text=doubt) for doubt in report.doubts)
-    return (*(note for note in found if note is not None), *doubts, provenance(report))
+    return (*(note for note in found if note is not None), *doubts, *partitioner_notes(report), provenance(report))
 
 
 def provenance(report: Report) -> Note:

@@ -14,7 +14,7 @@ from memprof.analysis.categories import Phase, Role
 from memprof.analysis.hlo_proto import CollectiveDevices, HloProto
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs, device_groups
-from memprof.analysis.report import CollectiveTraffic
+from memprof.analysis.report import CollectiveTraffic, PartitionerNote
 from memprof.errors import InternalError
 
 V = f32(4)  # 16 bytes
@@ -222,6 +222,32 @@ def test_one_device_sends_nothing() -> None:
     x = step.argument("x", Role.BATCH, V)
     step.result(step.op("sum", "all-reduce", V, [x], FORWARD))
     assert analyze(step.capture()).collectives == ()
+
+
+def test_messages_of_the_partitioner_name_the_operation_that_they_are_about() -> None:
+    step = Step()
+    x = step.argument("params['layer_0']['w']", Role.PARAMS, V)
+    frame = step.frame("/home/me/model.py", 7)
+    step.result(step.op("y", "add", V, [x, x], "jit(step)/layer_0/add", frame=frame))
+    full = (
+        "Involuntary full rematerialization. The compiler {verb} go from sharding {{devices=[2,1]<=[2]}} to"
+        " {{replicated}} {how} for HLO operation{colon} %add.2 = f32[8,4]{{1,0}} add(%a, %b), sharding={{}},"
+        ' metadata={{op_name="{op}" stack_frame_id=1}}. As the last resort, ...'
+    )
+    known = full.format(verb="cannot", how="efficiently", colon="", op="jit(step)/layer_0/add")
+    older = full.format(verb="was not able to", how="without doing it", colon=":", op="jit(step)/gone/add")
+    capture = replace(step.capture(), partitioner_messages=(known, known, older, "Something else. " + "x" * 1000))
+    first, second, third = analyze(capture).partitioner_notes
+    text = "XLA makes all of an array on each device, to go from sharding {devices=[2,1]<=[2]} to {replicated}"
+    assert first == PartitionerNote(
+        text=f"{text} (involuntary full rematerialization)",
+        op="jit(step)/layer_0/add",
+        shape="f32[8,4]",
+        module="layer_0",
+        source="/home/me/model.py:7",
+    )
+    assert (second.text, second.op, second.source) == (first.text, "jit(step)/gone/add", "")
+    assert (third.text[:15], len(third.text), third.op) == ("Something else.", 500, "")
 
 
 JOINED = "jit(step)/(jvp(Net)/a/dot_general:transpose(jvp(Net))/b/dot_general)"
