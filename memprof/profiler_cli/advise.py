@@ -8,10 +8,11 @@ from memprof.profiler_cli.render import print_document, rendering
 
 def advise(
     capture: options.CaptureFile,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
     width: options.Width = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say what could be done about the peak: the bytes that each change saves, its cost, and its line of code.
 

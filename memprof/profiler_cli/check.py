@@ -10,7 +10,7 @@ import typer
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.console import ExitCode, say, stages
-from memprof.profiler_cli.option_table import is_capture
+from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
@@ -68,9 +68,10 @@ def check(
     timeout: options.Timeout = None,
     cache: options.Cache = True,
     complete: options.Complete = False,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     top: options.Top = None,
     width: options.Width = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Check a step's memory: exit code 0 where it is as it should be, 1 where not, with a table of what grew.
 

@@ -13,7 +13,7 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import row_stages
-from memprof.profiler_cli.option_table import is_capture
+from memprof.profiler_cli.endings import is_capture, is_report
 from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.options import By, Order
 
@@ -51,7 +51,13 @@ _Jobs = Annotated[
     ),
 ]
 _Output = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Folder for the rows' captures.", metavar="FOLDER")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Folder for the rows' captures, or instead of stdout a file for the report (r.html, r.json, ...).",
+        metavar="FOLDER|FILE",
+    ),
 ]
 _Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")]
 _By = Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")]
@@ -75,13 +81,15 @@ def compare(
     cluster: options.Cluster = None,
     jobs: _Jobs = None,
     output: _Output = None,
+    force: options.Force = False,
     save: _Save = True,
     resume: options.Resume = True,
     by: _By = None,
     sort: _Sort = Order.GIVEN,
     depth: options.Depth = None,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     width: options.Width = None,
+    quiet: options.Quiet = False,
     source: options.Source = True,
 ) -> None:
     """Set several configurations side by side: what each technique saves, what it costs, and whether it works.
@@ -98,7 +106,10 @@ def compare(
     from memprof.studies.subject import find_subject
     from memprof.workloads.user.reference import is_reference
 
-    show = rendering(format, by=By(by) if by else None, order=sort, depth=depth, width=width)
+    folder, report_file = (None, output) if is_report(output) else (output, None)
+    show = rendering(
+        format, output=report_file, force=force, by=By(by) if by else None, order=sort, depth=depth, width=width
+    )
     if all(map(is_capture, what)):
         print_comparison(_of_captures([Path(name) for name in what], reference), show)
         return
@@ -115,7 +126,7 @@ def compare(
     num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
     keys = {row_key(task) for task in tasks}
     with kept_captures(
-        output,
+        folder,
         file_name("compare", subject.label, preset or ""),
         save=save,
         resume=resume and not steps,

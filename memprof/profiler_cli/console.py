@@ -23,6 +23,7 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
 
 _PIPED_WIDTH = 100
+_is_quiet = False  # with -q; set once, before a command does anything
 _LONGEST_WORD, _LONGEST_MESSAGE = 240, 2000
 _GAP, _NARROWEST = 2, 24  # columns between those of a table, and the least of its widest one
 
@@ -64,9 +65,16 @@ def finish_streams() -> bool:
     return True
 
 
+def be_quiet(wanted: bool) -> None:
+    """From now on, whether stderr carries errors alone."""
+    global _is_quiet
+    _is_quiet = wanted
+
+
 def say(message: str) -> None:
     """Tell the user something that is not data."""
-    _print(escape(message))
+    if not _is_quiet:
+        _print(escape(message))
 
 
 def say_error(message: str) -> None:
@@ -96,26 +104,32 @@ def _middle_left_out(text: str, num_kept: int) -> str:
 
 @contextmanager
 def stages(what: str) -> Iterator[Callable[[str], None]]:
-    """Show, on a terminal, which stage the work is at and how long it has taken.
+    """Show which stage the work is at: on a terminal with the time that it has taken, else a line for each.
 
     Yields:
         A function to call with the name of each stage as it begins.
     """
+    if not sys.stderr.isatty():
+        yield lambda stage: _say_stage(what, stage)
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=_stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet) as progress:
         task = progress.add_task(what)
         yield lambda stage: progress.update(task, description=f"{escape(what)}: {stage}")
 
 
 @contextmanager
 def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
-    """Show, on a terminal, a line for each row: the stage that it is at and how long it has taken.
+    """Show which stage each row is at: on a terminal a line for each row with its time, else a line for each stage.
 
     Yields:
         A function to call with a row's label and the name of each stage as it begins; `done` or `failed` ends the row.
     """
+    if not sys.stderr.isatty():
+        yield _say_stage
+        return
     columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=_stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet) as progress:
         tasks = {label: progress.add_task(f"{escape(label)}: waiting", start=False, total=1) for label in labels}
 
         def show(label: str, stage: str) -> None:
@@ -124,6 +138,11 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
             progress.update(tasks[label], description=f"{escape(label)}: {stage}", completed=int(ended))
 
         yield show
+
+
+def _say_stage(what: str, stage: str) -> None:
+    """A line for a log: whoever reads it sees that something goes on."""
+    say(f"{what}: {stage} ...")
 
 
 def width() -> int:
@@ -196,6 +215,7 @@ def _print(markup: str) -> None:
     """Write to stderr. Where nobody reads it any more, there is nobody to tell."""
     try:
         _stderr().print(markup, highlight=False, soft_wrap=True)
+        sys.stderr.flush()
     except OSError:
         _drop_what_is_left(sys.stderr)
 

@@ -12,6 +12,7 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import stages
+from memprof.profiler_cli.endings import is_report
 from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
@@ -92,8 +93,9 @@ def fit(
     output: _Output = None,
     save: _Save = True,
     resume: options.Resume = True,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     width: options.Width = None,
+    quiet: options.Quiet = False,
     source: options.Source = True,
 ) -> None:
     """Find the batch with which a step fits while the next one does not, or the techniques that a batch takes to fit.
@@ -115,6 +117,8 @@ def fit(
     from memprof.studies.fit.value import FitRequest, check_fit
     from memprof.studies.subject import find_subject
 
+    if is_report(output):
+        raise MemprofError(f"-o of fit is a folder for captures, and {output} is the name of a report: use > {output}")
     show = rendering(format, width=width)
     show.check_shows_documents("a fit")
     techniques = "+".join(technique)

@@ -14,13 +14,12 @@ from typing import Any
 from typer.core import TyperCommand
 
 from memprof.errors import MemprofError
+from memprof.profiler_cli.console import be_quiet
+from memprof.profiler_cli.endings import JSON, TERMINAL, format_for, is_capture, is_report
 
 AUTO = "auto"  # the techniques that `fit` is to find
-CAPTURE_SUFFIX = ".memprof"
-JSON = "json"
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
-_TERMINAL = "terminal"
 _COMPILED = (
     *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
     *("timeout", "complete", "cache"),
@@ -49,11 +48,6 @@ class Row:
     why: str
 
 
-def is_capture(text: str) -> bool:
-    """Whether the subject of a command is a saved capture, and no workload."""
-    return text.endswith(CAPTURE_SUFFIX)
-
-
 def _of_capture(values: Values) -> bool:
     return is_capture(values["what"])
 
@@ -67,22 +61,29 @@ def _is_auto(values: Values) -> bool:
 
 
 def _format(values: Values) -> str:
-    return str(values.get("format", _TERMINAL))
+    name, output = values.get("format"), values.get("output")
+    if name == XPROF or not (is_report(output) or "capture" in values):  # of all others, a file that is no report
+        return str(name or TERMINAL)
+    return format_for(name, output)
+
+
+def _is_first_screen(values: Values) -> bool:
+    return _format(values) == TERMINAL and not (values["full"] or values.get("by") or values.get("diff"))
 
 
 def _is_data(values: Values) -> bool:
     """Whether the format gives facts and no document: such a format is always whole."""
     name = _format(values)
-    if name in (_TERMINAL, JSON):
+    if name in (TERMINAL, JSON):
         return name == JSON
     from memprof.reports.format import formats
 
-    return any(each.name == name and each.lower is None and each.name != "html" for each in formats())
+    return any(each.name == name and each.lower is None for each in formats())
 
 
 def _is_picture(values: Values) -> bool:
     name = _format(values)
-    if name in (_TERMINAL, JSON):
+    if name in (TERMINAL, JSON):
         return False
     from memprof.reports.format import formats
 
@@ -112,8 +113,20 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "cluster", "steps", "jobs", "output", "save", "resume", "source"),
+        options=(*_COMPILED, "cluster", "steps", "jobs", "save", "resume", "source"),
         why="is for rows that are compiled; captures are compared as they are",
+    ),
+    Row(
+        commands=("compare",),
+        where=lambda values: _of_captures(values) and not is_report(values["output"]),
+        options=("output",),
+        why="names a folder, which is for rows that are compiled; captures are compared as they are",
+    ),
+    Row(
+        commands=("compare",),
+        where=lambda values: values["output"] is not None and not is_report(values["output"]),
+        options=("force",),
+        why="overwrites a report; a folder of captures is only added to",
     ),
     Row(
         commands=("check",),
@@ -155,7 +168,13 @@ ROWS = (
     Row(
         commands=("compare", "fit"),
         where=lambda values: not values["save"],
-        options=("output", "resume"),
+        options=("resume",),
+        why="is for captures that are written, and --no-save writes none",
+    ),
+    Row(
+        commands=("compare", "fit"),
+        where=lambda values: not (values["save"] or is_report(values["output"])),
+        options=("output",),
         why="is for captures that are written, and --no-save writes none",
     ),
     Row(
@@ -166,7 +185,7 @@ ROWS = (
     ),
     Row(
         commands=("run",),
-        where=lambda values: not values["save"],
+        where=lambda values: not (values["save"] or is_report(values["output"])),
         options=("output", "force"),
         why="is for a capture that is written, and --no-save writes none",
     ),
@@ -210,6 +229,24 @@ ROWS = (
         why="is for reports; --format xprof writes the compiled program, whole, under a name of its own",
     ),
     Row(
+        commands=("run", "show"),
+        where=lambda values: _format(values) != TERMINAL,
+        options=("full", "verbose"),
+        why="is for --format terminal; {format} always has everything",
+    ),
+    Row(
+        commands=("show",),
+        where=lambda values: values["by"] is not None or values["diff"] is not None,
+        options=("full", "verbose"),
+        why="is for the report, not for one view of it",
+    ),
+    Row(
+        commands=("run", "show"),
+        where=lambda values: _is_first_screen(values),
+        options=("depth", "top"),
+        why="is for lists that the first screen leaves out: give --full or a view of `memprof show --by` too",
+    ),
+    Row(
         where=_is_data,
         options=_VIEWS,
         why="is for formats that people read; {format} always has everything, in one order",
@@ -220,7 +257,7 @@ ROWS = (
         why="is for tables; {format} shows the main charts alone",
     ),
     Row(
-        where=lambda values: _format(values) not in (_TERMINAL, XPROF),
+        where=lambda values: _format(values) not in (TERMINAL, XPROF),
         options=("width",),
         why="is for --format terminal; {format} has no columns of characters",
     ),
@@ -302,6 +339,7 @@ class Verb(TyperCommand):
         sentence = refusal(str(self.name), ctx.params, given)
         if sentence is not None:
             raise MemprofError(sentence)
+        be_quiet(bool(ctx.params.get("quiet")))
         return super().invoke(ctx)
 
 

@@ -135,8 +135,17 @@ Steps = Annotated[
 ]
 CaptureFile = Annotated[Path, typer.Argument(help="A capture that `memprof run` wrote (*.memprof).", metavar="CAPTURE")]
 Format = Annotated[
-    str, typer.Option("--format", help="How to write the report.", metavar="NAME", autocompletion=complete_formats)
+    str | None,
+    typer.Option(
+        "--format", help="How to write the report, by default as the ending of -o says: terminal, html, json, ...",
+        metavar="NAME", autocompletion=complete_formats,
+    ),
+]  # fmt: skip
+Full = Annotated[bool, typer.Option("--full", help="The whole report, and not its first screen.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Say nothing on stderr but errors: no progress, no names of files.")
 ]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the tools and the configuration.")]
 Depth = Annotated[int | None, typer.Option("--depth", min=1, max=MOST, help="Levels of the module tree.")]
 Top = Annotated[int | None, typer.Option("--top", min=1, max=MOST, help="Rows of the longest lists.")]
 Width = Annotated[
@@ -144,7 +153,13 @@ Width = Annotated[
     typer.Option("--width", min=LEAST_WIDTH, max=MOST_WIDTH, help="Columns to write for, instead of the terminal's."),
 ]
 ReportFile = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Where to write the report, instead of stdout.", metavar="FILE")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Where to write the report, instead of stdout: r.html, r.json, ...",
+        metavar="FILE",
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
 Source = Annotated[

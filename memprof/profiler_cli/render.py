@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable, write_whole
 from memprof.profiler_cli.console import ExitCode, color_system, has_unicode, say, say_error, write
 from memprof.profiler_cli.console import width as stdout_width
-from memprof.profiler_cli.option_table import JSON
+from memprof.profiler_cli.endings import JSON, TERMINAL, format_for
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -35,20 +35,38 @@ class Rendering:
     output: Path | None
     if_taken: IfTaken
 
+    def of_capture(self, path: Path | None) -> Rendering:
+        """The same, naming the file that the report comes from, if there is one, where more can be had from it."""
+        if self.format.name != TERMINAL:
+            return self
+        return replace(self, options=replace(self.options, capture=str(path or "")))
+
     def check_shows_documents(self, what: str) -> None:
         """Raises `MemprofError` where the format is for reports alone, as pictures are."""
         if (self.format.lower is None or self.format.is_picture) and self.format.name != JSON:
-            raise MemprofError(f"{what} is not shown as {self.format.name}: use --format terminal, markdown or json")
+            raise MemprofError(
+                f"{what} is not shown as {self.format.name}: use --format terminal, markdown, html or json"
+            )
 
 
 def rendering(
-    name: str, *, width: int | None, output: Path | None = None, force: bool = False, **chosen: Any
+    name: str | None,
+    *,
+    width: int | None,
+    output: Path | None = None,
+    force: bool = False,
+    full: bool = True,
+    verbose: bool = False,
+    **chosen: Any,
 ) -> Rendering:
-    """A format by its name, and options as the user gave them.
+    """A format by its name or that of the file, and options as the user gave them.
 
     Args:
+        name: of the format; None: see `format_for`.
         output: a file to write to, instead of stdout.
         force: whether it may be there already.
+        full: whether a terminal shows the whole report, and not the first screen of it.
+        verbose: whether it shows the configuration.
         chosen: fields of `RenderOptions`; None where the user gave nothing, for which there is a default.
 
     Raises:
@@ -57,12 +75,16 @@ def rendering(
     from memprof.reports.format import format_named
     from memprof.reports.options import RenderOptions
 
+    name = format_for(name, output)
     format_ = format_named(name)
     if output is None and format_.is_file and sys.stdout.isatty():
         raise MemprofError(f"{name} is not for a terminal: write it to a file with `> report{format_.suffix}`")
     if output is not None:
         check_writable(output, overwrite=force)
+    is_terminal = name == TERMINAL
     options = RenderOptions(
+        first_screen=is_terminal and not full,
+        with_configuration=verbose or not is_terminal,
         width=width or stdout_width(),
         color=color_system() if output is None else None,
         unicode=has_unicode() if output is None else True,

@@ -13,6 +13,7 @@ from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import row_stages, say, stages
+from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
 
 if TYPE_CHECKING:
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from memprof.studies.subject import Subject
 
 
-_Output = Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the capture.", metavar="FILE")]
+_Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Where to write the capture (r.memprof), or instead of stdout the report (r.html, r.json, ...).",
+        metavar="FILE",
+    ),
+]
 _Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
 _Advise = Annotated[
@@ -52,12 +61,15 @@ def run(
     output: _Output = None,
     save: _Save = True,
     force: _Force = False,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     advise: _Advise = False,
     verify: _Verify = False,
+    full: options.Full = False,
+    verbose: options.Verbose = False,
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
+    quiet: options.Quiet = False,
     source: options.Source = True,
 ) -> None:
     """Compile one training step and say where every byte of its device memory goes.
@@ -77,7 +89,19 @@ def run(
     from memprof.capture.task import CompileSettings
     from memprof.studies.subject import find_subject
 
-    show = rendering(format, depth=depth, top=top, width=width, source=source, with_advice=advise)
+    output, report_file = capture_or_report(output, otherwise="end it in .memprof")
+    show = rendering(
+        format,
+        output=report_file,
+        force=force,
+        full=full,
+        verbose=verbose,
+        depth=depth,
+        top=top,
+        width=width,
+        source=source,
+        with_advice=advise,
+    )
     aim, techniques = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), "+".join(technique)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
@@ -97,11 +121,11 @@ def run(
     if verify:
         verified = _verified(report, subject, techniques, aim, settings)
         show = replace(show, options=replace(show.options, advice=verified))
-    print_report(report, show)
+    print_report(report, show.of_capture(path))
     if not_written:  # the compile is not lost: its report stands above
         raise not_written
     if path:
-        say(f"capture written to {path}; show it again with: memprof show {path}")
+        say(f"capture written to {path}")
     end_if_out_of_memory(report)
 
 

@@ -24,12 +24,15 @@ def show(
         typer.Option("--diff", help="An earlier capture: show what grew and what shrank since.", metavar="CAPTURE"),
     ] = None,
     by: Annotated[By | None, typer.Option("--by", help="One breakdown alone.")] = None,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
+    full: options.Full = False,
+    verbose: options.Verbose = False,
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
+    quiet: options.Quiet = False,
     source: options.Source = True,
 ) -> None:
     """Show a capture again, from any side, without compiling. Needs neither JAX nor a device.
@@ -58,10 +61,21 @@ def show(
         session = write_compiled_session(saved, output, name=stem(saved))
         say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {output}")
         return
-    wanted = rendering(format, output=output, force=force, by=by, depth=depth, top=top, width=width, source=source)
+    wanted = rendering(
+        format,
+        output=output,
+        force=force,
+        full=full or by is not None or diff is not None,
+        verbose=verbose,
+        by=by,
+        depth=depth,
+        top=top,
+        width=width,
+        source=source,
+    )
     report = analyze(read_capture(capture))
     if diff is None:
-        print_report(report, wanted)
+        print_report(report, wanted.of_capture(capture))
         return
     earlier = analyze(read_capture(diff))
     if earlier.label == report.label:

@@ -43,10 +43,11 @@ def trace(
     log_folder: _LogFolder = Path("logs"),
     steps: _Steps = None,
     view_it: _ViewIt = False,
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     depth: options.Depth = None,
     top: options.Top = None,
     width: options.Width = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Record steps for TensorBoard's profile plugin and XProf, and say which operations take the time and the memory.
 

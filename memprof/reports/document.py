@@ -80,12 +80,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """A stack of parts against a capacity (None: there is no fixed one), with the verdict in words."""
+    """A stack of parts against a capacity (None: there is no fixed one), with the verdict in words.
+
+    Attributes:
+        with_sizes: the sizes of the largest parts stand below: there is no table of them.
+    """
 
     parts: tuple[Part, ...]
     capacity_bytes: int | None
     verdict: str
     tone: Tone
+    with_sizes: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -188,12 +193,14 @@ class Table:
     Attributes:
         continued: columns that do not fit go into a further table below, with the first column again, instead of being
             dropped.
+        is_extract: what does not fit is left out without a word, as it stands elsewhere.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     total: Row | None = None
     continued: bool = False
+    is_extract: bool = False
 
     def __post_init__(self) -> None:
         assert all(len(row.cells) == len(self.columns) for row in self.all_rows), "a cell per column"
@@ -227,10 +234,15 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedChart:
-    """Stacks over an ordered axis. The highest moment carries the mark; parts stand in the same order everywhere."""
+    """Stacks over an ordered axis. The highest moment carries the mark; parts stand in the same order everywhere.
+
+    Attributes:
+        is_small: a few lines high, and without a legend: what the parts are stands elsewhere.
+    """
 
     moments: tuple[Moment, ...]
     mark: str
+    is_small: bool = False
 
 
 Block = Heading | Facts | Note | Gauge | StackedBars | Table | StackedChart

@@ -21,6 +21,7 @@ from memprof.reports.document import Document
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.comparison import comparison_document
 from memprof.reports.views.diff import diff_document
+from memprof.reports.views.first_screen import first_screen_document
 from memprof.reports.views.report import by_document, summary_document
 
 
@@ -89,10 +90,24 @@ def document_format(
 
 def report_document(report: Report, options: RenderOptions) -> Document:
     """The document that the options ask for."""
+    if options.first_screen:
+        return first_screen_document(
+            report,
+            options.advice_for(report),
+            whole_advice=options.with_advice,
+            with_configuration=options.with_configuration,
+            capture=options.capture,
+        )
     if options.by is None:
         advice = options.advice_for(report) if options.with_advice else None
-        return summary_document(report, depth=options.depth, top=options.top, advice=advice)
-    return by_document(report, by=options.by, depth=options.depth, top=options.top)
+        return summary_document(
+            report,
+            depth=options.depth,
+            top=options.top,
+            advice=advice,
+            with_configuration=options.with_configuration,
+        )
+    return by_document(report, by=options.by, depth=options.depth, top=options.top, capture=options.capture)
 
 
 @cache

@@ -49,6 +49,9 @@ class RenderOptions:
         source: whether a format that has room for it shows the text around a source line.
         with_advice: whether the summary ends with what could be done about the peak.
         advice: that advice, where more is known than the report alone gives (savings that were compiled); else None.
+        first_screen: the verdict and what is behind it on one screen, instead of the summary.
+        with_configuration: whether the toolchain and the workload's configuration are shown.
+        capture: the file that the report comes from, for the commands that it names; empty: it names none.
     """
 
     by: By | None = None
@@ -61,6 +64,9 @@ class RenderOptions:
     source: bool = True
     with_advice: bool = False
     advice: tuple[Advice, ...] | None = None
+    first_screen: bool = False
+    with_configuration: bool = True
+    capture: str = ""
 
     def advice_for(self, report: Report) -> tuple[Advice, ...]:
         """What could be done about the peak of a report."""

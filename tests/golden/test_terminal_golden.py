@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from comparisons_data import COMPARISONS
 from recorded import check_recorded
@@ -12,6 +14,9 @@ from memprof.reports.options import By, RenderOptions
 
 _UNICODE = RenderOptions(width=80)
 _ASCII = RenderOptions(width=80, unicode=False)
+_FIRST_SCREEN = RenderOptions(
+    width=80, first_screen=True, with_configuration=False, capture="transformer-donate-h100-80gb.memprof"
+)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,11 @@ _ASCII = RenderOptions(width=80, unicode=False)
         ("does_not_fit", "does_not_fit", _UNICODE),
         ("on_cpu", "on_cpu", _UNICODE),
         ("empty", "empty", _UNICODE),
+        *((f"first_screen_{name}", name, _FIRST_SCREEN) for name in ("transformer", "does_not_fit", "on_cpu", "empty")),
+        ("first_screen_ascii", "transformer", replace(_FIRST_SCREEN, unicode=False)),
+        ("first_screen_wide", "transformer", replace(_FIRST_SCREEN, width=160)),
+        ("first_screen_verbose", "hostile_names", replace(_FIRST_SCREEN, width=100, with_configuration=True)),
+        ("first_screen_measured", "measured_on_cpu", replace(_FIRST_SCREEN, width=100)),
     ],
 )
 def test_the_text_is_as_recorded(recording: str, report: str, options: RenderOptions) -> None:

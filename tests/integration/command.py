@@ -44,8 +44,8 @@ class Command:
     def __call__(
         self, *arguments: object, program: tuple[str, ...] = MAIN, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run it to its end. Its output comes back as text."""
-        return subprocess.run(
+        """Run it to its end. Its output comes back as text, without the lines of progress (see `without_progress`)."""
+        ended = subprocess.run(
             [*program, *map(str, arguments)],
             cwd=self.folder,
             env={**self.environment, **environment},
@@ -55,6 +55,8 @@ class Command:
             encoding="utf-8",
             timeout=_PATIENCE_SECONDS,
         )
+        ended.stderr = without_progress(ended.stderr)
+        return ended
 
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
         """Start it, in a process group of its own, and let it run."""
@@ -103,6 +105,11 @@ class Command:
     def left_behind(self) -> list[Path]:
         """What there is in its temp folder."""
         return sorted(self.temp_folder.rglob("*"))
+
+
+def without_progress(stderr: str) -> str:
+    """What a command says beside the stages that it goes through."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.endswith(" ...\n"))
 
 
 def processes_with(temp_folder: Path) -> list[int]:

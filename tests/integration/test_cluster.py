@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.command import Command, parent_of, wait_until
+from integration.command import Command, parent_of, wait_until, without_progress
 from integration.steps import Compiler, Step
 
 from memprof.analysis.capture import Capture
@@ -105,7 +105,7 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     os.kill(killed, signal.SIGKILL)
     _, stderr = running.communicate(timeout=120)
     assert running.returncode == 0
-    assert stderr.startswith("captures written to killed;")
+    assert without_progress(stderr).startswith("captures written to killed;")
     captures = _captures(memprof.folder / "killed")
     assert sorted(captures) == ["mlp baseline", "mlp bf16"]
     here = compiler.capture(Step(workload="mlp", preset="tiny", target="cpu"))
@@ -116,7 +116,7 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     # Ctrl-C: what is at work there ends, too.
     running = started("run", "--no-save")
     running.send_signal(signal.SIGINT)
-    assert running.communicate(timeout=60)[1] == "memprof: interrupted.\n"
+    assert without_progress(running.communicate(timeout=60)[1]) == "memprof: interrupted.\n"
     assert running.returncode == 130
     wait_until(lambda: dask.working() is None, seconds=30)
 

@@ -161,6 +161,13 @@ class TestRun:
         assert (shown.returncode, shown.stderr) == (0, "")
         assert without_own_time(shown.stdout) == without_own_time(ran.stdout)
 
+    def test_a_log_has_a_line_for_each_stage_unless_it_is_to_be_quiet(self, memprof):
+        running = memprof.start(*SMALL, "--no-save")
+        lines = running.communicate()[1].splitlines()
+        assert {"mlp: tracing ...", "mlp: lowering ...", "mlp: analysing ..."} <= set(lines)
+        assert all(line.startswith("mlp: ") and line.endswith(" ...") for line in lines)
+        assert memprof.start(*SMALL, "-q").communicate()[1] == ""
+
     def test_json_is_alone_on_stdout_and_keeps_to_the_schema(self, memprof):
         ended = memprof(*SMALL, "--no-save", "--format", "json")
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -77,6 +77,13 @@ def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     return _page_of_tables("diff - memprof", document)
 
 
+def lower(document: Document, options: RenderOptions) -> str:
+    """Any other document, as tables to sort."""
+    del options
+    titles = [block.text for block in document.blocks if isinstance(block, Heading)]
+    return _page_of_tables(f"{titles[0]} - memprof" if titles else "memprof", document)
+
+
 def _page_of_tables(title: str, document: Document) -> str:
     return page(title=title, body=_join(section_htmls(document)), scripts=_TABLE_SCRIPTS)
 
@@ -124,5 +131,6 @@ FORMAT = Format(
     render_report=render_report,
     render_comparison=render_comparison,
     render_diff=render_diff,
+    lower=lower,
     is_file=True,
 )

@@ -15,12 +15,14 @@ from memprof.reports.document import Align, Gauge, Moment, Part, StackedBar, Sta
 from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim
 from memprof.reports.palette import CATEGORY_LETTERS
 from memprof.reports.text import cell_width
-from memprof.reports.units import format_bytes
+from memprof.reports.units import format_bytes, format_share
 
 _GAP = 2
 _LONGEST_LABEL_SHARE = 0.3  # of the page; the bars are what it is for
-_HEIGHT = 16
-_LABELLED_EVERY = 4
+_HEIGHT, _SMALL_HEIGHT = 16, 4
+_LABELS = 4  # on the axis of a chart that is not small
+_MOST_SIZES = 5  # parts whose sizes stand under a gauge; the rest is summed up
+_COMPOSITION_SHARE = 0.6  # of the page, beside the share of the capacity
 _BLANK = Span(text=" ")
 
 
@@ -79,19 +81,56 @@ def legend_lines(categories: Sequence[Category], paper: Paper, *, indent: int) -
 
 
 def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
-    """The bar over the page's width, a mark where the capacity ends if the bar goes past it, and the verdict."""
-    scale = gauge.scale_bytes
+    """What it is made of beside how much of the capacity that is, the verdict, and the sizes if they are wanted.
+
+    Two bars, because on one scale a small step on a large card would be nothing to look at.
+    """
     lines: list[Line] = []
-    if scale:
-        cells = stack_cells(gauge.parts, bytes_per_cell=scale / paper.width, num_cells=paper.width)
-        free = Span(text=paper.glyphs.free * (paper.width - len(cells)), key=Tone.MUTED)
-        lines.append(merge([*(letter(category) for category in cells), free]))
-    if gauge.capacity_bytes is not None and gauge.total_bytes > gauge.capacity_bytes:
-        lines.append(capacity_mark(gauge.capacity_bytes, scale=scale, num_cells=paper.width, indent=0, paper=paper))
+    if gauge.total_bytes:
+        share = _share_cells(gauge, paper) if gauge.capacity_bytes else []
+        num_cells = paper.width if not share else int(paper.width * _COMPOSITION_SHARE)
+        cells = stack_cells(gauge.parts, bytes_per_cell=gauge.total_bytes / num_cells, num_cells=num_cells)
+        lines.append(merge([*(letter(category) for category in cells), *share]))
     bullet = paper.glyphs.bullets[gauge.tone]
     for text in paper.wrap(gauge.verdict, paper.width - len(bullet)):
         lines.append((Span(text=bullet + text, key=gauge.tone, bold=gauge.tone is not Tone.MUTED),))
         bullet = " " * len(bullet)
+    return [*lines, *_size_lines(gauge, paper)] if gauge.with_sizes else lines
+
+
+def _share_cells(gauge: Gauge, paper: Paper) -> list[Span]:
+    """The footprint as a bar in the capacity, or past its end, and the share in percent."""
+    capacity, glyphs = gauge.capacity_bytes or 0, paper.glyphs
+    text = f" {format_share(gauge.total_bytes, capacity)}"
+    num_cells = paper.width - int(paper.width * _COMPOSITION_SHARE) - _GAP - len(text)
+    used = max(1, round(gauge.total_bytes * num_cells / gauge.scale_bytes))  # something is never drawn as nothing
+    bar = glyphs.bar_steps[-1] * used + glyphs.free * (num_cells - used)
+    if gauge.total_bytes > capacity:
+        at = min(num_cells - 1, capacity * num_cells // gauge.scale_bytes)
+        bar = bar[:at] + glyphs.axis + bar[at + 1 :]
+    filled, free = bar[:used], bar[used:]
+    gap = Span(text=" " * _GAP)
+    return [gap, Span(text=filled, key=gauge.tone), Span(text=free, key=Tone.MUTED), Span(text=text, key=gauge.tone)]
+
+
+def _size_lines(gauge: Gauge, paper: Paper) -> list[Line]:
+    """The largest parts with their sizes and shares, and what no rule explains, however small, in columns."""
+    most = _MOST_SIZES if len(gauge.parts) > _MOST_SIZES + 1 else _MOST_SIZES + 1
+    ranked = sorted(gauge.parts, key=lambda part: (part.category is not Category.UNATTRIBUTED, -part.size_bytes))
+    named, rest = sorted(ranked[:most], key=lambda part: -part.size_bytes), ranked[most:]
+    texts = [(letter(part.category), part.category.value, part.size_bytes) for part in named]
+    if rest:
+        texts.append((_BLANK, f"({len(rest)} more)", sum(part.size_bytes for part in rest)))
+    name_width = max((len(name) for _, name, _ in texts), default=0)
+    cells = [
+        [sign, Span(text=f" {name:<{name_width}} {format_bytes(size):>8} {format_share(size, gauge.total_bytes):>6}")]
+        for sign, name, size in texts
+    ]
+    num_columns = max(1, (paper.width + _GAP) // (name_width + 18 + _GAP))
+    lines = []
+    for start in range(0, len(cells), num_columns):
+        spans = [span for cell in cells[start : start + num_columns] for span in (*cell, Span(text=" " * _GAP))]
+        lines.append(trim(merge(spans)))
     return lines
 
 
@@ -133,15 +172,20 @@ def _bar_cells(bar: StackedBar, *, scale: int, num_cells: int, capacity_bytes: i
 def chart_lines(chart: StackedChart, paper: Paper) -> list[Line]:
     """The mark, the stacks with their axis, the bands, and which letter is what."""
     top_bytes = max(moment.total_bytes for moment in chart.moments)
-    labels = [format_bytes(top_bytes * row // _HEIGHT) for row in range(_LABELLED_EVERY, _HEIGHT + 1, _LABELLED_EVERY)]
-    gutter = max(map(len, [*labels, *(moment.band for moment in chart.moments)])) + 1
+    height = _SMALL_HEIGHT if chart.is_small else _HEIGHT
+    step = height if chart.is_small else height // _LABELS
+    labels = {row: format_bytes(top_bytes * row // height) for row in range(step, height + 1, step)}
+    gutter = max(map(len, [*labels.values(), *(moment.band for moment in chart.moments)])) + 1
     moments = _resample(chart.moments, paper.width - gutter - 1)
     bands = dict.fromkeys(moment.band for moment in moments if moment.band)
-    columns = [_column(moment, bytes_per_cell=top_bytes / _HEIGHT, paper=paper) for moment in moments]
-    shown = {cell.key for column in columns for cell in column}
+    columns = [_column(moment, height, bytes_per_cell=top_bytes / height, paper=paper) for moment in moments]
+    shown = {cell.key for column in columns for cell in column if not chart.is_small}
     return [
         _mark_line(chart.mark, moments, gutter=gutter + 1, paper=paper),
-        *(_stack_line(columns, row, top_bytes, gutter=gutter, paper=paper) for row in reversed(range(_HEIGHT))),
+        *(
+            _stack_line(columns, row, labels.get(row + 1, ""), gutter=gutter, paper=paper)
+            for row in reversed(range(height))
+        ),
         _axis_line(len(moments), gutter=gutter, paper=paper),
         *(_band_line(band, moments, gutter=gutter, paper=paper) for band in bands),
         *legend_lines([category for category in Category if category in shown], paper, indent=gutter + 1),
@@ -155,10 +199,10 @@ def _resample(moments: Sequence[Moment], num_columns: int) -> list[Moment]:
     return [max(part, key=lambda moment: moment.total_bytes) for part in slices]
 
 
-def _column(moment: Moment, *, bytes_per_cell: float, paper: Paper) -> list[Span]:
+def _column(moment: Moment, height: int, *, bytes_per_cell: float, paper: Paper) -> list[Span]:
     """The cells of one stack from the bottom up. Where there are part blocks, the top cell shows how full it is."""
     steps = paper.glyphs.stack_steps
-    categories = stack_cells(moment.parts, bytes_per_cell=bytes_per_cell, num_cells=_HEIGHT)
+    categories = stack_cells(moment.parts, bytes_per_cell=bytes_per_cell, num_cells=height)
     cells = [letter(category) for category in categories]
     if steps and moment.parts:
         full, part = divmod(round(moment.total_bytes / bytes_per_cell * (len(steps) + 1)), len(steps) + 1)
@@ -167,13 +211,11 @@ def _column(moment: Moment, *, bytes_per_cell: float, paper: Paper) -> list[Span
             # Halfway between the cell's bottom and the stack's top: a sliver on top does not colour the whole cell.
             middle = (full * bytes_per_cell + moment.total_bytes) / 2
             cells.append(Span(text=steps[part - 1], key=category_at(moment.parts, middle)))
-    return cells + [_BLANK] * (_HEIGHT - len(cells))
+    return cells + [_BLANK] * (height - len(cells))
 
 
-def _stack_line(columns: list[list[Span]], row: int, top_bytes: int, *, gutter: int, paper: Paper) -> Line:
-    labelled = (row + 1) % _LABELLED_EVERY == 0
-    label = format_bytes(top_bytes * (row + 1) // _HEIGHT) if labelled else ""
-    axis = paper.glyphs.axis_tick if labelled else paper.glyphs.axis
+def _stack_line(columns: list[list[Span]], row: int, label: str, *, gutter: int, paper: Paper) -> Line:
+    axis = paper.glyphs.axis_tick if label else paper.glyphs.axis
     return trim(merge([_gutter(label, axis, gutter), *(column[row] for column in columns)]))
 
 

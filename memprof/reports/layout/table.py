@@ -44,7 +44,7 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
     for fit in fits:
         lines += [*([()] if lines else []), *_grid_lines(table, rows, total, fit, paper)]
     hidden = [table.columns[index].title for index in fits[-1].dropped if table.columns[index].title]
-    if hidden:
+    if hidden and not table.is_extract:
         text = f"not shown at this width: {', '.join(hidden)}"
         lines += [(Span(text=line, key=Tone.MUTED),) for line in paper.wrap(text, paper.width)]
     return lines

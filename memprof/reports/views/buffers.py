@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memprof.analysis.report import LiveBuffer
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
@@ -54,6 +54,39 @@ def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
         columns=(_TYPE, count, each, _SIZE, _SHARE, _CATEGORY, _MODULE, _SOURCE, _OP),
         rows=tuple(rows),
         total=_sum_row(Cell(text=_LIVE_TOTAL), len(buffers), total_bytes, total_bytes),
+    )
+
+
+def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
+    """The first rows of the same table, in a line each."""
+    total_bytes = sum(buffer.size_bytes for buffer in buffers)
+    names = places(buffers)
+    rows = [
+        Row(
+            cells=(
+                _type_cell(group.first),
+                Cell(text=f"{group.count:,}"),
+                _size_cell(group.size_bytes),
+                Cell(text=format_share(group.size_bytes, total_bytes)),
+                Cell(text=group.first.category.value, key=group.first.category),
+                Cell(text=group.module),
+                aside_cell(names[group.first.source, group.first.library]),
+            )
+        )
+        for group in _group_alike(buffers)[:top]
+    ]
+    return Table(
+        columns=(
+            replace(_TYPE, title="largest"),
+            Column(title="count", align=Align.RIGHT, priority=3),
+            _SIZE,
+            _SHARE,
+            _CATEGORY,
+            _MODULE,
+            replace(_SOURCE, below=False, priority=4),
+        ),
+        rows=tuple(rows),
+        is_extract=True,
     )
 
 

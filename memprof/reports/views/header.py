@@ -21,6 +21,23 @@ def title(report: Report) -> Heading:
     return Heading(text=report.label, level=1, aside="memprof")
 
 
+def subject_heading(report: Report) -> Heading:
+    """The label, the size of the workload and the devices: what tells this view from that of another capture."""
+    topology, target = report.target.topology, report.target
+    devices = target.name if topology.num_devices == 1 else f"each of {topology.num_devices} {target.name}"
+    preset = report.config.get("preset")
+    return Heading(text=report.label, level=1, aside=" · ".join([*([str(preset)] if preset else []), f"on {devices}"]))
+
+
+def subject_facts(report: Report) -> Facts:
+    """The techniques and the target, which every view of a capture has."""
+    facts = (
+        Fact(label="techniques", values=report.techniques),
+        Fact(label="target", values=target_values(report.target)),
+    )
+    return Facts(facts=tuple(fact for fact in facts if fact.values))
+
+
 def setup_facts(report: Report) -> Facts:
     """The step, the target and the tools."""
     facts = [

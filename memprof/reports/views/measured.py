@@ -70,6 +70,20 @@ def measured_blocks(report: Report) -> tuple[Block, ...]:
     )
 
 
+def measured_summary(report: Report) -> tuple[Block, ...]:
+    """The measurements that bear on the verdict; nothing where the step did not run."""
+    measured = report.measured
+    if measured is None:
+        return ()
+    facts = (
+        Fact(label="step time", values=(*_step_time(measured), *_throughput(measured))),
+        Fact(label="peak", values=_peak(report, measured.pool)),
+        Fact(label="resident", values=_resident(report, measured.resident)),
+    )
+    found = tuple(fact for fact in facts if fact.values)
+    return (*((Facts(facts=found),) if found else ()), *_out_of_memory(report, measured.out_of_memory))
+
+
 def _ran(measured: Measurement) -> str:
     count = len(measured.step_seconds)
     devices = f"{len(measured.devices)} devices ({measured.device})" if measured.devices else measured.device

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import Timeline, TimelineSlice
-from memprof.reports.document import Block, Document, Heading, Moment, Note, Part, StackedChart, Table, Tone
+from memprof.reports.document import (
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Heading,
+    Moment,
+    Note,
+    Part,
+    StackedChart,
+    Table,
+    Tone,
+)
 from memprof.reports.options import By
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views import header
@@ -23,11 +36,19 @@ from memprof.studies.advice.advice import Advice
 _RESOLUTION = 480
 _PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE})
 _NAMED_ARGUMENTS = 3
+_MORE = 3  # times as many rows, where more are suggested
 _NOT_MEASURED = "Nothing here was measured on a device."
 _MEASURED = "Only what stands under Measured was measured."
 
 
-def summary_document(report: Report, *, depth: int, top: int, advice: Sequence[Advice] | None = None) -> Document:
+def summary_document(
+    report: Report,
+    *,
+    depth: int,
+    top: int,
+    advice: Sequence[Advice] | None = None,
+    with_configuration: bool = True,
+) -> Document:
     """Header, measurements, categories, timeline, modules, buffers, advice, configuration, notes.
 
     Args:
@@ -35,6 +56,7 @@ def summary_document(report: Report, *, depth: int, top: int, advice: Sequence[A
         depth: levels of the module tree.
         top: rows of the longest lists.
         advice: what could be done about the peak; None: nothing is said of it.
+        with_configuration: whether the fields of the workload's configuration are listed.
     """
     return Document(
         blocks=(
@@ -52,7 +74,7 @@ def summary_document(report: Report, *, depth: int, top: int, advice: Sequence[A
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),
             *(advice_blocks(report, advice) if advice is not None else ()),
-            *header.configuration(report),
+            *(header.configuration(report) if with_configuration else ()),
             Heading(text="Notes", level=2),
             *notes(report),
         )
@@ -85,7 +107,7 @@ def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
     )
 
 
-def by_document(report: Report, *, by: By, depth: int, top: int) -> Document:
+def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = "") -> Document:
     """One table of the footprint (for buffers: of the live peak), with the head that it needs.
 
     Args:
@@ -93,16 +115,31 @@ def by_document(report: Report, *, by: By, depth: int, top: int) -> Document:
         by: what the bytes are added up by.
         depth: levels, where `by` is the module.
         top: rows; the rest is summed up in one.
+        capture: the file to name in the commands that show more; empty: none are named.
     """
     return Document(
         blocks=(
-            header.title(report),
+            header.subject_heading(report),
+            header.subject_facts(report),
             header.gauge(report),
             Heading(text=f"By {by.value}", level=2),
             _breakdown(report, by=by, depth=depth, top=top),
             *((group_legend(),) if by is By.MODULE else ()),
             *notes(report),
+            *((_more(by, capture, depth=depth, top=top),) if capture else ()),
         )
+    )
+
+
+def _more(by: By, capture: str, *, depth: int, top: int) -> Facts:
+    """The commands that show more of it."""
+    show = f"memprof show {shlex.quote(capture)}"
+    views = {
+        By.CATEGORY: f"{show} --by buffer",
+        By.MODULE: f"{show} --by module --depth {depth + 1} --top {_MORE * top}",
+    }
+    return Facts(
+        facts=(Fact(label="next", values=(views.get(by, f"{show} --by {by.value} --top {_MORE * top}"), show)),)
     )
 
 
@@ -152,9 +189,15 @@ def _moment(each: TimelineSlice, order: list[Category]) -> Moment:
 
 def notes(report: Report) -> tuple[Note, ...]:
     """The notes that apply, the most urgent first."""
-    found = [_unattributed(report), _unused_arguments(report)]
+    unattributed = _unattributed(report)
+    return (*((unattributed,) if unattributed else ()), *warnings(report), provenance(report))
+
+
+def warnings(report: Report) -> tuple[Note, ...]:
+    """What about the step itself the reader should not miss."""
+    unused = _unused_arguments(report)
     doubts = (Note(tone=Tone.WARNING, text=doubt) for doubt in report.doubts)
-    return (*(note for note in found if note is not None), *doubts, *partitioner_notes(report), provenance(report))
+    return (*((unused,) if unused else ()), *doubts, *partitioner_notes(report))
 
 
 def provenance(report: Report) -> Note:

@@ -21,18 +21,22 @@ STEP = "train.py:step_spec"
 
 # By command and subject, the arguments to start from, and the options that are refused; `data` of formats for programs.
 _VIEW = {"by", "depth", "top", "sort"}
+_WHOLE = {"full", "verbose"}
 _COMPILED = {
     *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
     *("timeout", "complete", "cache"),
 }
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
-    ("run", "workload"): (["run", "mlp"], {"arguments", "role"}),
-    ("run", "step"): (["run", STEP], {"preset"}),
+    ("run", "workload"): (["run", "mlp"], {"arguments", "role", "depth", "top"}),
+    ("run", "step"): (["run", STEP], {"preset", "depth", "top"}),
     ("run", "csv"): (
         ["run", "mlp", "--format", "csv"],
-        {"arguments", "role", "width", "advise", "verify", *_VIEW},
+        {"arguments", "role", "width", "advise", "verify", "full", "verbose", *_VIEW},
     ),
-    ("run", "unsaved"): (["run", "mlp", "--no-save"], {"arguments", "role", "source", "output", "force"}),
+    ("run", "unsaved"): (
+        ["run", "mlp", "--no-save"],
+        {"arguments", "role", "source", "output", "force", "depth", "top"},
+    ),
     ("trace", "workload"): (["trace", "mlp"], {"arguments", "role", "cache"}),
     ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "steps"}),
     ("compare", "workload"): (["compare", "mlp", "-t", "baseline", "-t", "bf16"], {"role", "depth"}),
@@ -43,11 +47,11 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("compare", "unsaved"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],
-        {"role", "depth", "output", "resume", "source"},
+        {"role", "depth", "resume", "source"},
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "cluster", "steps", "jobs", "output", "save", "resume", "depth", "source"},
+        {*_COMPILED, "cluster", "steps", "jobs", "save", "resume", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
@@ -64,16 +68,17 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("advise", "capture"): (["advise", "one.memprof"], set()),
     ("import", "programs"): (["import", "dump"], set()),
-    ("show", "capture"): (["show", "one.memprof"], {"source"}),
-    ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source"}),
-    ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth"}),
-    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source"}),
-    ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW}),
-    ("show", "html"): (["show", "one.memprof", "--format", "html"], {"width"}),
-    ("show", "picture"): (["show", "one.memprof", "--format", "svg"], {"source", "width", *_VIEW}),
+    ("show", "capture"): (["show", "one.memprof"], {"source", "depth", "top"}),
+    ("show", "full"): (["show", "one.memprof", "--full"], {"source"}),
+    ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source", *_WHOLE}),
+    ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth", *_WHOLE}),
+    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source", *_WHOLE}),
+    ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW, *_WHOLE}),
+    ("show", "html"): (["show", "one.memprof", "--format", "html"], {"width", *_WHOLE}),
+    ("show", "picture"): (["show", "one.memprof", "--format", "svg"], {"source", "width", *_VIEW, *_WHOLE}),
     ("show", "xprof"): (
         ["show", "one.memprof", "--format", "xprof", "-o", "logs"],
-        {"diff", "force", "source", "width", *_VIEW},
+        {"diff", "force", "source", "width", *_VIEW, *_WHOLE},
     ),
 }
 # How an option is given, and what else has to be there for it to mean anything (`with` and without it).
@@ -121,6 +126,9 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "diff": (["--diff", "two.memprof"], []),
     "program": (["--program", "jit_two"], []),
     "largest": (["--largest", "2"], []),
+    "full": (["--full"], []),
+    "verbose": (["-v"], []),
+    "quiet": (["-q"], []),
 }
 # What the table above cannot say in one word.
 GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
@@ -135,6 +143,17 @@ GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
     ("check", "capture", "require_effect"): (["--require-effect"], []),
     ("import", "programs", "role"): (["--role", "arguments[0]=batch"], []),
     ("import", "programs", "output"): (["-o", "captures"], []),
+    # Where a report is written, the ending of its file is that of a format.
+    **{
+        (command, subject, option): (given, others)
+        for command, subject in REFUSED
+        if command in ("show", "advise", "compare") and subject != "xprof"
+        for ending in [subject if subject in ("json", "html") else "txt"]
+        for option, given, others in (
+            ("output", ["-o", f"new.{ending}"], []),
+            ("force", ["--force"], ["-o", f"there.{ending}"]),
+        )
+    },
 }
 # Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.
 ELSEWHERE = {
@@ -145,6 +164,11 @@ ELSEWHERE = {
     *((each, subject, "source") for each in ("compare", "fit") for subject in ("workload", "step", "module", "auto")),
     ("check", "update", "force"),
     *(("show", "picture", each) for each in ("diff", "output", "force")),
+    ("show", "full", "diff"),
+    *(("show", "full", each) for each in ("by", "format", "output", "force", "width")),
+    # What is not compiled has nothing to say beside its answer.
+    *((*each, "quiet") for each in REFUSED if each[0] in ("show", "advise", "fit") or each == ("check", "capture")),
+    ("compare", "captures", "quiet"),
 }
 
 
@@ -168,7 +192,8 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     for name, num_layers in (("one", 6), ("two", 5)):
         program = made_capture(num_layers=num_layers).hlo_proto
         (tmp_path / "dump" / f"module_0001.jit_{name}.sm_9.0_gpu_after_optimizations.hlo.pb").write_bytes(program)
-    (tmp_path / "there.memprof").write_text("mine")
+    for ending in ("memprof", "txt", "json", "html"):
+        (tmp_path / f"there.{ending}").write_text("mine")
     (tmp_path / "train.py").write_text("")
     return Commands(monkeypatch, capsys, tmp_path)
 
@@ -196,7 +221,7 @@ def test_an_option_is_honoured_or_refused(memprof: Commands, command: str, subje
     without = memprof(*before)
     with_it = memprof(*before, *given)
     assert with_it.code in (0, 1), with_it.stderr
-    assert with_it != without
+    assert with_it != without if option != "quiet" else (with_it.stdout, with_it.stderr) == (without.stdout, "")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memprof.analysis.categories import Category
 from memprof.reports.document import (
     Align,
@@ -62,16 +64,31 @@ def test_a_note_says_its_tone_without_colour() -> None:
     assert _texts(Note(tone=Tone.WARNING, text="mind 2.00 GiB here"), width=12) == ["! mind", "  2.00 GiB", "  here"]
 
 
-def test_a_gauge_shows_parts_and_what_is_free() -> None:
-    gauge = Gauge(parts=_parts(params=2, activations=5), capacity_bytes=10, verdict="fits", tone=Tone.GOOD)
-    assert _texts(gauge, width=10) == ["PPAAAAA...", "* fits"]
+def test_a_gauge_shows_the_parts_beside_their_share_of_the_capacity() -> None:
+    gauge = Gauge(parts=_parts(params=2, activations=4), capacity_bytes=12, verdict="fits", tone=Tone.GOOD)
+    assert _texts(gauge, width=40) == ["P" * 8 + "A" * 16 + "  ####.... 50.0%", "* fits"]
+    no_capacity = replace(gauge, capacity_bytes=None)
+    assert _texts(no_capacity, width=12) == ["P" * 4 + "A" * 8, "* fits"]
+
+
+def test_a_small_step_on_a_large_card_is_still_seen() -> None:
+    gauge = Gauge(parts=_parts(params=1, activations=1), capacity_bytes=2**40, verdict="fits", tone=Tone.GOOD)
+    assert _texts(gauge, width=40)[0] == "P" * 12 + "A" * 12 + "  #....... <0.1%"
 
 
 def test_a_gauge_marks_the_capacity_that_it_runs_past() -> None:
     gauge = Gauge(parts=_parts(params=40), capacity_bytes=10, verdict="too much", tone=Tone.BAD)
-    assert _texts(gauge, width=40) == ["P" * 40, " " * 10 + "^ capacity 10 B", "! too much"]
-    gauge = Gauge(parts=_parts(params=40), capacity_bytes=39, verdict="too much", tone=Tone.BAD)
-    assert _texts(gauge, width=40)[1] == " " * 25 + "capacity 39 B ^"
+    assert _texts(gauge, width=40) == ["P" * 24 + "  ##|##### 400.0%".replace("##|#####", "#|#####"), "! too much"]
+
+
+def test_a_gauge_has_the_sizes_of_its_largest_parts_and_always_of_what_is_unattributed() -> None:
+    sizes = {"params": 9, "activations": 8, "gradients": 7, "outputs": 6, "batch": 5, "constants": 4, "unattributed": 1}
+    gauge = Gauge(parts=_parts(**sizes), capacity_bytes=None, verdict="fits", tone=Tone.GOOD, with_sizes=True)
+    assert _texts(gauge, width=70)[2:] == [
+        "P params            9 B  22.5%  A activations       8 B  20.0%",
+        "G gradients         7 B  17.5%  X outputs           6 B  15.0%",
+        "? unattributed      1 B   2.5%    (2 more)          9 B  22.5%",
+    ]
 
 
 def test_a_table_has_titles_a_tree_bars_and_a_total() -> None:

@@ -1,0 +1,100 @@
+"""The first screen: whether a step fits, what it is made of, and what to do next, in about 25 lines.
+
+Everything else is one command away, and the last lines say which: the whole summary (`--full`), the page, the advice.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memprof.analysis.categories import Phase
+from memprof.analysis.report import Report
+from memprof.reports.document import Align, Block, Cell, Column, Document, Fact, Facts, Row, Shorten, Table
+from memprof.reports.units import format_bytes, format_share
+from memprof.reports.views import header
+from memprof.reports.views.advice import advice_blocks
+from memprof.reports.views.buffers import largest_groups_table
+from memprof.reports.views.cells import aside_cell
+from memprof.reports.views.measured import measured_summary
+from memprof.reports.views.report import timeline_chart, warnings
+from memprof.studies.advice.advice import Advice
+
+_NUM_GROUPS, _NUM_ADVICE = 5, 3
+
+
+def first_screen_document(
+    report: Report, advice: Sequence[Advice], *, whole_advice: bool, with_configuration: bool, capture: str
+) -> Document:
+    """What one looks at first.
+
+    Args:
+        report: the facts.
+        advice: what could be done about the peak, the best first.
+        whole_advice: whether all of it is shown, with its reasons, and not the first lines alone.
+        with_configuration: whether the tools and the configuration are shown too.
+        capture: the file to name in the commands that show more; empty: it is not saved.
+    """
+    blocks: tuple[Block, ...] = (
+        header.subject_heading(report),
+        replace(header.gauge(report), with_sizes=True),
+        *measured_summary(report),
+        *_timeline(report),
+        *((largest_groups_table(report.buffers, top=_NUM_GROUPS),) if report.buffers else ()),
+        *(advice_blocks(report, advice) if whole_advice else _best(report, advice)),
+        *warnings(report),
+    )
+    if with_configuration:
+        blocks += (header.setup_facts(report), *header.configuration(report))
+    return Document(blocks=(*blocks, _next(capture)))
+
+
+def _timeline(report: Report) -> tuple[Block, ...]:
+    if not report.live_peak_bytes or not report.timeline.num_positions:
+        return ()
+    chart = timeline_chart(report.timeline, live_peak_bytes=report.live_peak_bytes)
+    phase = report.timeline.phase_at(report.timeline.peak_position)
+    where = f" in the {phase.value} phase" if phase is not Phase.NONE else ""
+    mark = f"live peak {format_bytes(report.live_peak_bytes)}{where}"
+    return (replace(chart, mark=mark, moments=tuple(replace(each, band="") for each in chart.moments), is_small=True),)
+
+
+def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
+    if not advice:
+        return ()
+    return (
+        Table(
+            columns=(
+                Column(title="what could be done", shorten=Shorten.END, min_width=30),
+                Column(title="saves", align=Align.RIGHT),
+                Column(title="share", align=Align.RIGHT, priority=2),
+                Column(title="technique", priority=1),
+            ),
+            rows=tuple(
+                Row(
+                    cells=(
+                        Cell(text=each.proposal.what),
+                        Cell(text=f"~{format_bytes(each.saving_bytes)}"),
+                        aside_cell(format_share(each.saving_bytes, report.footprint_bytes)),
+                        aside_cell(each.proposal.technique or ""),
+                    )
+                )
+                for each in advice[:_NUM_ADVICE]
+            ),
+            is_extract=True,
+        ),
+    )
+
+
+def _next(capture: str) -> Facts:
+    if not capture:
+        return Facts(facts=(Fact(label="more", values=("--full", "--format html > report.html", "--advise")),))
+    name = shlex.quote(capture)
+    commands = (
+        f"memprof show {name} --full",
+        f"memprof show {name} -o report.html",
+        f"memprof advise {name}",
+        f"memprof compare {name} OTHER.memprof",
+    )
+    return Facts(facts=(Fact(label="next", values=commands),))
