@@ -83,6 +83,14 @@ class FailedRow:
     reason: str
 
 
+def failure_reasons(failures: Sequence[FailedRow]) -> tuple[str, ...]:
+    """Each reason once, after the rows that it is the reason of."""
+    labels: dict[str, list[str]] = {}
+    for failure in failures:
+        labels.setdefault(failure.reason, []).append(failure.label)
+    return tuple(f"{', '.join(names)}: {reason}" for reason, names in labels.items())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedBuffers(Change):
     """The buffers of one operation and shape that are live at the peak, before and after.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -61,7 +62,7 @@ _Output = Annotated[
 ]
 _Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")]
 _By = Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")]
-_Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows.")]
+_Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows: as given, or the least of it first.")]
 
 
 def compare(
@@ -86,6 +87,7 @@ def compare(
     resume: options.Resume = True,
     by: _By = None,
     sort: _Sort = Order.GIVEN,
+    verbose: options.Verbose = False,
     depth: options.Depth = None,
     format: options.Format = None,  # noqa: A002 - the option's name
     width: options.Width = None,
@@ -102,13 +104,20 @@ def compare(
     from memprof.capture.task import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.row_key import row_key
-    from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side
+    from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
     from memprof.studies.subject import find_subject
     from memprof.workloads.user.reference import is_reference
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
     show = rendering(
-        format, output=report_file, force=force, by=By(by) if by else None, order=sort, depth=depth, width=width
+        format,
+        output=report_file,
+        force=force,
+        verbose=verbose,
+        by=By(by) if by else None,
+        order=sort,
+        depth=depth,
+        width=width,
     )
     if all(map(is_capture, what)):
         print_comparison(_of_captures([Path(name) for name in what], reference), show)
@@ -138,7 +147,10 @@ def compare(
             reports, failures = compile_rows(
                 tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, finished=kept.finished
             )
-        kept.say_what_is_there(f"; compare them again with: memprof compare {kept.folder}/*.memprof")
+        again = f"memprof compare {shlex.quote(str(kept.folder))}/*.memprof"
+        if reports:  # the first of them, for the shell has an order of its own
+            again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
+        kept.say_what_is_there(f"; compare them again with: {again}")
     print_comparison(set_side_by_side(reports, failures, reference=reference), show)
 
 

@@ -23,6 +23,7 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
 
 _PIPED_WIDTH = 100
+_ENDS = ("done", "failed")  # the last stages of a row
 _is_quiet = False  # with -q; set once, before a command does anything
 _LONGEST_WORD, _LONGEST_MESSAGE = 240, 2000
 _GAP, _NARROWEST = 2, 24  # columns between those of a table, and the least of its widest one
@@ -134,15 +135,14 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
 
         def show(label: str, stage: str) -> None:
             progress.start_task(tasks[label])
-            ended = stage in ("done", "failed")
-            progress.update(tasks[label], description=f"{escape(label)}: {stage}", completed=int(ended))
+            progress.update(tasks[label], description=f"{escape(label)}: {stage}", completed=int(stage in _ENDS))
 
         yield show
 
 
 def _say_stage(what: str, stage: str) -> None:
     """A line for a log: whoever reads it sees that something goes on."""
-    say(f"{what}: {stage} ...")
+    say(f"{what}: {stage}" if stage in _ENDS else f"{what}: {stage} ...")
 
 
 def width() -> int:

@@ -229,14 +229,13 @@ ROWS = (
         why="is for reports; --format xprof writes the compiled program, whole, under a name of its own",
     ),
     Row(
-        commands=("run", "show"),
         where=lambda values: _format(values) != TERMINAL,
         options=("full", "verbose"),
         why="is for --format terminal; {format} always has everything",
     ),
     Row(
-        commands=("show",),
-        where=lambda values: values["by"] is not None or values["diff"] is not None,
+        commands=("show", "compare"),
+        where=lambda values: values["by"] is not None or values.get("diff") is not None,
         options=("full", "verbose"),
         why="is for the report, not for one view of it",
     ),

@@ -68,7 +68,12 @@ def document_format(
 
     def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str | bytes:
         document = comparison_document(
-            comparison, by=options.by, depth=options.depth, top=options.top, order=options.order
+            comparison,
+            by=options.by,
+            depth=options.depth,
+            top=options.top,
+            order=options.order,
+            with_configuration=options.with_configuration,
         )
         return lower(document, options)
 

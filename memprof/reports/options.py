@@ -32,6 +32,8 @@ class Order(StrEnum):
 
     GIVEN = "given"
     FOOTPRINT = "footprint"
+    RECOMPUTED = "recomputed"
+    STEP = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from memprof.analysis.capture import Capture, Target
-from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_all
@@ -119,7 +119,9 @@ def set_side_by_side(
         WorkloadError: there is no row to compare with.
     """
     if not reports:
-        reasons = "\n".join(f"{failure.label}: {failure.reason}" for failure in failures)
+        if len({failure.reason for failure in failures}) == 1:
+            raise WorkloadError(f"every row failed: {failures[0].reason}")
+        reasons = "\n".join(failure_reasons(failures))
         raise WorkloadError("every row failed, so there is nothing to compare", details=reasons)
     baseline = _reference(reports, failures, reference)
     return compare(
@@ -130,11 +132,16 @@ def set_side_by_side(
     )
 
 
+def techniques_label(report: Report) -> str:
+    """What names a row among others of its workload: `bf16+remat`, or `baseline`."""
+    return "+".join(report.techniques) or "baseline"
+
+
 def _reference(reports: Sequence[Report], failures: Sequence[FailedRow], reference: str | None) -> Report:
     if reference is None:
         return reports[0]
     for report in reports:
-        if reference in (report.label, "+".join(report.techniques) or "baseline"):
+        if reference in (report.label, techniques_label(report)):
             return report
     for failure in failures:
         if failure.label == reference or failure.label.endswith(f" {reference}"):

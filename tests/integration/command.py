@@ -109,7 +109,8 @@ class Command:
 
 def without_progress(stderr: str) -> str:
     """What a command says beside the stages that it goes through."""
-    return "".join(line for line in stderr.splitlines(keepends=True) if not line.endswith(" ...\n"))
+    ends = (" ...\n", ": done\n", ": failed\n")
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.endswith(ends))
 
 
 def processes_with(temp_folder: Path) -> list[int]:

@@ -262,10 +262,11 @@ class TestShow:
         assert "\x1b" not in memprof("show", capture_path, NO_COLOR="1").stdout
 
     def test_what_the_encoding_lacks_is_written_otherwise(self, memprof, capture_path):
-        ended = memprof("show", capture_path, PYTHONIOENCODING="ascii")
+        ended = memprof("show", capture_path, "--full", PYTHONIOENCODING="ascii")
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.isascii()
         assert "#" in ended.stdout  # the bars
+        assert "\\x" not in memprof("show", capture_path, PYTHONIOENCODING="ascii").stdout
 
     @pytest.mark.parametrize("format_name", ["terminal", "json"])
     def test_a_reader_that_goes_away_is_no_error(self, memprof, capture_path, format_name):

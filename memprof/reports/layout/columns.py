@@ -36,6 +36,10 @@ class Fit:
     dropped: tuple[int, ...]
     gap: int
 
+    def is_too_wide(self, width: int) -> bool:
+        """Whether it sticks out of `width` cells."""
+        return _total(list(self.widths.values()), gap=self.gap) > width
+
 
 def fit_columns(needs: Sequence[Need], width: int) -> Fit:
     """Fit columns into `width` cells.

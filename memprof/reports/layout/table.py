@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Align, Bar, Cell, Column, Row, Shorten, Table, Tone
@@ -40,6 +40,9 @@ def table_lines(table: Table, paper: Paper) -> list[Line]:
     if not needs:
         return []
     fits = continue_columns(needs, paper.width) if table.continued else [fit_columns(needs, paper.width)]
+    if fits[-1].is_too_wide(paper.width):  # rather two tables than one whose lines a terminal breaks
+        kept = [need for need in needs if need.index in fits[-1].widths]
+        fits = [replace(each, dropped=fits[-1].dropped) for each in continue_columns(kept, paper.width)]
     lines: list[Line] = []
     for fit in fits:
         lines += [*([()] if lines else []), *_grid_lines(table, rows, total, fit, paper)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import FailedRow, ReportComparison
+from memprof.analysis.comparison import FailedRow, ReportComparison, failure_reasons
 from memprof.analysis.report import Report
 from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
 from memprof.reports.options import By, Order
@@ -14,6 +14,7 @@ from memprof.reports.units import format_bytes, format_count, format_share
 from memprof.reports.views.cells import group_legend
 from memprof.reports.views.configurations import (
     ComparedRow,
+    best_row,
     compared_rows,
     configuration_table,
     footprint_bars,
@@ -29,7 +30,14 @@ _MEASURED = "Step time and throughput were measured, each row in a process of it
 
 
 def comparison_document(
-    comparison: ReportComparison, *, by: By | None, depth: int, top: int, order: Order, with_differences: bool = False
+    comparison: ReportComparison,
+    *,
+    by: By | None,
+    depth: int,
+    top: int,
+    order: Order,
+    with_differences: bool = False,
+    with_configuration: bool = True,
 ) -> Document:
     """The whole comparison, or the differences by one key alone.
 
@@ -39,6 +47,7 @@ def comparison_document(
         depth: levels, where `by` is the module.
         top: rows of the table of differences; the rest is summed up in one.
         order: how the configurations follow one another.
+        with_configuration: whether the whole lists the fields that are the same in all rows.
         with_differences: whether the whole has the differences by category and by module too, where there is room.
 
     Raises:
@@ -57,7 +66,7 @@ def comparison_document(
             comparison_title(comparison),
             *body,
             *failure_blocks(failures),
-            *(shared_config(rows) if by is None else ()),
+            *(shared_config(rows) if by is None and with_configuration else ()),
             Heading(text="Notes", level=2),
             *comparison_notes(comparison, rows),
         )
@@ -71,9 +80,15 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
         footprint_bars(rows),
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
+        *_best(rows),
         group_legend(),
         *effect_blocks(rows),
     )
+
+
+def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    best = best_row(rows)
+    return (Note(tone=Tone.ACCENT, text=f"{best[0].name}: {best[1]}"),) if best else ()
 
 
 def comparison_title(comparison: ReportComparison) -> Heading:
@@ -142,20 +157,24 @@ def effect_blocks(rows: Sequence[ComparedRow]) -> tuple[Block, ...]:
     """What was looked for in each program and what was found, the rows without effect first."""
     flagged = [_evidence(row, Tone.BAD) for row in rows if row.effect.took_effect is False]
     took = [_evidence(row, Tone.GOOD) for row in rows if row.effect.took_effect]
-    unknown = [row.name for row in rows if row.effect.took_effect is None]
-    if not flagged and not took:
+    unclear = [_evidence(row, Tone.MUTED) for row in rows if row.effect.took_effect is None and row.effect.evidence]
+    unknown = [row.name for row in rows if row.effect.took_effect is None and not row.effect.evidence]
+    if not (flagged or took or unclear):
         return ()
     nothing = [Note(tone=Tone.MUTED, text=f"{', '.join(unknown)}: nothing to look for")] if unknown else []
-    title = f"Without effect: {len(flagged)} of {len(rows)}" if flagged else "Every technique took effect"
-    return (Heading(text=title, level=2, aside="found in the compiled programs"), *flagged, *took, *nothing)
+    title = "Every technique took effect" if not unclear else f"Cannot tell: {len(unclear)} of {len(rows)}"
+    if flagged:
+        title = f"Without effect: {len(flagged)} of {len(rows)}"
+    heading = Heading(text=title, level=2, aside="found in the compiled programs")
+    return (heading, *flagged, *unclear, *took, *nothing)
 
 
 def failure_blocks(failures: Sequence[FailedRow]) -> tuple[Block, ...]:
     """The rows that gave no report, and why."""
     if not failures:
         return ()
-    reasons = (Note(tone=Tone.BAD, text=f"{failure.label}: {failure.reason}") for failure in failures)
-    return (Heading(text="Failed", level=2), *reasons)
+    notes = (Note(tone=Tone.BAD, text=text) for text in failure_reasons(failures))
+    return (Heading(text="Failed", level=2), *notes)
 
 
 def comparison_notes(comparison: ReportComparison, rows: Sequence[ComparedRow]) -> tuple[Note, ...]:

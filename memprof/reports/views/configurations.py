@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Effect, FailedRow, ReportComparison
 from memprof.analysis.report import Report
+from memprof.errors import MemprofError
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, StackedBar, StackedBars, Table, Tone
 from memprof.reports.options import Order
 from memprof.reports.units import format_bytes, format_flops, format_rate, format_ratio, format_short_seconds
@@ -16,7 +18,7 @@ from memprof.reports.views.cells import CATEGORY_GROUPS, aside_cell, change_cell
 from memprof.reports.views.header import footprint_parts
 
 _NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
-# The highest goes first where room is short.
+# The highest goes first where room is short; what a choice is made by (0) never goes.
 _PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "other": 8}
 
 
@@ -31,7 +33,11 @@ class ComparedRow:
 
 
 def compared_rows(comparison: ReportComparison, order: Order) -> tuple[ComparedRow, ...]:
-    """The rows with their effects, as given or the smallest footprint first."""
+    """The rows with their effects, as given, or the least of what they are sorted by first.
+
+    Raises:
+        MemprofError: they are to be sorted by their step time, and none was run.
+    """
     rows = tuple(
         ComparedRow(
             name=row_name(comparison, report.label),
@@ -43,7 +49,32 @@ def compared_rows(comparison: ReportComparison, order: Order) -> tuple[ComparedR
     )
     for row in rows:
         assert sum(row.effect.categories_delta.values()) == row.effect.footprint_delta_bytes, row.name
-    return rows if order is Order.GIVEN else tuple(sorted(rows, key=lambda row: row.report.footprint_bytes))
+    match order:
+        case Order.GIVEN:
+            return rows
+        case Order.FOOTPRINT:
+            return tuple(sorted(rows, key=lambda row: row.report.footprint_bytes))
+        case Order.RECOMPUTED:
+            return tuple(sorted(rows, key=lambda row: row.report.recomputed_flops))
+        case Order.STEP:
+            if rows and not any(map(_step_seconds, rows)):
+                raise MemprofError("--sort step is for rows that were run: give --steps, or sort by footprint")
+            return tuple(sorted(rows, key=lambda row: _step_seconds(row) or math.inf))
+
+
+def _step_seconds(row: ComparedRow) -> float | None:
+    return None if row.report.measured is None else row.report.measured.median_seconds
+
+
+def best_row(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, str] | None:
+    """The row to take, and why: of those that fit the fastest if they were run, else the smallest; None: none fits."""
+    fitting = [row for row in rows if row.report.fits and row.effect.took_effect is not False]
+    if not fitting or len(rows) == 1:
+        return None
+    timed = [row for row in fitting if _step_seconds(row)]
+    if timed:
+        return min(timed, key=lambda row: _step_seconds(row) or math.inf), "the fastest that fits"
+    return min(fitting, key=lambda row: row.report.footprint_bytes), "the smallest footprint that fits"
 
 
 def row_name(comparison: ReportComparison, label: str) -> str:
@@ -82,21 +113,34 @@ def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRo
     """The rows, then those that failed. A column that has nothing to say in any row is left out."""
     fields = [
         _Field(column=_number("footprint"), cell=_footprint),
-        _Field(column=_number("change", priority=1), cell=_change),
+        _Field(column=_number("change"), cell=_change),
         _Field(column=_number("ratio", priority=2), cell=_ratio),
         *_sizes(rows),
         *_flops(rows),
         *_measured(rows),
-        _Field(column=Column(title="fits", priority=1), cell=_fits),
-        _Field(column=Column(title="effect", priority=1), cell=_effect),
+        _Field(column=Column(title="fits"), cell=_fits),
+        _Field(column=Column(title="effect"), cell=_effect),
     ]
+    best = best_row(rows)
     return Table(
         columns=(_NAME, *(field.column for field in fields)),
         rows=(
-            *(Row(cells=(Cell(text=row.name), *(field.cell(row) for field in fields))) for row in rows),
+            *(
+                Row(
+                    cells=(
+                        _name(row, is_best=best is not None and row is best[0]),
+                        *(each.cell(row) for each in fields),
+                    )
+                )
+                for row in rows
+            ),
             *(_failed_row(failure.label, num_empty=len(fields) - 1) for failure in failures),
         ),
     )
+
+
+def _name(row: ComparedRow, *, is_best: bool) -> Cell:
+    return Cell(text=row.name, key=Tone.ACCENT, is_verdict=True) if is_best else Cell(text=row.name)
 
 
 def _sizes(rows: Sequence[ComparedRow]) -> list[_Field]:
@@ -113,13 +157,13 @@ def _sizes(rows: Sequence[ComparedRow]) -> list[_Field]:
 
 
 def _flops(rows: Sequence[ComparedRow]) -> list[_Field]:
-    counts: dict[str, Callable[[Report], int]] = {
-        "FLOPs": lambda report: report.flops,
-        "recomputed": lambda report: report.recomputed_flops,
+    counts: dict[str, tuple[Callable[[Report], int], int]] = {
+        "FLOPs": (lambda report: report.flops, 9),
+        "recomputed": (lambda report: report.recomputed_flops, 0),
     }
     return [
-        _Field(column=_number(title, priority=9), cell=partial(_count, count=count))
-        for title, count in counts.items()
+        _Field(column=_number(title, priority=priority), cell=partial(_count, count=count))
+        for title, (count, priority) in counts.items()
         if any(count(row.report) for row in rows)
     ]
 
@@ -131,7 +175,7 @@ def _measured(rows: Sequence[ComparedRow]) -> list[_Field]:
         return []
     has_tokens = any(run.num_tokens is not None for run in runs)
     fields = [
-        _Field(column=_number("step", priority=1), cell=_step_time),
+        _Field(column=_number("step"), cell=_step_time),
         _Field(
             column=_number("tokens/s" if has_tokens else "examples/s", priority=2),
             cell=partial(_throughput, has_tokens=has_tokens),
@@ -201,7 +245,7 @@ def _fits(row: ComparedRow) -> Cell:
 
 def _effect(row: ComparedRow) -> Cell:
     if row.effect.took_effect is None:
-        return aside_cell("-")
+        return aside_cell("unclear" if row.effect.evidence else "-")
     text, tone = ("yes", Tone.GOOD) if row.effect.took_effect else ("flagged", Tone.BAD)
     return Cell(text=text, key=tone, is_verdict=True)
 

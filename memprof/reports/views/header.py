@@ -26,7 +26,7 @@ def subject_heading(report: Report) -> Heading:
     topology, target = report.target.topology, report.target
     devices = target.name if topology.num_devices == 1 else f"each of {topology.num_devices} {target.name}"
     preset = report.config.get("preset")
-    return Heading(text=report.label, level=1, aside=" · ".join([*([str(preset)] if preset else []), f"on {devices}"]))
+    return Heading(text=report.label, level=1, aside=", ".join([*([str(preset)] if preset else []), f"on {devices}"]))
 
 
 def subject_facts(report: Report) -> Facts:

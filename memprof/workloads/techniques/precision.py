@@ -9,7 +9,7 @@ from __future__ import annotations
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
-from memprof.workloads.evidence import in_words, no, used_arguments, yes
+from memprof.workloads.evidence import in_words, no, undecided, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
@@ -62,6 +62,10 @@ def bfloat16_params_evidence(report: Report, argument: ArgumentValue | None, ref
 
 def _half_precision(report: Report, dtype: str) -> Verdict:
     computed = _computed_bytes(report)
+    if not any(computed.values()):
+        return undecided(
+            "no value of the network is live at the peak, which is in the update, so none shows its precision"
+        )
     sentence = f"at the peak the network's values are {_shares(computed)}"
     return yes(sentence) if computed[dtype] else no(sentence)
 

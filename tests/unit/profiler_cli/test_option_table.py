@@ -43,7 +43,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("compare", "step"): (["compare", STEP, "-t", "baseline", "-t", "bf16"], {"preset", "depth"}),
     ("compare", "module"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "-t", "donate", "--by", "module"],
-        {"role"},
+        {"role", "verbose"},
     ),
     ("compare", "unsaved"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],

@@ -8,17 +8,20 @@ import comparisons_data
 import diffs_data
 import pytest
 from gpt2_rows import gpt2
+from measurements import GPU_RUN
 from report_builder import buffer, node, report
 from reports_data import one_buffer
 
 from memprof.analysis.categories import Category
-from memprof.analysis.comparison import FailedRow, ReportComparison, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
 from memprof.analysis.report import ModuleNode
 from memprof.errors import MemprofError
 from memprof.reports.document import Cell, Document, Fact, Facts, Heading, Note, Row, StackedBars, Table, Tone
-from memprof.reports.options import By, Order
+from memprof.reports.format import format_named
+from memprof.reports.options import By, Order, RenderOptions
+from memprof.reports.text import cell_width
 from memprof.reports.views.comparison import comparison_document
-from memprof.reports.views.configurations import compared_rows
+from memprof.reports.views.configurations import best_row, compared_rows
 from memprof.reports.views.diff import diff_document
 from memprof.reports.views.differences import module_shares
 
@@ -200,6 +203,7 @@ def test_labels_keep_their_workload_where_rows_differ_in_it() -> None:
 
 def test_evidence_comes_flagged_rows_first() -> None:
     notes = _notes(_document(comparisons_data.troubled()))
+    notes.remove(Note(tone=Tone.ACCENT, text="bf16+remat: the smallest footprint that fits"))
     assert [(note.tone, note.text) for note in notes[1:5]] == [
         (
             Tone.BAD,
@@ -353,3 +357,47 @@ def test_numbers_that_are_no_layers_stay() -> None:
     # A program with both names means two things by them.
     both = (_layer("block"), _layer("block_1", 2))
     assert _lined_up(both, both) == [("block", (4, 4)), ("block_1", (8, 8))]
+
+
+def test_the_best_row_is_the_smallest_that_fits_and_the_fastest_where_steps_ran() -> None:
+    rows = compared_rows(comparisons_data.troubled(), Order.GIVEN)
+    best = best_row(rows)
+    assert best is not None
+    assert (best[0].name, best[1]) == ("bf16+remat", "the smallest footprint that fits")
+    assert best_row([row for row in rows if not row.report.fits]) is None
+    first, second = (replace(one_buffer(), label=label) for label in ("one", "two"))
+    timed = [
+        replace(each, measured=replace(GPU_RUN, step_seconds=(seconds,)))
+        for each, seconds in ((first, 0.2), (second, 0.1))
+    ]
+    ran = compared_rows(compare(timed, baseline="one"), Order.STEP)
+    assert [row.name for row in ran] == ["two", "one"]
+    fastest = best_row(ran)
+    assert fastest is not None
+    assert (fastest[0].name, fastest[1]) == ("two", "the fastest that fits")
+    with pytest.raises(MemprofError, match="--sort step is for rows that were run"):
+        compared_rows(compare([first, second], baseline="one"), Order.STEP)
+
+
+def test_what_cannot_be_told_is_not_without_effect() -> None:
+    row = replace(one_buffer(), label="tiny bf16", techniques=("bf16",))
+    verdict = Verdict(took_effect=None, evidence="bf16: nothing shows it")
+    document = _document(compare([one_buffer(), row], baseline="tiny baseline", verdicts={"tiny bf16": [verdict]}))
+    assert "Cannot tell: 1 of 2" in _headings(document)
+    assert _texts(_table(document).rows[1])[-1] == "unclear"
+
+
+def test_a_reason_of_several_rows_is_said_once() -> None:
+    failures = [FailedRow(label=label, reason="it is a StepSpec") for label in ("a", "b")]
+    failures.append(FailedRow(label="c", reason="no room"))
+    document = _document(compare([one_buffer()], baseline="tiny baseline", failures=failures))
+    said = [note.text for note in _notes(document) if note.tone is Tone.BAD]
+    assert said == ["a, b: it is a StepSpec", "c: no room"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+def test_what_decides_is_there_at_every_width(width: int) -> None:
+    text = format_named("terminal").render_comparison(comparisons_data.techniques(), RenderOptions(width=width))
+    for title in ("footprint", "change", "recomputed", "fits", "effect"):
+        assert f" {title}" in text, title
+    assert max(map(cell_width, str(text).splitlines())) <= width

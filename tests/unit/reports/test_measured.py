@@ -124,7 +124,8 @@ def test_a_comparison_has_columns_for_what_was_measured() -> None:
     text = format_named("terminal").render_comparison(compare(rows, baseline="tiny baseline"), RenderOptions(width=200))
     title = next(line for line in text.splitlines() if line.startswith("configuration"))
     assert title.split()[-5:] == ["step", "tokens/s", "measured", "fits", "effect"]
-    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith(("baseline ", "measured ", "fai"))}
+    rows_of_it = [line.removeprefix("• ") for line in text.splitlines()]  # the best row is marked
+    lines = {line.split()[0]: line for line in rows_of_it if line.startswith(("baseline ", "measured ", "fai"))}
     assert "25.0 ms 327.7K 1.50 KiB" in " ".join(lines["measured"].split())
     assert "out of memory" in lines["failed"]
     assert "was measured" not in text

@@ -162,6 +162,8 @@ def test_precision_shows_in_the_activations():
     assert "86% f32, 14% bf16" in judge("bf16", made([half, activations(12)])).evidence
     assert not judge("bf16", made([activations(12)])).took_effect
     assert not judge("fp16", made([half])).took_effect
+    # Where the peak is in the update, nothing of the network is live: that proves nothing.
+    assert judge("bf16", made([])).took_effect is None
     assert not judge("fp32", made([half], arguments=STATE)).took_effect
     assert judge("fp32", made([activations(12)], arguments=STATE)).took_effect
 
