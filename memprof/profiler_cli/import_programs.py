@@ -74,7 +74,7 @@ def import_programs(
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
 
-    show = rendering("terminal", width=width)
+    show = rendering("terminal", width=width, full=False)
     aim, roles, folder = resolve_asked(target), parse_roles(role), output or Path()
     check_folder_writable(folder)
     with stages("import") as stage:
@@ -94,11 +94,12 @@ def import_programs(
         reports = [analyze(capture) for capture in captures]
     if len(found) > 1:
         _show_table(found)
+    written = _written(captures, folder)
     if len(reports) == 1:
-        print_report(reports[0], show)
+        print_report(reports[0], show.of_capture(written[0]))
     for each_damaged in damaged:
         say(f"left out: {each_damaged}")
-    for path in _written(captures, folder):
+    for path in written:
         say(f"capture written to {path}; show it again with: memprof show {path}")
 
 
