@@ -53,7 +53,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _callback(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("-V", "--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options of memprof itself."""

@@ -28,7 +28,7 @@ mismatch = memprof.StepSpec(lambda w, x: jax.grad(loss)(w, x), (X, X))
 missing_argument = memprof.StepSpec(loss, (X,))
 not_a_step = 3
 
-def raising():
+def raising() -> memprof.StepSpec:
     raise ValueError("mine")
 
 def printing(x):
@@ -65,18 +65,21 @@ def sharded():
 def of_arguments():
     return memprof.StepSpec(lambda x: x + 1, (S((len(sys.argv), len(sys.argv[1])), jnp.float32),))
 
-def asking():
+def asking() -> memprof.StepSpec:
     input("how many? ")
 
-def ending():
+def ending() -> memprof.StepSpec:
     class Stop(BaseException):
         def __str__(self):
             return "\x1b[31m" + "enough " * 1000
     raise Stop
 
-def endless():
+def endless() -> memprof.StepSpec:
     import time
     time.sleep(600)
+
+def main():
+    open(__file__ + ".ran", "w").close()
 
 def trained():
     def mean_square(params, batch):
@@ -120,6 +123,7 @@ def _run(command: Command, *arguments: object) -> tuple[int, str, str]:
         ),
         pytest.param("ending", 3, "the step could not be built: Stop: [31menough enough", "raise Stop", marks=ONE_JAX),
         ("without_rng", 3, "pass rngs={'dropout': key} to its apply", "nn.Dropout(0.5"),
+        ("main", 2, "was not called, for nothing in it says that it returns a step: if it does, write so", None),
         pytest.param("sized", 2, "takes width, without a default: name a function that returns", None, marks=ONE_JAX),
         ("sharded", 2, "the shardings of the step lie on 2 meshes of other devices", None),
         pytest.param(
@@ -143,6 +147,7 @@ def test_a_mistake_gets_one_sentence_and_the_users_own_frames(
     assert "site-packages" not in stderr
     if line is not None:
         assert line in stderr
+    assert not list(command.folder.glob("*.ran"))  # what is no step is not run
 
 
 # What scripts do, and a profiler must live with; at the end of it there is a step.

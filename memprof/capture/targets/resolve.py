@@ -27,7 +27,8 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     """The target of a name.
 
     Args:
-        name: what the user wrote: `h100-80gb`, `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
+        name: what the user wrote: `h100-80gb`, in any case, or its first words if they are of no other, `V100`;
+            `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
         topology: how many GPUs of the name.
 
     Returns:
@@ -47,7 +48,15 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
         return of_file(name, topology)
     known = [*gpus(), LOCAL, CPU]
-    close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)
+    asked = name.lower()
+    meant = [asked] if asked in known else [other for other in known if other.startswith(f"{asked}-")]
+    if len(meant) == 1:
+        return resolve(meant[0], topology)
+    if len(meant) > 1:
+        raise MemprofError(f"'{name}' is the beginning of several targets: choose from {', '.join(meant)}")
+    close = [other for other in known if asked and other.startswith(asked)] or difflib.get_close_matches(
+        asked, known, 1
+    )
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     raise MemprofError(
         f"There is no target '{name}'{hint}: choose from {', '.join(known)}, or give the path of a"

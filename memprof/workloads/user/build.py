@@ -86,6 +86,8 @@ def _make_spec(
     found: Any, overrides: Sequence[tuple[str, str]], label: str, mesh: Mesh | None
 ) -> tuple[Any, dict[str, Any]]:
     """The spec, made by calling what was found if it is a function, and the values of the function's parameters."""
+    from memprof.workloads.user.returns import check_returns_step
+
     if not callable(found):  # a spec, or something that is none
         if overrides:
             raise MemprofError(f"{label} is no function, so it has no parameters that --set could change")
@@ -110,6 +112,7 @@ def _make_spec(
             f"{label} takes {', '.join(missing)}, without a default: name a function that returns"
             f" memprof.StepSpec(step, arguments), or give numbers and texts with --set {missing[0]}=VALUE"
         )
+    check_returns_step(found, label)
     settings = {name: parameter.default for name, parameter in parameters.items()} | values
     return found(**values), {n: v for n, v in settings.items() if isinstance(v, (str, int, float, bool, type(None)))}
 

@@ -74,3 +74,24 @@ def _capture(target: Target) -> Capture:
     x = step.argument("x", Role.BATCH, f32(4))
     step.result(step.op("y", "add", f32(4), [x, x], "jit(step)/add"))
     return replace(step.capture(), target=target)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("V100", "v100-16gb"), ("A100-80GB", "a100-80gb"), ("h200", "h200"), ("CPU", "cpu"), ("L4", "l4")],
+)
+def test_a_target_is_known_in_any_case_and_by_its_first_words(text: str, name: str) -> None:
+    assert resolve(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("H100", "'H100' is the beginning of several targets: choose from h100-80gb, h100-pcie"),
+        ("h100-80g", "There is no target 'h100-80g' .did you mean 'h100-80gb'"),
+        ("", "There is no target ''"),
+    ],
+)
+def test_a_target_that_could_be_several_is_asked_for(text: str, sentence: str) -> None:
+    with pytest.raises(MemprofError, match=sentence):
+        resolve(text)

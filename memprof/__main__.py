@@ -1,0 +1,8 @@
+"""`python -m memprof`: the command line, for a Python whose scripts are not on the path."""
+
+from __future__ import annotations
+
+from memprof.profiler_cli.main import main
+
+if __name__ == "__main__":
+    main()
