@@ -20,11 +20,12 @@ from memprof.profiler_cli import (
     show,
     trace,
 )
-from memprof.profiler_cli.option_table import Verb
+from memprof.profiler_cli.option_table import Commands, Verb
 from memprof.version import __version__
 
 app = typer.Typer(
     name="memprof",
+    cls=Commands,
     help="Where every byte of a JAX training step's device memory goes, for any GPU, without needing one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

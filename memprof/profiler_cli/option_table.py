@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli.console import be_quiet
@@ -309,8 +309,18 @@ def refusal(command: str, values: Values, given: Mapping[str, str]) -> str | Non
     return None
 
 
+class Commands(TyperGroup):
+    """All commands, with a help that says the values of options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_values(super().get_params(ctx))
+
+
 class Verb(TyperCommand):
     """A command that refuses what it would ignore."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_values(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options as Typer does.
@@ -340,6 +350,17 @@ class Verb(TyperCommand):
             raise MemprofError(sentence)
         be_quiet(bool(ctx.params.get("quiet")))
         return super().invoke(ctx)
+
+
+def _with_values(params: list[Any]) -> list[Any]:
+    """The parameters, which the help shows with the values that they take: a flag takes none, whatever its type is."""
+    for param in params:
+        if param.param_type_name == "option" and param.metavar is None:
+            if param.is_flag:
+                param.metavar = ""
+            elif param.min is not None:
+                param.metavar = "N"
+    return params
 
 
 def _check(param: Any, found: object, *, num_times: int) -> None:
