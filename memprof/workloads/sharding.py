@@ -24,10 +24,11 @@ from memprof.workloads.train_config import TrainConfig
 # What the dimensions of an activation are.
 BATCH: Final = "batch"
 LENGTH: Final = "length"
+TOKENS: Final = "tokens"  # batch and length in one
 WIDTH: Final = "width"  # heads, hidden units, the vocabulary
 WHOLE: Final = None
 
-_Spec = list[str | None]
+_Spec = list[tuple[str, ...]]  # the axes that each dimension is divided over
 _Path = tuple[str, ...]
 
 
@@ -73,47 +74,55 @@ class Layout:
         return jax.tree_util.tree_map_with_path(of_leaf, params)
 
     def of_batch(self, batch: Any) -> Any:
-        """The shardings of a batch: its first axis counts the examples."""
-        spec = PartitionSpec(batch_axes(self.config) or None)
-        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, spec), batch)
+        """The shardings of a batch: its first axis counts the examples, the next one their tokens if they have any."""
+        by_example, by_token = batch_axes(self.config) or None, SP if self.config.sequence_parallel else None
+
+        def of_leaf(leaf: Any) -> NamedSharding:
+            return NamedSharding(self.mesh, PartitionSpec(*(by_example, by_token)[: len(leaf.shape)]))
+
+        return jax.tree.map(of_leaf, batch)
 
     def _of_param(self, path: _Path, shape: tuple[int, ...]) -> _Spec:
-        spec: _Spec = [None] * len(shape)
+        spec: _Spec = [()] * len(shape)
         if self.config.tensor_parallel:
             axis = next((axis for end, axis in self.tensor_axes.items() if "/".join(path).endswith(end)), None)
             if axis is not None and shape[axis] % self.mesh.shape[TP] == 0:
-                spec[axis] = TP
+                spec[axis] = (TP,)
         if self.config.fully_sharded:
             self._divide(spec, shape, FSDP, first=_first(path, shape))
         return spec
 
     def _of_other(self, root: str, shape: tuple[int, ...]) -> _Spec:
         """Of what is no parameter and not shaped like one: row sums, 8-bit codes, counters."""
-        spec: _Spec = [None] * len(shape)
+        spec: _Spec = [()] * len(shape)
         if root == "opt_state" and self.config.fully_sharded:
             self._divide(spec, shape, FSDP, first=0)
         return spec
 
     def _divide(self, spec: _Spec, shape: tuple[int, ...], axis: str, *, first: int) -> None:
-        """Divide the longest dimension that is whole yet and can be divided, if there is one."""
-        size = self.mesh.shape[axis]
-        free = [n for n in range(first, len(shape)) if spec[n] is None and shape[n] % size == 0 and shape[n] > 1]
-        if free:
-            spec[max(free, key=lambda n: shape[n])] = axis
+        """Divide one dimension more, the longest of those that are whole; else, if it can be, one that is divided."""
+        sizes = [prod(self.mesh.shape[each] for each in (*spec[n], axis)) for n in range(len(shape))]
+        can_be = [n for n in range(first, len(shape)) if shape[n] > 1 and shape[n] % sizes[n] == 0]
+        if can_be:
+            chosen = max(can_be, key=lambda n: (not spec[n], shape[n]))
+            spec[chosen] = (*spec[chosen], axis)
 
     def _sharding(self, spec: _Spec) -> NamedSharding:
-        return NamedSharding(self.mesh, PartitionSpec(*spec))
+        return NamedSharding(self.mesh, PartitionSpec(*(axes or None for axes in spec)))
 
 
 def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Array:
     """Keeps an activation divided over the mesh of the step; on one device, or without a technique, as it is.
 
     Args:
-        dims: what each dimension of it is: `BATCH`, `LENGTH`, `WIDTH` or `WHOLE`; those that are left out are whole.
+        dims: what each dimension of it is: `BATCH`, `LENGTH`, `TOKENS`, `WIDTH` or `WHOLE`; those that are left out are
+            whole.
     """
+    length = (SP,) if config.sequence_parallel else ()
     axes = {
         BATCH: batch_axes(config),
-        LENGTH: (SP,) if config.sequence_parallel else (),
+        LENGTH: length,
+        TOKENS: (*batch_axes(config), *length),
         WIDTH: (TP,) if config.tensor_parallel else (),
         WHOLE: (),
     }
@@ -121,8 +130,8 @@ def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Arr
     if mesh.empty or not any(axes.values()):
         return array
     sizes = [prod(mesh.shape[axis] for axis in axes[dim]) for dim in dims]
-    divides = [length % size == 0 for length, size in zip(array.shape, sizes, strict=False)]
-    parts = [axes[dim] or None if fits else None for dim, fits in zip(dims, divides, strict=False)]
+    divides = [extent % size == 0 for extent, size in zip(array.shape, sizes, strict=False)]
+    parts = [axes[dim] or None if fits else None for dim, fits in zip(dims, divides, strict=True)]
     return jax.lax.with_sharding_constraint(array, PartitionSpec(*parts))
 
 

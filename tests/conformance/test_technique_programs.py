@@ -81,9 +81,9 @@ def technique(request):
 
 
 def rows(technique) -> tuple[Report, Report]:
-    """The reports without and with the technique, in the company that it needs to show."""
+    """The reports without and with the technique, in the company that it needs to show; with a mesh, if it needs one."""
     company = (*technique.needs, *technique.shows_with)
-    return report("+".join(company), technique.axis), report("+".join((*company, technique.example)), technique.axis)
+    return report("+".join(company)), report("+".join((*company, technique.example)), technique.axis)
 
 
 def test_its_evidence_is_in_its_program_alone(technique):

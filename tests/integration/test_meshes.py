@@ -131,7 +131,7 @@ def test_gathered_weights_are_a_category_of_their_own(tmp_path: Path) -> None:
 
     text = str(profile)
     assert "Memory of each of 8 devices" in text
-    assert "8 of h100-80gb" in text
+    assert "8 x h100-80gb" in text
     shares = json.loads(str(profile.render("json")))
     Draft202012Validator(SCHEMA).validate(shares)
     assert shares["mesh"]["axes"] == {"data": 8}

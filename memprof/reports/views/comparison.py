@@ -18,6 +18,7 @@ from memprof.reports.views.configurations import (
     compared_rows,
     configuration_table,
     footprint_bars,
+    num_devices,
     reference_row,
     row_name,
 )
@@ -76,7 +77,7 @@ def comparison_document(
 def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[Block, ...]:
     return (
         comparison_facts(rows),
-        Heading(text="Footprint", level=2, aside="what the allocator must hold to run the step"),
+        Heading(text=f"Footprint{_of_each(rows)}", level=2, aside="what the allocator must hold to run the step"),
         footprint_bars(rows),
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
@@ -89,6 +90,12 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
 def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     best = best_row(rows)
     return (Note(tone=Tone.ACCENT, text=f"{best[0].name}: {best[1]}"),) if best else ()
+
+
+def _of_each(rows: Sequence[ComparedRow]) -> str:
+    """Whose footprint it is, where several devices share a step."""
+    count = num_devices(rows)
+    return "" if count == 1 else f" of each of {count} devices" if count else " of one device"
 
 
 def comparison_title(comparison: ReportComparison) -> Heading:
@@ -198,10 +205,11 @@ def _differences(comparison: ReportComparison) -> Note | None:
 
 def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     was_measured = any(row.report.measured is not None for row in rows)
+    whose = "" if num_devices(rows) == 1 else "All sizes are those of one device, and FLOPs those of all together. "
     text = (
-        "Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are inferred "
-        "by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced program. "
-        f"{_MEASURED if was_measured else _NOT_MEASURED}"
+        f"{whose}Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are "
+        "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
+        f"program. {_MEASURED if was_measured else _NOT_MEASURED}"
     )
     return Note(tone=Tone.MUTED, text=text)
 

@@ -16,6 +16,7 @@ from memprof.reports.options import Order
 from memprof.reports.units import format_bytes, format_flops, format_rate, format_ratio, format_short_seconds
 from memprof.reports.views.cells import CATEGORY_GROUPS, aside_cell, change_cell, size_cell, sum_of_group
 from memprof.reports.views.header import footprint_parts
+from memprof.reports.views.mesh import mesh_text
 
 _NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
 # The highest goes first where room is short; what a choice is made by (0) never goes.
@@ -97,6 +98,12 @@ def common_capacity(rows: Sequence[ComparedRow]) -> int | None:
     return capacities.pop() if len(capacities) == 1 else None
 
 
+def num_devices(rows: Sequence[ComparedRow]) -> int | None:
+    """How many devices share the step of each row; None where they are not equally many."""
+    counts = {row.report.target.topology.num_devices for row in rows}
+    return counts.pop() if len(counts) == 1 else None
+
+
 def _is_long(label: str, prefix: str) -> bool:
     return label.startswith(prefix) and label != prefix
 
@@ -116,6 +123,7 @@ def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRo
         _Field(column=_number("change"), cell=_change),
         _Field(column=_number("ratio", priority=2), cell=_ratio),
         *_sizes(rows),
+        *_meshes(rows),
         *_flops(rows),
         *_measured(rows),
         _Field(column=Column(title="fits"), cell=_fits),
@@ -141,6 +149,13 @@ def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRo
 
 def _name(row: ComparedRow, *, is_best: bool) -> Cell:
     return Cell(text=row.name, key=Tone.ACCENT, is_verdict=True) if is_best else Cell(text=row.name)
+
+
+def _meshes(rows: Sequence[ComparedRow]) -> list[_Field]:
+    """The axes of the devices that share a row's step, where any row has several."""
+    if num_devices(rows) == 1:
+        return []
+    return [_Field(column=Column(title="mesh", priority=2), cell=_mesh)]
 
 
 def _sizes(rows: Sequence[ComparedRow]) -> list[_Field]:
@@ -211,6 +226,10 @@ def _measured_peak(row: ComparedRow) -> Cell:
 
 def _number(title: str, *, priority: int = 0) -> Column:
     return Column(title=title, align=Align.RIGHT, priority=priority)
+
+
+def _mesh(row: ComparedRow) -> Cell:
+    return Cell(text=mesh_text(row.report.target.topology) or "1 device")
 
 
 def _footprint(row: ComparedRow) -> Cell:

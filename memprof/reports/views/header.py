@@ -117,7 +117,7 @@ def target_values(target: Target) -> tuple[str, ...]:
     memory = _no_amount(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
     num_devices = target.topology.num_devices
-    name = target.name if num_devices == 1 else f"{num_devices} of {target.name}"
+    name = target.name if num_devices == 1 else f"{num_devices} x {target.name}"
     return (name, target.description, memory, *capability)
 
 

@@ -1,47 +1,82 @@
-"""Several devices that share a step: what each axis of a mesh divides."""
+"""Several devices that share a step: what each axis of a mesh divides.
+
+Everything here is a matter of where arrays lie (see `workloads/sharding.py`); what is sent between devices follows from
+it. The axes and their sizes are those of `--mesh` (see `workloads/mesh_axes.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 from typing import Any
 
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
-from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
-from memprof.workloads.mesh_axes import FSDP, batch_axes
+from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
+from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
 
 
-def fsdp_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for the axis in the shardings of parameters, optimizer state and batch."""
-    del argument, reference
-    return _divided_over(report, FSDP, Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH)
+def divided_evidence(
+    report: Report,
+    argument: ArgumentValue | None,
+    reference: Report | None,
+    *,
+    axis: str,
+    roles: tuple[Role, ...],
+    shrinks: Category,
+) -> Verdict:
+    """Looks for the axis in the shardings of the arguments, and for fewer bytes of a category on each device.
 
-
-def _divided_over(report: Report, axis: str, *roles: Role) -> Verdict:
+    Args:
+        roles: of the arguments that it should divide; more than half of each, by bytes.
+        shrinks: the category of which less should be live than in the reference, if it does not have it already.
+    """
+    del argument
     size = report.target.topology.axes.get(axis, 1)
     if size == 1:
         return no(f"no two devices lie along an axis {axis}")
-    whole, said = [], []
-    for role in roles:
-        leaves = used_arguments(report, role)
-        total = total_bytes(leaves)
-        part = total_bytes(leaf for leaf in leaves if axis in (leaf.mesh_axes or ()))
-        said.append(f"{in_words(part)} of {in_words(total)} of {role.value}")
-        if 2 * part < total:
-            whole.append(role.value)
-    sentence = f"{', '.join(said)} are divided over {axis}={size}"
-    return no(sentence) if whole else yes(sentence)
+    found = [(role, *_part_over(report, axis, role)) for role in roles]
+    said = [f"{in_words(part)} of {in_words(total)} of {role.value}" for role, part, total in found if total]
+    sentence = f"{', '.join(said) or 'nothing'} divided over {axis}={size}"
+    if any(2 * part < total for _, part, total in found) or not said:
+        return no(sentence)
+    if reference is None:
+        return yes(sentence)
+    ours, theirs = most_bytes(report, shrinks), most_bytes(reference, shrinks)
+    sentence += f", and at most {in_words(ours)} of {shrinks.value} on a device, in the reference {in_words(theirs)}"
+    return yes(sentence) if ours < theirs or theirs == 0 else no(sentence)
+
+
+def zero2_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for the axis in the optimizer state, and for sums over it of which each device gets a part only."""
+    state = zero1_evidence(report, argument, reference)
+    parts, whole = (_sent_over(report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
+    sentence = (
+        f"{state.evidence}; each device gets its part of {in_words(parts)} of sums over {DP}, and {in_words(whole)} of"
+        " them whole"
+    )
+    return yes(sentence) if state.took_effect and parts > whole else no(sentence)
+
+
+def _sent_over(report: Report, axis: str, kind: str) -> int:
+    return sum(each.size_bytes for each in report.collectives if each.kind == kind and axis in each.axes)
+
+
+def _part_over(report: Report, axis: str, role: Role) -> tuple[int, int]:
+    """The bytes of the whole arrays of a role that are divided over an axis, and of all."""
+    leaves = used_arguments(report, role)
+    return total_bytes(leaf for leaf in leaves if axis in (leaf.mesh_axes or ())), total_bytes(leaves)
 
 
 def check_batch(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many examples of each minibatch."""
     used = [axis for axis in batch_axes(train_config) if axis in axes]
     size, num_minibatches = prod(axes[axis] for axis in used), train_config.num_minibatches
-    over = "+".join(f"{axis}={axes[axis]}" for axis in used)
+    over = ", ".join(f"{axis}={axes[axis]}" for axis in used)
     parts = f" in each of {num_minibatches} minibatches" if num_minibatches > 1 else ""
     require(
         config.batch_size % (size * num_minibatches) == 0,
@@ -50,24 +85,162 @@ def check_batch(config: Any, train_config: TrainConfig, axes: Mapping[str, int])
     )
 
 
-FSDP_TECHNIQUE = Technique(
+def check_tensors(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
+    """Raises `MemprofError` unless each device gets equally many heads and hidden units."""
+    del train_config
+    for name, size in config.tensor_sizes.items():
+        _check_divides(name, size, TP, axes)
+
+
+def check_length(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
+    """Raises `MemprofError` unless each device gets equally many tokens of each sequence."""
+    del train_config
+    _check_divides("seq_len", config.seq_len, SP, axes)
+
+
+def _check_divides(name: str, size: int, axis: str, axes: Mapping[str, int]) -> None:
+    require(
+        size % axes[axis] == 0,
+        f"{name} is {size}, but it must be a multiple of {axes[axis]}, to be divided over {axis}={axes[axis]}: change"
+        " either.",
+    )
+
+
+zero1_evidence = partial(
+    divided_evidence, axis=DP, roles=(Role.OPTIMIZER_STATE, Role.BATCH), shrinks=Category.OPTIMIZER_STATE
+)
+_ZERO = "Rajbhandari et al. 2019, ZeRO, arXiv:1910.02054"
+
+DATA = Technique(
+    name="dp",
+    about="""The batch is divided over the axis `dp`; every device holds all parameters and all optimizer state.
+
+    Activations shrink with the number of devices, the state does not. The gradients of the devices are added up, so
+    that each of them makes the same update.""",
+    summary="the batch divided over the axis dp, all state on every device (data parallelism)",
+    how_to=HowTo(
+        sentence="Divide the batch over the mesh, and put a copy of the state on every device.",
+        code='batch = jax.device_put(batch, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
+    ),
+    reference="JAX documentation, Distributed data loading: https://docs.jax.dev/en/latest/distributed_data_loading.html",
+    family="sharding",
+    sets={"data_parallel": "batch"},
+    axis=DP,
+    evidence=partial(divided_evidence, axis=DP, roles=(Role.BATCH,), shrinks=Category.ACTIVATIONS),
+    check_axes=check_batch,
+    shrinks=(Category.BATCH, Category.ACTIVATIONS),
+)
+
+ZERO1 = Technique(
+    name="zero1",
+    about="""Data parallelism whose optimizer state is divided over the axis `dp`.
+
+    Parameters and gradients are whole on every device. Each device updates the part of the parameters whose moments it
+    has, and the parts are gathered again.""",
+    summary="data parallelism with the optimizer state divided over the axis dp",
+    how_to=HowTo(
+        sentence="Divide the optimizer state over the devices that share the batch, and keep the parameters whole.",
+        code="opt_state = jax.lax.with_sharding_constraint(opt_state, "
+        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
+    ),
+    reference=_ZERO,
+    family="sharding",
+    sets={"data_parallel": "zero1"},
+    axis=DP,
+    evidence=zero1_evidence,
+    check_axes=check_batch,
+    shrinks=(Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS),
+)
+
+ZERO2 = Technique(
+    name="zero2",
+    about="""Like `zero1`, with the gradients divided as well.
+
+    Each device gets the sum of that part of the gradients whose moments it has (a reduce-scatter in place of an
+    all-reduce). Parameters are whole.""",
+    summary="data parallelism with optimizer state and gradients divided over the axis dp",
+    how_to=HowTo(
+        sentence="Divide the gradients as the optimizer state is, before the update.",
+        code="grads = jax.lax.with_sharding_constraint(grads, "
+        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
+    ),
+    reference=_ZERO,
+    family="sharding",
+    sets={"data_parallel": "zero2"},
+    axis=DP,
+    evidence=zero2_evidence,
+    check_axes=check_batch,
+    shrinks=(Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS, Category.GRADIENTS),
+)
+
+FULLY_SHARDED = Technique(
     name="fsdp",
     about="""Parameters, gradients and optimizer state are divided over the axis `fsdp`, and the batch with them.
 
     Each device keeps its part of every array. A layer's weights are gathered from all of them for its forward pass and
-    again for its backward pass, and each device gets its part of the sum of the gradients.""",
+    again or still for its backward pass, and each device gets its part of the sum of the gradients. What XLA gathers
+    once for both passes stays in memory between them; `remat` has it gathered twice.""",
     summary="parameters, gradients, optimizer state and batch divided over the axis fsdp (ZeRO-3)",
     how_to=HowTo(
-        sentence="Divide each parameter over the mesh, and the optimizer state like it; the batch as well.",
-        code='sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp"))',
+        sentence="Divide each parameter over the mesh, the optimizer state like it, and the batch.",
+        code="params = jax.lax.with_sharding_constraint(params, "
+        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp")))',
     ),
     reference="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277",
     family="sharding",
     sets={"fully_sharded": True},
     axis=FSDP,
-    evidence=fsdp_evidence,
+    evidence=partial(
+        divided_evidence,
+        axis=FSDP,
+        roles=(Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH),
+        shrinks=Category.PARAMS,
+    ),
     check_axes=check_batch,
-    shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH),
+    shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS),
+    grows=(Category.GATHERED_PARAMS,),
 )
 
-TECHNIQUES = (FSDP_TECHNIQUE,)
+TENSOR = Technique(
+    name="tp",
+    about="""Each matrix product is divided over the axis `tp`: by columns, then by rows.
+
+    A device has some of the heads, of the hidden units of each MLP block and of the vocabulary, with their parameters,
+    optimizer state and activations. The residual stream is whole on every device, and added up twice a layer. A
+    vocabulary that the axis does not divide stays whole.""",
+    summary="heads, hidden units and vocabulary divided over the axis tp (tensor parallelism)",
+    how_to=HowTo(
+        sentence="Divide the columns of the products on the way in, and the rows of those on the way out.",
+        code='up, down = jax.sharding.PartitionSpec(None, "tp"), jax.sharding.PartitionSpec("tp", None)',
+    ),
+    reference="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
+    family="sharding",
+    sets={"tensor_parallel": True},
+    axis=TP,
+    evidence=partial(divided_evidence, axis=TP, roles=(Role.PARAMS, Role.OPTIMIZER_STATE), shrinks=Category.PARAMS),
+    check_axes=check_tensors,
+    shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.ACTIVATIONS),
+)
+
+SEQUENCE = Technique(
+    name="sp",
+    about="""Each sequence is divided over the axis `sp`.
+
+    A device has some of the tokens, with their activations and logits. For attention it gathers the keys and values of
+    the others; its queries stay its own. All state is on every device.""",
+    summary="sequences divided over the axis sp; keys and values gathered for attention",
+    how_to=HowTo(
+        sentence="Divide the activations by their tokens, and keep keys and values whole.",
+        code="hidden = jax.lax.with_sharding_constraint(hidden, "
+        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sp")))',
+    ),
+    reference="Llama team 2024, The Llama 3 Herd of Models, section 3.3.2, arXiv:2407.21783",
+    family="sharding",
+    sets={"sequence_parallel": True},
+    axis=SP,
+    evidence=partial(divided_evidence, axis=SP, roles=(Role.BATCH,), shrinks=Category.ACTIVATIONS),
+    check_axes=check_length,
+    shrinks=(Category.BATCH, Category.ACTIVATIONS),
+)
+
+TECHNIQUES = (DATA, ZERO1, ZERO2, FULLY_SHARDED, TENSOR, SEQUENCE)

@@ -28,6 +28,8 @@ WORKLOAD = Workload(
         "base": MLPConfig(batch_size=512, input_size=1024, hidden_size=4096, num_classes=1000),
     },
     default_preset="base",
-    honours=frozenset({"compute_dtype", "param_dtype", "remat_activation", "structurally_pruned_fraction"}),
+    honours=frozenset(
+        {"compute_dtype", "param_dtype", "remat_activation", "structurally_pruned_fraction", "tensor_parallel"}
+    ),
     build=build,
 )

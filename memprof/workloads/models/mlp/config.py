@@ -28,3 +28,8 @@ class MLPConfig:
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "input_size", "hidden_size", "num_classes")
         require_rates(self, "dropout_rate")
+
+    @property
+    def tensor_sizes(self) -> dict[str, int]:
+        """What tensor parallelism divides, by field."""
+        return {"hidden_size": self.hidden_size}

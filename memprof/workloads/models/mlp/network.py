@@ -14,7 +14,11 @@ from memprof.workloads.losses import CrossEntropy
 from memprof.workloads.model import Model, Params, Unpruned
 from memprof.workloads.models.mlp.config import MLPConfig
 from memprof.workloads.pruning import kept, prune_hidden_units
+from memprof.workloads.sharding import BATCH, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
+
+# Columns on the way in, rows on the way out (see the Transformer's).
+TENSOR_AXES = {"hidden/kernel": -1, "hidden/bias": -1, "norm/scale": -1, "norm/bias": -1, "head/kernel": -2}
 
 
 class MLP(nn.Module):
@@ -28,11 +32,11 @@ class MLP(nn.Module):
         """Returns log-probabilities, float32 `(batch, num_classes)`, of inputs `(batch, input_size)`."""
         config, train_config = self.config, self.train_config
         activation = checkpointed_activation(nn.silu, train_config)
-        hidden = dense(config.hidden_size, train_config, name="hidden")(inputs)
+        hidden = divided(dense(config.hidden_size, train_config, name="hidden")(inputs), train_config, BATCH, WIDTH)
         hidden = layer_norm(train_config, name="norm")(hidden)
         hidden = activation(hidden)
         hidden = nn.Dropout(config.dropout_rate, deterministic=False)(hidden)
-        logits = dense(config.num_classes, train_config, name="head")(hidden)
+        logits = divided(dense(config.num_classes, train_config, name="head")(hidden), train_config, BATCH)
         return nn.log_softmax(logits.astype(jnp.float32))
 
 
@@ -50,6 +54,7 @@ def build_mlp(config: MLPConfig, train_config: TrainConfig) -> Model:
             "labels": jax.ShapeDtypeStruct((config.batch_size,), jnp.int32),
         },
         sample=lambda rng: labelled_points(rng, config.batch_size, config.input_size, config.num_classes),
+        tensor_axes=TENSOR_AXES,
     )
 
 

@@ -16,8 +16,12 @@ from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_I
 from memprof.workloads.sharding import BATCH, LENGTH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
-# Column by column into a layer's half, row by row out of it (Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053).
+# Columns on the way into attention and MLP, rows on the way out, and the vocabulary (Shoeybi et al. 2019, Megatron-LM,
+# arXiv:1909.08053).
 TENSOR_AXES = {
+    "token_embedding/embedding": -2,
+    "head/kernel": -1,
+    "head/bias": -1,
     "attention/qkv/kernel": -1,
     "attention/qkv/bias": -1,
     "attention/out/kernel": -2,

@@ -99,3 +99,8 @@ class TransformerConfig:
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
+
+    @property
+    def tensor_sizes(self) -> dict[str, int]:
+        """What tensor parallelism divides, by field."""
+        return {"num_heads": self.num_heads, "mlp_size": self.mlp_width}

@@ -27,7 +27,7 @@ from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
 from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
 from memprof.workloads.scopes import LOSSES
-from memprof.workloads.sharding import BATCH, LENGTH, divided
+from memprof.workloads.sharding import BATCH, LENGTH, TOKENS, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -85,12 +85,15 @@ class Transformer(nn.Module):
 
     @nn.nowrap
     def decode(self, hidden: jax.Array) -> jax.Array:
-        """Returns the logits, float32, of a residual stream `(batch, length, hidden_size)`."""
+        """Returns the logits, float32, of a residual stream `(batch, length, hidden_size)`, or of tokens of it."""
         if self.config.task == "classification":
             # As in BERT: the first token stands for the sequence.
             pooled = nn.tanh(self.pooler(hidden[:, 0]))
             return self.head(self.pooler_dropout(pooled))
-        return self.head(hidden, self.token_embedding.embedding if self.config.tied_embeddings else None)
+        by_token = (BATCH, LENGTH) if hidden.ndim == 3 else (TOKENS,)
+        hidden = divided(hidden, self.train_config, *by_token)
+        logits = self.head(hidden, self.token_embedding.embedding if self.config.tied_embeddings else None)
+        return divided(logits, self.train_config, *by_token, WIDTH)
 
     @nn.nowrap
     def _masking(self, inputs: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None) -> Masking:
