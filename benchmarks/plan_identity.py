@@ -109,6 +109,8 @@ def programs() -> list[Program]:
 
     for workload, without_dropout in _NO_DROPOUT.items():
         for technique in registry.techniques():
+            if technique.axis is not None:
+                continue  # `sharded_arithmetic.py` has those of several devices
             label = "+".join((*technique.needs, *technique.shows_with, technique.example))
             add(workload, "tiny", label, without_dropout)
     for optimizer in registry.optimizers():

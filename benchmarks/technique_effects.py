@@ -61,7 +61,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where to write the result")
     output = parser.parse_args().output
 
-    wanted = dict.fromkeys(row for technique in techniques() for row in with_and_without(technique))
+    of_one_device = [technique for technique in techniques() if technique.axis is None]
+    wanted = dict.fromkeys(row for technique in of_one_device for row in with_and_without(technique))
     subject = find_subject(WORKLOAD, preset=PRESET, overrides=OVERRIDES)
     rows = Rows(subject=subject, techniques=tuple(wanted))
     found, failures = compile_rows(
@@ -71,7 +72,7 @@ def main() -> None:
         keep=lambda capture: None,
     )
     reports = {report.label.removeprefix(f"{WORKLOAD} "): report for report in found}
-    effects = [effect(technique, reports) for technique in techniques()]
+    effects = [effect(technique, reports) for technique in of_one_device]
     result = {
         "command": "python -m benchmarks.technique_effects",
         "workload": WORKLOAD,

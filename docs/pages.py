@@ -91,8 +91,9 @@ def technique_page(technique: Technique, result: Mapping[str, Any]) -> str:
         "shows together with": technique.shows_with,
         "sets": tuple(technique.sets),
     }
+    mesh = f"--mesh {technique.axis}=8 " if technique.axis else ""
     facts = {
-        "use it with": _code(f"-t {'+'.join((*technique.needs, technique.usage))}"),
+        "use it with": _code(f"{mesh}-t {'+'.join((*technique.needs, technique.usage))}"),
         **{name: ", ".join(map(_code, values)) for name, values in codes.items() if values},
         "reference": escape_markdown(technique.reference),
     }
@@ -150,7 +151,9 @@ def _effect_lines(effect: Mapping[str, Any], result: Mapping[str, Any]) -> Itera
 
 
 def _why_not_measured(technique: Technique, result: Mapping[str, Any]) -> str:
-    """Why there is no measurement: it could not be compiled, or it changes nothing."""
+    """Why there is no measurement: it could not be compiled, it changes nothing, or not on one device."""
+    if technique.axis is not None:
+        return "It needs a mesh: [Many devices](../meshes.md) sets it beside the others of its family."
     row = "+".join((*technique.needs, *technique.shows_with, technique.example))
     for failure in result["failures"]:
         if failure["label"] == f"{result['workload']} {row}":

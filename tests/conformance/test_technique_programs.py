@@ -81,7 +81,7 @@ def technique(request):
 
 
 def rows(technique) -> tuple[Report, Report]:
-    """The reports without and with the technique, in the company that it needs to show; with a mesh, if it needs one."""
+    """The reports without and with the technique, in the company that it needs to show, on a mesh if it needs one."""
     company = (*technique.needs, *technique.shows_with)
     return report("+".join(company)), report("+".join((*company, technique.example)), technique.axis)
 
