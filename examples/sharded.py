@@ -1,10 +1,10 @@
 """A sharded training step in plain JAX, profiled for eight H100s on a machine that has none.
 
     memprof run examples/sharded.py
-    memprof run examples/sharded.py --set fsdp=8 --set tp=1 --set num_layers=32
+    memprof run examples/sharded.py --mesh fsdp=32,tp=2 --hosts 8 --target a100-80gb --set num_layers=32
 
-Parameters and optimizer state are divided over both axes of the mesh, the batch over one. The shardings lie on
-`memprof.mesh`, so the step is compiled for its devices; on a cluster, take `jax.make_mesh` in its place.
+Parameters and optimizer state are divided over both axes of the mesh, the batch over one. It is the mesh of the command
+line, else one of `memprof.mesh`; on a cluster, take `jax.make_mesh` in its place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 
@@ -34,8 +34,8 @@ def train_step(state, batch):
     return (optax.apply_updates(params, updates), opt_state), value
 
 
-def step_spec(*, fsdp: int = 4, tp: int = 2, num_layers: int = 8, width: int = 2048) -> memprof.StepSpec:
-    mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp, "tp": tp})
+def step_spec(*, mesh: Mesh | None = None, num_layers: int = 8, width: int = 2048) -> memprof.StepSpec:
+    mesh = mesh or memprof.mesh("h100-80gb", {"fsdp": 4, "tp": 2})
 
     def array(*shape, spec):
         return jax.ShapeDtypeStruct(shape, "bfloat16", sharding=NamedSharding(mesh, spec))

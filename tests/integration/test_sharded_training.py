@@ -11,8 +11,8 @@ import pytest
 
 # Each with the model that compiles soonest, then in company: loops, minibatches, chunks, state in other forms.
 LABELS = {
-    "mlp": ("dp", "zero1", "zero2+accum2", "fsdp+opt=adam8bit", "tp"),
-    "transformer": ("fsdp+sp+tp+scan+remat+chunked-loss=4",),
+    "mlp": ("dp", "zero1", "zero2+tp+accum2", "fsdp+opt=adam8bit"),
+    "transformer": ("fsdp+sp+tp+scan",),
 }
 # In a process of its own, since XLA reads the number of its devices once.
 SCRIPT = """
@@ -24,7 +24,7 @@ from memprof.workloads.composition import parse_techniques
 from memprof.workloads.mesh_axes import axes_of, split
 
 SIZES = {
-    "transformer": ("batch_size=16", "num_layers=2", "num_heads=4", "dropout_rate=0"),
+    "transformer": ("batch_size=16", "num_layers=1", "num_heads=4", "dropout_rate=0"),
     "mlp": ("hidden_size=64", "dropout_rate=0"),
 }
 
@@ -37,7 +37,7 @@ def arranged(params, like, config):
     if config.tensor_parallel:
         params = jax.tree_util.tree_map_with_path(by_head, params)
     if "layers" in like:
-        layers = [params.pop(f"layers_{number}") for number in range(2)]
+        layers = [params.pop(f"layers_{number}") for number in range(1)]
         params["layers"] = jax.tree.map(lambda *each: jnp.stack(each), *layers)
     return params
 
