@@ -1,7 +1,7 @@
 """`memprof mcp`: the commands as tools of the Model Context Protocol, for agents that work on training code.
 
-Each tool runs a command of memprof as a process of its own, and answers with what it prints, which carries its caveats
-with the numbers; a command that fails is an error with its sentence. The server talks over stdin and stdout.
+Each tool runs a command of memprof as a process of its own, and answers with what it prints, and with what the numbers
+are; a command that fails is an error with its sentence. The server talks over stdin and stdout.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _INSTRUCTIONS = (
     "Says where every byte of device memory of a JAX training step goes, by compiling it for a GPU that need not be"
     " there. A step is a built-in workload (transformer, mlp) or FILE.py:NAME, where NAME is a function that returns"
     " memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits; `live peak` is the most that is"
-    " live at once. Sizes are the compiler's, categories are inferred, nothing is measured."
+    " live at once."
 )
+_CAVEAT = "Sizes are the compiler's; categories and modules are inferred; nothing was measured on a device."
 
 Step = Annotated[str, "FILE.py:NAME, package.module:NAME, transformer or mlp"]
 Target = Annotated[str, "a GPU: h100-80gb, a100-40gb, l4, ...; or cpu"]
@@ -106,7 +107,7 @@ async def import_programs(path: Annotated[str, "an XLA dump, or a log directory 
 
 async def list_names(kind: Annotated[str, "workloads, techniques, targets or optimizers"]) -> str:
     """List what there is to choose from."""
-    return await _memprof("list", kind, width=False)
+    return await _memprof("list", kind, of_steps=False)
 
 
 def _options(**values: str | tuple[str, ...]) -> list[str]:
@@ -117,16 +118,17 @@ def _options(**values: str | tuple[str, ...]) -> list[str]:
     return [f"--{name}={value}" for name, value in given if value]
 
 
-async def _memprof(command: str, subject: str, *options: str, width: bool = True) -> str:
+async def _memprof(command: str, subject: str, *options: str, of_steps: bool = True) -> str:
     import anyio
     from mcp.server.mcpserver.exceptions import ToolError
 
     if subject.startswith("-"):
         raise ToolError(f"'{subject}' is an option, but the name of what to look at was expected")
-    columns = ["--width", _WIDTH] if width else []
+    columns = ["--width", _WIDTH] if of_steps else []
     line = [sys.executable, "-m", "memprof.profiler_cli.main", command, subject, *options, *columns]
     done = await anyio.run_process(line, check=False)
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode:
         raise ToolError(said)
-    return f"{done.stdout.decode(errors='replace')}\n{said}".strip()
+    parts = (done.stdout.decode(errors="replace").strip(), said, _CAVEAT if of_steps else "")
+    return "\n".join(part for part in parts if part)
