@@ -12,6 +12,7 @@ from memprof.profiler_cli import (
     check,
     compare,
     doctor,
+    explain,
     fit,
     import_programs,
     list_names,
@@ -39,6 +40,7 @@ app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)
 app.command("import", cls=Verb)(import_programs.import_programs)
+app.command("explain", cls=Verb)(explain.explain)
 app.command("list", cls=Verb)(list_names.list_names)
 app.command("cache", cls=Verb)(cache.cache)
 app.command("doctor", cls=Verb)(doctor.doctor)

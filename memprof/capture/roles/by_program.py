@@ -205,8 +205,10 @@ class _Flow:
         """Carry what the operands of an operation are made from on to its results. Returns whether that is news."""
         directly = forward = sources = 0
         of_gradients = operation.named is Named.BACKWARD
-        is_phased = operation.named in _PHASES
-        for (_, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
+        # XLA adds the gradient of rows that were looked up to what it would be added to, an average say, in one operation.
+        is_sum = of_gradients and self._program.instructions[operation.index].opcode == "scatter"
+        for (number, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
+            is_phased = operation.named in _PHASES and not (is_sum and number == 0)
             sources |= self._sources[group]
             if is_phased:  # what has been updated already speaks of what it was updated with, too
                 self.differentiated |= self._itself[group] if self._of_gradients[group] else self._directly[group]

@@ -60,6 +60,8 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["check"], ["check", "mlp"], ["check", ""], ["check", "nothing.memprof", "--max", "1GiB"],
             ["check", "text.memprof", "--max", "1GiB"],
             ["import"], ["import", ""], ["import", "nothing"], ["import", "."], ["import", "/dev/null"],
+            ["explain"], ["explain", ""], ["explain", "nothing"], ["explain", "."], ["explain", LONG],
+            ["explain", "/dev/null"], ["explain", "train.py"], ["explain", "train.py", "--program", "nothing"],
             ["import", LONG], ["import", "text.memprof"], ["import", "empty.memprof"], ["import", "one.memprof"],
         ),
     ),

@@ -68,6 +68,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("advise", "capture"): (["advise", "one.memprof"], set()),
     ("import", "programs"): (["import", "dump"], set()),
+    ("explain", "log"): (["explain", "run.log"], set()),
     ("show", "capture"): (["show", "one.memprof"], {"source", "depth", "top"}),
     ("show", "full"): (["show", "one.memprof", "--full"], {"source"}),
     ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source", *_WHOLE}),
@@ -147,13 +148,14 @@ GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
     **{
         (command, subject, option): (given, others)
         for command, subject in REFUSED
-        if command in ("show", "advise", "compare") and subject != "xprof"
+        if command in ("show", "advise", "compare", "explain") and subject != "xprof"
         for ending in [subject if subject in ("json", "html") else "txt"]
         for option, given, others in (
             ("output", ["-o", f"new.{ending}"], []),
             ("force", ["--force"], ["-o", f"there.{ending}"]),
         )
     },
+    ("explain", "log", "program"): (["--program", "one.memprof"], []),
 }
 # Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.
 ELSEWHERE = {
@@ -176,7 +178,7 @@ def cases() -> Iterator[tuple[str, str, str]]:
     """Every option of every command with every subject of it."""
     for (command, subject), (start, _) in REFUSED.items():
         for param in COMMANDS[command].params:
-            is_subject = param.name in ("workload", "what", "capture", "paths") or {
+            is_subject = param.name in ("workload", "what", "capture", "paths", "log") or {
                 *param.opts,
                 *param.secondary_opts,
             } & set(start)
@@ -194,6 +196,8 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         (tmp_path / "dump" / f"module_0001.jit_{name}.sm_9.0_gpu_after_optimizations.hlo.pb").write_bytes(program)
     for ending in ("memprof", "txt", "json", "html"):
         (tmp_path / f"there.{ending}").write_text("mine")
+    listed = "".join(f"  {n}. Size: {n}.00M\n     Shape: f32[{n}]\n     =====\n" for n in (1, 2, 3, 4))
+    (tmp_path / "run.log").write_text(f"Out of memory while trying to allocate 8192 bytes.\n{listed}")
     (tmp_path / "train.py").write_text("")
     return Commands(monkeypatch, capsys, tmp_path)
 
@@ -201,7 +205,7 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 def test_every_command_and_option_is_in_the_table() -> None:
     assert {command for command, _ in REFUSED} | {"list", "doctor", "cache", "mcp"} == set(COMMANDS)
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
-    assert options - {"workload", "what", "capture", "paths", "help"} == set(GIVEN)
+    assert options - {"workload", "what", "capture", "paths", "log", "help"} == set(GIVEN)
 
 
 @pytest.mark.parametrize(("command", "subject", "option"), list(cases()))

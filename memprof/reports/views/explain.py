@@ -1,0 +1,237 @@
+"""The document of an explained log: what was asked for, why it could not be had, and what the buffers are."""
+
+from __future__ import annotations
+
+from memprof.analysis.categories import Phase
+from memprof.analysis.report import LiveBuffer
+from memprof.reports.document import (
+    Align,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Heading,
+    Note,
+    Row,
+    Shorten,
+    Table,
+    Tone,
+)
+from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
+from memprof.reports.views.buffers import largest_buffers_table
+from memprof.reports.views.cells import aside_cell, more_label
+from memprof.studies.explain.explanation import AskedFor, ExplainedBuffer, Explanation
+from memprof.studies.explain.log import Moment, OutOfMemory
+
+# XLA's words for what a program needs, and ours.
+_PARTS = {
+    "parameter allocation": "arguments",
+    "arguments": "arguments",
+    "constant allocation": "constants",
+    "maybe_live_out allocation": "results, and arguments that are written over",
+    "output": "results",
+    "preallocated temp allocation": "temp block",
+    "HLO temp": "temp block",
+    "total allocation": "footprint",
+    "total fragmentation": "fragmentation of the temp block",
+    "reserved": "reserved by the runtime",
+    "program": "program, with its temp block",
+    "global": "constants and code",
+    "scoped": "scratch of kernels",
+    "overlays": "overlays of code",
+    "heap allocations": "live arrays",
+}
+_MOMENTS = {
+    Moment.COMPILING: "when the program was compiled",
+    Moment.LOADING: "when the program was loaded",
+    Moment.RUNNING: "while it ran",
+}
+_IS_TEMP_BLOCK = "which a device takes as one piece before the program runs: all values between arguments and results"
+
+
+def explanation_document(explanation: Explanation, *, top: int) -> Document:
+    """What the log says in a few sentences, the numbers, XLA's list of buffers, and what was asked for in the program.
+
+    Args:
+        top: rows of each table; the rest is counted in one.
+    """
+    log, program = explanation.log, explanation.program
+    device = f"{log.device} " if log.device else ""
+    title = f"{device}out of memory {_MOMENTS[log.when]}"
+    blocks: list[Block] = [
+        Heading(text=title[0].upper() + title[1:], level=1, aside="memprof"),
+        _facts(explanation),
+        *(Note(text=text, tone=Tone.MUTED) for text in sentences(explanation)),
+    ]
+    if explanation.listed:
+        blocks += [Heading(text="The largest buffers, as XLA lists them", level=2), _listed_table(explanation, top)]
+    if program is not None and explanation.asked:
+        blocks += [
+            Heading(text=f"What was asked for, in {program.label}", level=2, aside="at the peak"),
+            largest_buffers_table(explanation.asked, top=top),
+        ]
+    return Document(blocks=tuple(blocks))
+
+
+def sentences(explanation: Explanation) -> tuple[str, ...]:
+    """What was asked for, why it could not be had, and what would tell more."""
+    log = explanation.log
+    found = [_what(explanation), *_why_not(explanation), _own_attempt(log)]
+    if log.num_tries:
+        found.append(f"{log.num_tries:,} warnings beside it are tries of XLA's autotuner, which are no failure.")
+    if log.num_messages > 1:
+        found.append(f"The log says so {log.num_messages:,} times: for each device, and again as an exception.")
+    return tuple(filter(None, (*found, _more(explanation))))
+
+
+def _facts(explanation: Explanation) -> Facts:
+    log, pool = explanation.log, explanation.log.pool
+    sizes = {
+        "asked for": (log.asked_bytes, not log.is_rounded),
+        "free": (explanation.free_bytes, pool is not None and pool.in_use_bytes is not None),
+        "largest free piece": (pool.largest_free_bytes if pool else None, False),
+        "in use": (pool.in_use_bytes if pool else None, True),
+        "there is": (explanation.capacity_bytes, pool is not None),
+    }
+    facts = [
+        Fact(label=label, values=(format_bytes(size), *((f"{format_exact_bytes(size)} bytes",) if is_exact else ())))
+        for label, (size, is_exact) in sizes.items()
+        if size is not None
+    ]
+    parts = [f"{_PARTS[name]} {format_bytes(size)}" for name, size in log.parts.items() if size]
+    if parts:
+        facts.append(Fact(label="the program", values=tuple(dict.fromkeys(parts))))
+    if pool is not None and pool.largest_chunks:
+        chunks = (f"{count:,} of {format_bytes(size)}" for size, count in pool.largest_chunks)
+        facts.append(Fact(label="most of the pool", values=tuple(chunks)))
+    return Facts(facts=(*facts, Fact(label="the message", values=(log.message,))))
+
+
+def _what(explanation: Explanation) -> str:
+    program = explanation.program
+    of_program = program.label if program else "the program"
+    if explanation.asked_for is AskedFor.TEMP_BLOCK:
+        held = sum(buffer.size_bytes for buffer in explanation.asked)
+        live = f", {format_bytes(held)} of them live at once" if held else ""
+        return f"What was asked for is the temp block of {of_program}, {_IS_TEMP_BLOCK}{live}."
+    if explanation.asked_for is AskedFor.BUFFER:
+        (buffer,) = explanation.asked
+        return f"What was asked for is one buffer of {of_program}, {_name_of(buffer)}: {buffer.evidence}."
+    return {
+        AskedFor.PROGRAM: f"The compiler refused {of_program} before it ran: it needs more than one device has.",
+        AskedFor.LOADED_PROGRAM: "The program was compiled, but beside the live arrays there was no room for it.",
+        AskedFor.RESULTS: "What was asked for is memory for results that are not written into donated arguments.",
+        AskedFor.ARRAY: "What was asked for is an array: one that is copied to the device, or a program's result.",
+    }.get(explanation.asked_for, "")
+
+
+def _name_of(buffer: LiveBuffer) -> str:
+    place = f" ({buffer.source})" if buffer.source else ""
+    return f"{format_array_type(buffer.dtype, buffer.shape)} of {buffer.op or buffer.name}{place}"
+
+
+def _why_not(explanation: Explanation) -> list[str]:
+    """Why it could not be had: too little, or in pieces."""
+    log, pool = explanation.log, explanation.log.pool
+    asked, free, capacity = log.asked_bytes or 0, explanation.free_bytes, explanation.capacity_bytes
+    found = []
+    if log.space not in ("", "hbm"):
+        found.append(
+            f"It is about {log.space}, the memory on the chip that kernels work in, not about the device's own."
+        )
+    if capacity is not None and asked > capacity:
+        found.append(
+            f"It is more than all that one device has for it, {format_bytes(capacity)}, by"
+            f" {format_bytes(asked - capacity)}: nothing that is freed would help, only a smaller program."
+        )
+    elif free is not None and asked > free:
+        found.append(
+            f"{format_bytes(asked - free)} were missing; what was in use are live arrays and the memory of programs."
+        )
+    elif free is not None:
+        largest = pool.largest_free_bytes if pool else None
+        pieces = f", the largest piece of which has {format_bytes(largest)}" if largest else ", but not in one piece"
+        found.append(
+            f"The pool is fragmented: {format_bytes(free)} were free{pieces}. What is freed before the large program"
+            " runs, or a larger share of the device for the pool (XLA_PYTHON_CLIENT_MEM_FRACTION), makes one piece."
+        )
+    if pool is not None and pool.share_in_use is not None:
+        found.append(f"About {pool.share_in_use:.0%} of the allocator's pool was in use, as XLA draws it.")
+    return found
+
+
+def _own_attempt(log: OutOfMemory) -> str:
+    """What XLA itself tried while it compiled."""
+    tried = log.rematerialization
+    if tried is None:
+        return ""
+    original, reduced = format_bytes(tried.original_bytes), format_bytes(tried.reduced_bytes)
+    came_to = f"came from {original} to {reduced}" if original != reduced else f"came no lower than {original}"
+    if not tried.limit_bytes:
+        return f"XLA knew when it compiled: arguments and results alone are more than the device has, and it {came_to}."
+    return (
+        f"XLA knew when it compiled: it tried to stay below {format_bytes(tried.limit_bytes)} by computing values"
+        f" again, and {came_to}."
+    )
+
+
+def _more(explanation: Explanation) -> str:
+    """What would tell more."""
+    if explanation.program is not None:
+        return ""
+    if explanation.num_programs:
+        return "No program that was given has an allocation of that size: it was another one, or an array."
+    if explanation.listed:
+        return "What the buffers are for, the program tells: give its dump or its capture with --program."
+    return (
+        "The log does not say which buffer it was. The program does: have XLA dump it"
+        ' (XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"), and give the folder with --program.'
+    )
+
+
+def _listed_table(explanation: Explanation, top: int) -> Table:
+    listed = explanation.listed
+    total = sum(each.listed.size_bytes for each in listed)
+    rows = [_listed_row(each, total) for each in listed[:top]]
+    if listed[top:]:
+        rest = sum(each.listed.size_bytes for each in listed[top:])
+        empty = Cell(text="")
+        rows.append(
+            Row(cells=(aside_cell(more_label(len(listed[top:]))), Cell(text=format_bytes(rest)), *(empty,) * 5))
+        )
+    return Table(
+        columns=(
+            Column(title="array"),
+            Column(title="size", align=Align.RIGHT),
+            Column(title="share", align=Align.RIGHT, priority=2),
+            Column(title="what it is", priority=1),
+            Column(title="module", shorten=Shorten.MIDDLE, min_width=20),
+            Column(title="line", shorten=Shorten.MIDDLE, min_width=20, below=True),
+            Column(title="operation", shorten=Shorten.MIDDLE, min_width=24, below=True),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _listed_row(each: ExplainedBuffer, total: int) -> Row:
+    listed, buffer = each.listed, each.buffer
+    what = Cell(text=buffer.category.value, key=buffer.category) if buffer else Cell(text=_by_name(each))
+    return Row(
+        cells=(
+            Cell(text=listed.array),
+            Cell(text=format_bytes(listed.size_bytes)),
+            Cell(text=format_share(listed.size_bytes, total)),
+            what,
+            Cell(text=buffer.module if buffer else each.scopes),
+            Cell(text=buffer.source if buffer and buffer.source else listed.source),
+            aside_cell(listed.op or listed.label),
+        )
+    )
+
+
+def _by_name(each: ExplainedBuffer) -> str:
+    if each.phase in (Phase.NONE, Phase.ARGUMENT):
+        return "" if each.phase is Phase.NONE else "argument"
+    return f"{each.phase} pass"

@@ -1,0 +1,1 @@
+"""Why a run ended out of memory, by its log."""

@@ -1,0 +1,168 @@
+"""Logs of runs that were out of memory, as they were posted: what was asked for, what was free, which buffer it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hlo import Step
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, f32
+from oom_logs import POSTED
+
+from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.report import Report
+from memprof.errors import MemprofError
+from memprof.reports.formats.terminal import FORMAT
+from memprof.reports.json_answers import explanation_json
+from memprof.reports.options import RenderOptions
+from memprof.reports.views.explain import explanation_document, sentences
+from memprof.studies.explain.explanation import AskedFor, Explanation, explain
+from memprof.studies.explain.log import ListedBuffer, Moment, read_log
+
+pytestmark = pytest.mark.with_one_jax
+
+MIB, GIB = 1024**2, 1024**3
+# By the beginning of its title: when, device, asked for, free, there is.
+READ: dict[str, tuple[Moment, str, int, int | None, int | None]] = {
+    "gpu, program listed": (Moment.RUNNING, "GPU", 6291456, None, None),
+    "gpu, program summed up": (Moment.RUNNING, "GPU", 4770354232, None, None),
+    "gpu, several devices": (Moment.RUNNING, "GPU", 28804500256, None, None),
+    "gpu, far more": (Moment.RUNNING, "GPU", 1374521760000, None, None),
+    "gpu, after tries": (Moment.RUNNING, "GPU", 3199993600, None, None),
+    "gpu, an array": (Moment.RUNNING, "GPU", 3206250496, None, None),
+    "gpu, before": (Moment.RUNNING, "GPU", 33554432, None, None),
+    "cpu": (Moment.RUNNING, "CPU", 124867611608, None, None),
+    "tpu, compiling, buffers": (Moment.COMPILING, "TPU", round(63.80 * GIB), None, round(30.75 * GIB)),
+    "tpu, compiling, an early": (Moment.COMPILING, "TPU", round(9.08 * GIB), None, round(7.48 * GIB)),
+    "tpu, compiling, with": (Moment.COMPILING, "TPU", round(215.17 * GIB), None, round(31.25 * GIB)),
+    "tpu, given up": (Moment.COMPILING, "TPU", round(3.47 * 1024**6), None, round(14.49 * GIB)),
+    "tpu, one allocation": (Moment.COMPILING, "TPU", 107374182400, None, 17179869184),
+    "tpu, running": (Moment.RUNNING, "TPU", 196 * MIB, round(60.94 * MIB), None),
+    "tpu, loading": (Moment.LOADING, "TPU", round(10.51 * GIB), round(8.97 * GIB), None),
+}
+
+
+def posted(beginning: str) -> str:
+    (text,) = (log.text for title, log in POSTED.items() if title.startswith(beginning))
+    return text
+
+
+def asked(size_bytes: int) -> str:
+    return f"XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate {size_bytes} bytes."
+
+
+def said(explanation: Explanation) -> str:
+    return " ".join(sentences(explanation))
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    step = Step()
+    w = step.argument("params['w']", Role.PARAMS, f32(64, 64))
+    x = step.argument("x", Role.BATCH, f32(32, 64))
+    h = step.op("h", "dot", f32(32, 64), [x, w], FORWARD, frame=step.frame("/model.py", 12))
+    dw = step.op("dw", "dot", f32(64, 64), [h, x], BACKWARD)
+    step.result(step.op("new_w", "subtract", f32(64, 64), [w, dw], PLAIN))
+    return analyze(step.capture())
+
+
+@pytest.mark.parametrize("beginning", READ)
+def test_posted_messages_are_read(beginning: str) -> None:
+    log = read_log(posted(beginning))
+    assert (log.when, log.device, log.asked_bytes, log.free_bytes, log.capacity_bytes) == READ[beginning]
+
+
+def test_every_posted_message_is_tested() -> None:
+    told = [title for title in POSTED if any(title.startswith(beginning) for beginning in READ)]
+    assert len(told) == len(READ) >= 10
+    assert all(title.startswith("the allocator") for title in POSTED if title not in told)
+
+
+@pytest.mark.parametrize("log", POSTED.values(), ids=POSTED)
+def test_every_posted_message_can_be_printed(log: Any) -> None:
+    text = log.text if "trying" in log.text or "emory" in log.text else log.text + asked(500_000_000)
+    try:
+        explanation = explain(read_log(text), [])
+    except MemprofError:
+        explanation = explain(read_log(text + asked(500_000_000)), [])
+    shown = FORMAT.lower(explanation_document(explanation, top=10), RenderOptions(width=80))
+    assert "out of memory" in shown
+    assert explanation_json(explanation, sentences(explanation)).asked_bytes == explanation.log.asked_bytes
+
+
+def test_the_buffers_that_xla_lists_have_a_phase_and_scopes() -> None:
+    (found,) = explain(read_log(posted("tpu, compiling, buffers")), []).listed
+    assert (found.phase, found.scopes) == (
+        Phase.FORWARD,
+        "FlaxFalconForCausalLMModule/transformer/h/0/self_attention",
+    )
+    assert (found.listed.array, found.listed.label) == ("f32[32,4096,4096]", "fusion.1265.remat3")
+    result, argument = read_log(posted("gpu, program listed")).buffers
+    assert result.source.endswith("/internal/models.py:689")
+    assert argument == ListedBuffer(size_bytes=384 * 1024, array="f32[256,128,3]", kind="argument")
+
+
+def test_what_was_asked_for_is_told_by_the_sums_of_the_program() -> None:
+    assert explain(read_log(posted("gpu, program summed up")), []).asked_for is AskedFor.TEMP_BLOCK
+    assert explain(read_log(posted("gpu, program listed")), []).asked_for is AskedFor.RESULTS
+    assert explain(read_log(asked(7)), []).asked_for is AskedFor.UNKNOWN
+
+
+def test_with_the_program_it_is_the_buffer_itself(report: Report) -> None:
+    of_temps = explain(read_log(asked(report.compiler.temp_bytes)), [report])
+    assert (of_temps.asked_for, of_temps.program) == (AskedFor.TEMP_BLOCK, report)
+    assert [each.category for each in of_temps.asked] == [Category.GRADIENTS, Category.ACTIVATIONS]
+    assert "is the temp block of net baseline" in said(of_temps)
+    result = explain(read_log(asked(64 * 64 * 4 + 100)), [report])  # rounded up to a block of the allocator
+    assert result.asked_for is AskedFor.BUFFER
+    assert explain(read_log(asked(64 * 64 * 4 - 4)), [report]).program is None
+    assert "No program that was given" in said(explain(read_log(asked(1)), [report]))
+
+
+def test_a_listed_buffer_is_found_in_the_program(report: Report) -> None:
+    text = f"{asked(1)}\n\tBuffer 1:\n\t\tSize: 8.0KiB\n\t\tXLA Label: h\n\t\tShape: f32[32,64]\n\t\t=====\n"
+    (found,) = explain(read_log(text), [report]).listed
+    assert found.buffer is not None
+    assert (found.buffer.category, found.buffer.source) == (Category.ACTIVATIONS, "/model.py:12")
+
+
+def test_a_fragmented_pool_is_told_from_one_that_is_full() -> None:
+    bins = posted("the allocator's bins")
+    fragmented = explain(read_log(bins + asked(6_500_000_000)), [])
+    assert fragmented.free_bytes == round(14.59 * GIB) - round(8.49 * GIB)
+    assert "The pool is fragmented" in said(fragmented)
+    full = explain(read_log(posted("the allocator's chunks") + asked(300_000)), [])
+    assert (full.free_bytes, full.capacity_bytes) == (503270604 - 503061248, 503270604)
+    assert "88.5 KiB were missing" in said(full)
+    assert full.log.pool is not None
+    assert full.log.pool.largest_chunks[0] == (3964928, 124)
+    assert "more than all" in said(explain(read_log(posted("the allocator's chunks") + asked(2**40)), []))
+
+
+def test_what_xla_tried_itself_is_told() -> None:
+    text = said(explain(read_log(posted("gpu, several devices")), []))
+    assert "tried to stay below 21.1 GiB by computing values again, and came no lower than 90.7 GiB" in text
+    assert "About 63% of the allocator's pool was in use" in text
+    assert "arguments and results alone are more" in said(explain(read_log(posted("gpu, far more")), []))
+    assert "2 warnings beside it are tries" in said(explain(read_log(posted("gpu, after tries")), []))
+
+
+def test_lines_of_a_launcher_and_of_a_quotation_are_read_too() -> None:
+    for before in ("0: ", "[3]: ", "> "):
+        text = "".join(f"{before}{line}\n" for line in posted("gpu, program listed").splitlines())
+        assert read_log(text).buffers == read_log(posted("gpu, program listed")).buffers
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "nothing in the log says"),
+        ("step 1 loss 2.3\n", "nothing in the log says"),
+        ("RESOURCE_EXHAUSTED: a form to come\n", "in a form that memprof does not know.*a form to come"),
+        (posted("gpu, after tries").rpartition("jaxlib")[0], "2 warnings of XLA's autotuner"),
+    ],
+)
+def test_a_log_that_does_not_say_it_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(MemprofError, match=sentence):
+        read_log(text)
