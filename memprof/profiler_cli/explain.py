@@ -10,7 +10,7 @@ import typer
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.option_table import is_capture
+from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:

@@ -205,7 +205,7 @@ class _Flow:
         """Carry what the operands of an operation are made from on to its results. Returns whether that is news."""
         directly = forward = sources = 0
         of_gradients = operation.named is Named.BACKWARD
-        # XLA adds the gradient of rows that were looked up to what it would be added to, an average say, in one operation.
+        # XLA adds the gradient of rows that were looked up at once to what it is added to later: an average, say.
         is_sum = of_gradients and self._program.instructions[operation.index].opcode == "scatter"
         for (number, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
             is_phased = operation.named in _PHASES and not (is_sum and number == 0)
