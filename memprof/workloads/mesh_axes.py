@@ -19,17 +19,19 @@ DP: Final = "dp"  # data
 FSDP: Final = "fsdp"
 SP: Final = "sp"  # sequence
 TP: Final = "tp"  # tensor
+PP: Final = "pp"  # pipeline
+EP: Final = "ep"  # experts
 # From the outermost to the innermost: devices next to each other, of one host, are along those that talk most.
-_ORDER = (DP, FSDP, SP, TP)
+_ORDER = (PP, DP, FSDP, EP, SP, TP)
 # The first of them that a row uses gets all devices that the others leave.
-_LARGEST = (FSDP, DP, SP, TP)
+_LARGEST = (FSDP, DP, EP, PP, SP, TP)
 _SMALL = 2
 
 
 def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
     """How many devices each axis of a mesh gets: 2, and one of them all that are left.
 
-    That one is `fsdp` where it is there, else `dp`, `sp` or `tp`: 8 devices are `fsdp=4, tp=2`.
+    That one is `fsdp` where it is there, else `dp`, `ep`, `pp`, `sp` or `tp`: 8 devices are `fsdp=4, tp=2`.
 
     Raises:
         MemprofError: there are not enough devices, or not a multiple.
@@ -82,5 +84,10 @@ def check_axis(applied: AppliedTechnique, axes: Mapping[str, int]) -> None:
 
 def batch_axes(config: TrainConfig) -> tuple[str, ...]:
     """The axes that the batch is divided over."""
-    of_data = (DP,) if config.data_parallel != "none" else ()
-    return (*of_data, FSDP) if config.fully_sharded else of_data
+    is_used = {
+        PP: config.pipelined,
+        DP: config.data_parallel != "none",
+        FSDP: config.fully_sharded,
+        EP: config.expert_parallel,
+    }
+    return tuple(axis for axis, used in is_used.items() if used)

@@ -17,8 +17,8 @@ from typing import Any, Final
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
-from memprof.workloads.scopes import LAYERS
+from memprof.workloads.mesh_axes import DP, EP, FSDP, PP, SP, TP, batch_axes
+from memprof.workloads.scopes import EXPERTS, LAYERS
 from memprof.workloads.train_config import TrainConfig
 
 # What the dimensions of an activation are.
@@ -26,6 +26,8 @@ BATCH: Final = "batch"
 LENGTH: Final = "length"
 TOKENS: Final = "tokens"  # batch and length in one
 WIDTH: Final = "width"  # heads, hidden units, the vocabulary
+EXPERT: Final = "expert"
+GROUP: Final = "group"  # examples of which each device has its experts' part
 WHOLE: Final = None
 
 _Spec = list[tuple[str, ...]]  # the axes that each dimension is divided over
@@ -84,6 +86,10 @@ class Layout:
 
     def _of_param(self, path: _Path, shape: tuple[int, ...]) -> _Spec:
         spec: _Spec = [()] * len(shape)
+        if self.config.pipelined and LAYERS in path:
+            spec[0] = (PP,)
+        if self.config.expert_parallel and EXPERTS in path:
+            spec[_first(path, shape)] = (EP,)
         if self.config.tensor_parallel:
             axis = next((axis for end, axis in self.tensor_axes.items() if "/".join(path).endswith(end)), None)
             if axis is not None and shape[axis] % self.mesh.shape[TP] == 0:
@@ -115,8 +121,7 @@ def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Arr
     """Keeps an activation divided over the mesh of the step; on one device, or without a technique, as it is.
 
     Args:
-        dims: what each dimension of it is: `BATCH`, `LENGTH`, `TOKENS`, `WIDTH` or `WHOLE`; those that are left out are
-            whole.
+        dims: what each dimension of it is, of the names above; those that are left out are whole.
     """
     length = (SP,) if config.sequence_parallel else ()
     axes = {
@@ -124,9 +129,13 @@ def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Arr
         LENGTH: length,
         TOKENS: (*batch_axes(config), *length),
         WIDTH: (TP,) if config.tensor_parallel else (),
+        EXPERT: (EP,) if config.expert_parallel else (),
+        GROUP: tuple(axis for axis in batch_axes(config) if axis != EP),
         WHOLE: (),
     }
     mesh = jax.sharding.get_abstract_mesh()
+    # Inside `shard_map` an array is divided over its axes already.
+    axes = {dim: tuple(axis for axis in over if axis not in mesh.manual_axes) for dim, over in axes.items()}
     if mesh.empty or not any(axes.values()):
         return array
     sizes = [prod(mesh.shape[axis] for axis in axes[dim]) for dim in dims]

@@ -103,6 +103,7 @@ class Technique:
             reference row, where there is one; None for the baseline, which has nothing to look for.
         restates_baseline: whether all it does is to say what the baseline does anyway.
         needs: labels of techniques that it cannot be used without; any that does the same will do.
+        settings: of the model, `field=value`, those that it has nothing to do without.
         shows_with: labels of techniques together with which it changes the program; alone, XLA does the same by itself.
         check_config: raises `MemprofError` where the technique cannot work, given the model's configuration and the
             training configuration with all techniques on.
@@ -127,6 +128,7 @@ class Technique:
     evidence: Evidence | None = None
     restates_baseline: bool = False
     needs: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     shows_with: tuple[str, ...] = ()
     check_config: Callable[[Any, TrainConfig], None] | None = None
     check_target: Callable[[Target], None] | None = None

@@ -55,6 +55,9 @@ class TrainConfig:
         fully_sharded: whether parameters, gradients, optimizer state and batch are divided over the axis `fsdp`.
         tensor_parallel: whether heads, hidden units and vocabulary are divided over the axis `tp`.
         sequence_parallel: whether sequences are divided over the axis `sp`.
+        expert_parallel: whether the experts of a mixture, and the batch, are divided over the axis `ep`.
+        pipelined: whether the layers are divided over the axis `pp` of a mesh, each device with some of them.
+        num_microbatches: how many parts the batch goes through these in; 0 means as many as there are such devices.
         compiler_options: XLA options of this compile, `flag=value` joined by spaces.
     """
 
@@ -84,6 +87,9 @@ class TrainConfig:
     fully_sharded: bool = field(default=False, metadata=_STEP)
     tensor_parallel: bool = field(default=False, metadata=_MODEL)
     sequence_parallel: bool = field(default=False, metadata=_MODEL)
+    expert_parallel: bool = field(default=False, metadata=_MODEL)
+    pipelined: bool = field(default=False, metadata=_MODEL)
+    num_microbatches: int = field(default=0, metadata=_MODEL)
     compiler_options: str = field(default="", metadata=_STEP)
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ WITH_EVIDENCE = [technique for technique in registry.techniques() if technique.e
 # With a second jax: one of each family, and those whose own part of the program changes between releases of jax.
 FIRST_OF_FAMILY = {technique.family: technique for technique in reversed(WITH_EVIDENCE)}.values()
 WITH_EACH_JAX = {*(technique.name for technique in FIRST_OF_FAMILY), "remat-names", "remat-offload", "fp16"}
+WITH_EACH_JAX -= {"pp"}  # test_stages_and_experts.py has a pipeline with each
 TECHNIQUES = [
     pytest.param(
         technique, id=technique.name, marks=() if technique.name in WITH_EACH_JAX else pytest.mark.with_one_jax
@@ -51,13 +52,13 @@ pytestmark = pytest.mark.skipif(
 
 
 @functools.cache
-def capture(label: str, axis: str | None) -> Capture:
+def capture(label: str, axis: str | None, settings: tuple[str, ...]) -> Capture:
     """The small transformer's program for an H100, or for two of them along an axis."""
     target = resolve_asked("h100-80gb", mesh=axis and f"{axis}=2")
     spec = build_step(
         workload="transformer",
         preset="tiny",
-        overrides=SIZES,
+        overrides=(*SIZES, *settings),
         techniques=[label] if label else [],
         mesh=mesh_of(target),
     )
@@ -65,8 +66,8 @@ def capture(label: str, axis: str | None) -> Capture:
 
 
 @functools.cache
-def report(label: str, axis: str | None = None) -> Report:
-    return analyze(capture(label, axis))
+def report(label: str, axis: str | None = None, settings: tuple[str, ...] = ()) -> Report:
+    return analyze(capture(label, axis, settings))
 
 
 @pytest.fixture(params=TECHNIQUES)
@@ -83,7 +84,8 @@ def technique(request):
 def rows(technique) -> tuple[Report, Report]:
     """The reports without and with the technique, in the company that it needs to show, on a mesh if it needs one."""
     company = (*technique.needs, *technique.shows_with)
-    return report("+".join(company)), report("+".join((*company, technique.example)), technique.axis)
+    without = report("+".join(company), settings=technique.settings)
+    return without, report("+".join((*company, technique.example)), technique.axis, technique.settings)
 
 
 def test_its_evidence_is_in_its_program_alone(technique):

@@ -102,6 +102,7 @@ def test_it_applies_to_a_tiny_workload_or_says_in_a_sentence_why_not(technique):
             plan(
                 workload=workload.name,
                 preset=workload.tiny_preset,
+                overrides=[text for text in technique.settings if hasattr(workload.preset(), text.partition("=")[0])],
                 techniques=(*technique.needs, technique.example),
                 axes=AXES,
             )
@@ -127,7 +128,8 @@ def test_it_composes_or_says_why_not(first, second):
     labels = (first.example, second.example)
     conflicting = set(first.sets) & set(second.sets)
     try:
-        choices = plan(workload="transformer", preset="tiny", overrides=OVERRIDES, techniques=labels, axes=AXES)
+        overrides = (*OVERRIDES, *first.settings, *second.settings)
+        choices = plan(workload="transformer", preset="tiny", overrides=overrides, techniques=labels, axes=AXES)
     except MemprofError as error:
         if conflicting:
             assert_one_sentence(error, labels, all_of_them=True)

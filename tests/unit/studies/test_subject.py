@@ -47,8 +47,9 @@ def test_the_plan_of_every_preset_arrives_as_it_was(workload: registry.Workload)
 def test_every_technique_arrives_with_its_argument(technique: registry.Technique) -> None:
     labels, axes = [*technique.needs, technique.example], {technique.axis: 2} if technique.axis else {}
     topology = Topology(num_devices=2, axes=axes) if axes else ONE
-    wanted = plan(workload="transformer", preset="tiny", techniques=labels, axes=axes)
-    recipe = sent(find_subject("transformer", preset="tiny"), "+".join(labels), topology).recipe
+    wanted = plan(workload="transformer", preset="tiny", techniques=labels, axes=axes, overrides=technique.settings)
+    subject = find_subject("transformer", preset="tiny", overrides=technique.settings)
+    recipe = sent(subject, "+".join(labels), topology).recipe
     assert isinstance(recipe, BuiltInStep)
     assert recipe.plan() == wanted
     assert repr(recipe.plan().flat_config()) == repr(wanted.flat_config())

@@ -19,7 +19,7 @@ from memprof.workloads.models.transformer.network import build_transformer
 from memprof.workloads.scopes import LOSSES
 from memprof.workloads.train_config import TrainConfig
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = [pytest.mark.usefixtures("quick_compiles"), pytest.mark.with_one_jax]
 KEY = jax.random.PRNGKey(0)
 LOOSE = dataclasses.replace(TINY_MOE, num_experts=4, capacity_factor=2.0, dropout_rate=0.0)  # nothing is dropped
 

@@ -28,6 +28,7 @@ from memprof.workloads.layers import layer_norm, param_dtype
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.mlp import up_and_down
 from memprof.workloads.scopes import EXPERTS, LOSSES, ROUTER
+from memprof.workloads.sharding import BATCH, EXPERT, GROUP, WHOLE, divided
 from memprof.workloads.train_config import TrainConfig
 
 
@@ -73,9 +74,14 @@ class MixtureOfExperts(nn.Module):
             nn.softmax(router(hidden)), experts_per_token=config.experts_per_token, capacity=capacity(config, length)
         )
         self.sow(LOSSES, "imbalance", config.balance_loss_weight * routing.imbalance)
-        slots = _take(hidden, routing.token_of_slot).reshape(batch, config.num_experts, -1, hidden_size)
+        # Devices that share the experts have their sequences' tokens, and send them to the experts (an all-to-all), and
+        # the results back.
+        slots = divided(_take(hidden, routing.token_of_slot), train_config, BATCH)
+        slots = slots.reshape(batch, config.num_experts, -1, hidden_size)
+        slots = divided(slots, train_config, GROUP, EXPERT)
         experts = nn.vmap(Expert, in_axes=1, out_axes=1, variable_axes={"params": 0}, split_rngs={"params": True})
         slots = experts(config, train_config, name=EXPERTS)(slots)
+        slots = divided(divided(slots, train_config, GROUP, EXPERT), train_config, BATCH)
         chosen = _take(slots.reshape(batch, -1, hidden_size), routing.slot_of_choice)
         hidden = jnp.einsum("blkh,blk->blh", chosen, routing.weights.astype(chosen.dtype))
         return nn.Dropout(config.dropout_rate, deterministic=False)(hidden)
@@ -90,7 +96,7 @@ class Expert(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """Returns `(batch, capacity, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
-        return up_and_down(hidden, self.config, self.train_config)
+        return up_and_down(hidden, self.config, self.train_config, GROUP, WHOLE)
 
 
 def capacity(config: TransformerConfig, length: int) -> int:

@@ -7,11 +7,15 @@ under `layers/attention/...`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from memprof.workloads.layers import checkpointed, dense, layer_norm
 from memprof.workloads.losses import CrossEntropy
+from memprof.workloads.mesh_axes import PP
 from memprof.workloads.model import Model, Unpruned
 from memprof.workloads.models.transformer.attention import (
     Masking,
@@ -26,7 +30,8 @@ from memprof.workloads.models.transformer.blocks import TENSOR_AXES, Block
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
 from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
-from memprof.workloads.scopes import LOSSES
+from memprof.workloads.pipeline import pipeline
+from memprof.workloads.scopes import LAYERS, LOSSES
 from memprof.workloads.sharding import BATCH, LENGTH, TOKENS, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
@@ -80,7 +85,10 @@ class Transformer(nn.Module):
         """Returns the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
         hidden = self.token_embedding(inputs) + self.position_embedding(inputs.shape[1])
         hidden = divided(self.embedding_dropout(hidden), self.train_config, BATCH, LENGTH)
-        hidden = self._through_layers(hidden, self._masking(inputs, input_mask, attention_mask))
+        if self.train_config.pipelined and not self.is_initializing():
+            hidden = self._through_stages(hidden, input_mask, attention_mask)
+        else:
+            hidden = self._through_layers(hidden, self._masking(hidden, input_mask, attention_mask))
         return self.final_norm(hidden)
 
     @nn.nowrap
@@ -96,11 +104,11 @@ class Transformer(nn.Module):
         return divided(logits, self.train_config, *by_token, WIDTH)
 
     @nn.nowrap
-    def _masking(self, inputs: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None) -> Masking:
+    def _masking(self, hidden: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None) -> Masking:
         if self.train_config.attention_kernel == "flash":
             return Masking(lengths=None if input_mask is None else real_lengths(input_mask))
         mask = combine_masks(
-            causal_mask(inputs.shape[1]) if self.config.causal else None,
+            causal_mask(hidden.shape[1]) if self.config.causal else None,
             None if input_mask is None else padding_mask(input_mask),
             None if attention_mask is None else custom_mask(attention_mask),
         )
@@ -120,6 +128,39 @@ class Transformer(nn.Module):
             length=self.config.num_layers,
         )
         hidden, _ = scan(self.layers, hidden, masking)
+        return hidden
+
+    @nn.nowrap
+    def _through_stages(
+        self, hidden: jax.Array, input_mask: jax.Array | None, attention_mask: jax.Array | None
+    ) -> jax.Array:
+        """As `_through_layers`, with the stacked layers divided over the devices of a pipeline."""
+        block = checkpointed(Block, "block", self.train_config)(
+            self.config, self.train_config, parent=None, name=LAYERS
+        )
+
+        def run_stage(params: Any, microbatch: Any, rng: jax.Array) -> tuple[Any, Any]:
+            hidden, *masks = microbatch
+            masking = self._masking(hidden, *masks)
+
+            def run_layer(hidden: jax.Array, numbered: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+                number, params = numbered
+                rngs = {"dropout": jax.random.fold_in(rng, number)}
+                return block.apply({"params": params}, hidden, masking, rngs=rngs, mutable=[LOSSES])
+
+            num_layers = jax.tree.leaves(params)[0].shape[0]
+            hidden, sown = jax.lax.scan(run_layer, hidden, (jnp.arange(num_layers), params))
+            return (hidden, *masks), jax.tree.map(jnp.sum, sown)
+
+        (hidden, *_), sown = pipeline(
+            run_stage,
+            self.variables["params"][LAYERS],
+            (hidden, input_mask, attention_mask),
+            self.make_rng("dropout"),
+            axis=PP,
+            num_microbatches=self.train_config.num_microbatches,
+        )
+        self.sow(LOSSES, "stages", sown)
         return hidden
 
 

@@ -1,0 +1,83 @@
+"""Experts of a mixture on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.report import Report
+from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
+from memprof.workloads.mesh_axes import EP
+from memprof.workloads.scopes import EXPERTS
+from memprof.workloads.technique import ArgumentValue, HowTo, Technique
+from memprof.workloads.techniques.sharding import check_batch
+from memprof.workloads.train_config import TrainConfig, require
+
+
+def experts_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for experts that are divided over the axis, and for tokens that are sent to them and back along it."""
+    del argument, reference
+    size = report.target.topology.axes.get(EP, 1)
+    if size == 1:
+        return no(f"no two devices lie along an axis {EP}")
+    experts = [leaf for leaf in used_arguments(report, Role.PARAMS) if f"['{EXPERTS}']" in leaf.path]
+    if not experts or any(EP not in (leaf.mesh_axes or ()) for leaf in experts):
+        return no(f"the program takes no experts that are all divided over {EP}={size}")
+    sent = [each for each in report.collectives if each.kind.endswith("all-to-all") and EP in each.axes]
+    sentence = f"{in_words(total_bytes(experts))} of experts are divided over {EP}={size}"
+    if not sent:
+        return no(f"{sentence}, but no all-to-all sends tokens along it")
+    count, size_bytes = sum(each.count for each in sent), sum(each.size_bytes for each in sent)
+    return yes(f"{sentence}, and {in_words(size_bytes)} of tokens are sent along it in {count} all-to-all")
+
+
+def check_config(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` where there are no experts."""
+    del train_config
+    require(
+        config.num_experts > 0,
+        "Technique 'ep' divides experts, and num_experts is 0: choose a preset that has some, moe for example, or leave"
+        " it out.",
+    )
+
+
+def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
+    """Raises `MemprofError` unless each device gets equally many experts and examples."""
+    size = axes[EP]
+    require(
+        config.num_experts % size == 0,
+        f"num_experts is {config.num_experts}, but it must be a multiple of {size}, to be divided over {EP}={size}:"
+        " change either.",
+    )
+    check_batch(config, train_config, axes)
+
+
+EXPERT = Technique(
+    name="ep",
+    about="""The experts of each layer are divided over the axis `ep`, and the batch as well.
+
+    A device has some of the experts, with their parameters, gradients and optimizer state; all else it has whole. It
+    routes the tokens of its part of the batch, and an all-to-all sends them to the devices that have their experts;
+    another one brings the results back. Each device gets equally many tokens whatever the router says, since an expert
+    takes no more than its capacity, and slots without a token are sent empty: a smaller `capacity_factor` sends and
+    holds less, and drops more.""",
+    summary="experts and batch divided over the axis ep, tokens sent to their experts and back by all-to-all",
+    how_to=HowTo(
+        sentence="Divide the experts' parameters over the axis, and what goes into them by experts, not by examples.",
+        code="tokens = jax.lax.with_sharding_constraint(tokens, "
+        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "ep")))',
+    ),
+    reference="Lepikhin et al. 2020, GShard, arXiv:2006.16668",
+    family="experts",
+    sets={"expert_parallel": True},
+    settings=("num_experts=8",),
+    axis=EP,
+    evidence=experts_evidence,
+    check_config=check_config,
+    check_axes=check_axes,
+    shrinks=(Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS),
+)
+
+TECHNIQUES = (EXPERT,)
