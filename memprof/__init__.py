@@ -1,5 +1,18 @@
 """memprof: every byte of a JAX training step's device memory, explained, for any GPU, without needing one.
 
+    import jax, memprof
+
+    @jax.jit
+    def train_step(params, batch): ...
+
+    profile = memprof.profile(train_step, params, batch, target="h100-80gb")  # arrays or jax.ShapeDtypeStructs
+    print(profile)                                # whether it fits, and where its memory goes
+    profile.footprint_bytes, profile.by("module")  # the numbers
+    profile.advice                                # what could be done about the peak
+    profile.save("step.memprof")                  # for `memprof show step.memprof`
+
+On the command line: `memprof run train.py:step_spec --target h100-80gb`, and `memprof --help`.
+
 The rooms: `capture` compiles a step, `analysis` says where its bytes go, `workloads` has models and techniques to try,
 `studies` asks what takes several compiles or reports, `reports` shows the answers, `profiler_cli` is the command line,
 `api` is what is exported here. See docs/architecture.md.
@@ -10,6 +23,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from memprof.plugin_complaints import leave_out_plugin_complaints
 from memprof.version import __version__
 
 if TYPE_CHECKING:
@@ -71,6 +85,8 @@ __all__ = [
     "profile",
     "summary",
 ]
+
+leave_out_plugin_complaints()  # here, for a user's own line after the import may be the first to start JAX
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from memprof.errors import MemprofError
 from memprof.profiler_cli.console import be_quiet
 from memprof.profiler_cli.endings import JSON, TERMINAL, format_for, is_capture, is_report
+from memprof.profiler_cli.project import project_defaults
 
 AUTO = "auto"  # the techniques that `fit` is to find
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
@@ -323,15 +324,18 @@ class Verb(TyperCommand):
         return _with_values(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options as Typer does.
+        """Read the options as Typer does, with the defaults of the project.
 
         Raises:
-            MemprofError: one is empty, endless, or there more than once.
+            MemprofError: one is empty, endless, or there more than once; or the project's defaults are wrong.
         """
         found, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param in {each.name: each for each in order}.values():
             if param.name in found and param.name != _OF_THE_USER:
                 _check(param, found[param.name], num_times=sum(each is param for each in order))
+        names = {str(param.name) for param in self.params}
+        defaults = project_defaults(str(self.name), found)
+        ctx.default_map = {name: value for name, value in defaults.items() if name in names}
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

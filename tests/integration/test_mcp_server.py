@@ -44,7 +44,7 @@ def test_an_agent_compiles_a_step_and_looks_at_it_from_other_sides(memprof: Comm
     async def ask(client: ClientSession) -> None:
         ran = await client.call_tool("run", {"step": "mlp", "target": "cpu", "preset": "tiny", "settings": ["seed=3"]})
         assert not ran.is_error, text(ran)
-        assert "footprint" in text(ran)
+        assert "P params" in text(ran)
         assert "inferred" in text(ran)  # its caveats come with the numbers
         (capture,) = memprof.folder.glob("*.memprof")
         by = await client.call_tool("show", {"capture": capture.name, "by": "dtype"})
