@@ -25,19 +25,21 @@ from memprof.reports.options import RenderOptions
 
 _IMAGES = Path(__file__).parent / "images"
 _COLUMNS = 100
-_TERMINAL_LINES = 62
 _TERMINAL_PAGE = """<!DOCTYPE html><html><head><meta charset="utf-8"><style>{stylesheet}
 body {{ margin: 0; background: #15171a; color: #e6e8eb; }}
 pre {{ margin: 0; padding: 16px 20px; font: 14px/1.22 "DejaVu Sans Mono", monospace; width: max-content; }}
 </style></head><body><pre>{code}</pre></body></html>"""
 
 
-def terminal_html(report: Report) -> str:
-    """The first lines of the terminal's report, as a page that shows them in their colours."""
-    text = format_named("terminal").render_report(report, RenderOptions(width=_COLUMNS, color="truecolor"))
+def terminal_html(report: Report, capture: str) -> str:
+    """What `memprof show CAPTURE` prints, as a page that shows it in its colours."""
+    options = RenderOptions(
+        width=_COLUMNS, color="truecolor", first_screen=True, with_configuration=False, capture=capture
+    )
+    text = format_named("terminal").render_report(report, options)
     assert isinstance(text, str)
     console = Console(record=True, width=_COLUMNS + 1, file=open("/dev/null", "w"))  # noqa: SIM115 - it goes nowhere
-    console.print(Text.from_ansi("\n".join(text.splitlines()[:_TERMINAL_LINES])))
+    console.print(Text.from_ansi(text.rstrip()))
     return console.export_html(code_format=_TERMINAL_PAGE, inline_styles=False)
 
 
@@ -61,12 +63,13 @@ def take(browser: Browser, html: str | bytes, name: str, *, width: int, height: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("capture", type=Path)
-    report = analyze(read_capture(parser.parse_args().capture))
+    path = parser.parse_args().capture
+    report = analyze(read_capture(path))
     page = format_named("html").render_report(report, RenderOptions(source=False))
     _IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        take(browser, terminal_html(report), "terminal.png", width=1000, height=None, dark=True)
+        take(browser, terminal_html(report, path.name), "terminal.png", width=1000, height=None, dark=True)
         take(browser, page, "report.png", width=1280, height=1460, dark=False)
         take(browser, page, "report-phone.png", width=390, height=1400, dark=True)
         browser.close()
