@@ -141,7 +141,7 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
     if dump is None:
         match = _OF_XPROF.fullmatch(file.name)
         name = clean(match["name"] if match else file.name)
-        yield FoundProgram(name=name, file=file, written=written, hlo_proto=_content(file))
+        yield FoundProgram(name=name, file=file, written=written, hlo_proto=content_of(file))
         return
     platform = dump["platform"] or "tpu"
     stem = file.name[: dump.start("platform") if dump["platform"] else dump.end("name") + 1]
@@ -151,10 +151,10 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
         name=clean(dump["name"]),
         file=file,
         written=written,
-        hlo_proto=_content(file),
+        hlo_proto=content_of(file),
         platform=("rocm" if platform.startswith("gfx") else "cuda") if platform.endswith("gpu") else platform,
         compute_capability=dump["capability"],
-        memory_report=_content(report) if report.is_file() else b"",
+        memory_report=content_of(report) if report.is_file() else b"",
         target_config=target_config if target_config.is_file() else None,
     )
 
@@ -162,7 +162,7 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
 def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
     """The programs in a trace, by the names of their modules."""
     try:
-        space = _XSpace.FromString(_content(file))
+        space = _XSpace.FromString(content_of(file))
     except DecodeError as error:
         raise MemprofError(f"{file} is no trace (XSpace), or a damaged one: it cannot be parsed") from error
     for plane in space.planes:
@@ -173,7 +173,7 @@ def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
                     yield clean(re.sub(r"\(\d+\)$", "", entry.value.name)), found.bytes_value
 
 
-def _content(file: Path) -> bytes:
+def content_of(file: Path) -> bytes:
     """What is in a file, unpacked.
 
     Raises:

@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import topologies
 
 from memprof.analysis.capture import Target
+from memprof.capture.lowered_files import PORTABLE_STABLEHLO
 from memprof.capture.task import PortableProgram
 
 # Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
@@ -243,10 +244,18 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
     from jax._src.lib import xla_client
     from jaxlib.mlir import ir
 
-    compile_options = xla_client.CompileOptions.ParseFromString(program.compile_options)
+    if program.compile_options:
+        compile_options = xla_client.CompileOptions.ParseFromString(program.compile_options)
+    else:  # somebody else has lowered it, for one device
+        compile_options = compiler.get_compile_options(
+            num_replicas=1, num_partitions=1, device_assignment=np.array([[0]]), backend=_client(sharding)
+        )
     compile_options.env_option_overrides = list(options.items())
     with mlir.make_ir_context():
-        module = ir.Module.parse(program.module)
+        if PORTABLE_STABLEHLO.match(program.module):
+            module = xla_client._xla.mlir.deserialize_portable_artifact(program.module)
+        else:
+            module = ir.Module.parse(program.module)
     return compiler.backend_compile_and_load(
         _client(sharding), module, sharding._internal_device_list, compile_options, host_callbacks=()
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ from memprof.profiler_cli.render import print_report, rendering
 from memprof.reports.units import format_bytes
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture
+    from memprof.analysis.capture import Capture, Target
     from memprof.capture.dumps import FoundProgram
     from memprof.capture.importing import Sizes
 
@@ -43,7 +43,7 @@ _Output = Annotated[
 _Target = Annotated[
     str | None,
     typer.Option(
-        "--target", help="What the programs were compiled for, where they do not say it.", metavar="NAME",
+        "--target", help="What the programs were compiled for, where they do not say it, or are to be.", metavar="NAME",
         autocompletion=options.complete_targets,
     ),
 ]  # fmt: skip
@@ -60,7 +60,7 @@ def import_programs(
 ) -> None:
     """Make captures of programs that others have compiled, from the files that they left.
 
-    Nothing is compiled, and JAX is not needed. Of many programs a table says what each takes; the largest one is
+    What is compiled is read as it is, without JAX. Of many programs a table says what each takes; the largest one is
     captured, or those that are named.
 
         XLA_FLAGS="--xla_dump_to=dump --xla_dump_hlo_as_proto" python train.py
@@ -69,7 +69,6 @@ def import_programs(
         memprof import logs/plugins/profile/2026_11_22 --program jit_train_step --role 'model.scale=other_state'
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.dumps import programs_in
     from memprof.capture.importing import import_program, sizes_of
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
@@ -80,7 +79,7 @@ def import_programs(
     with stages("import") as stage:
         found: list[tuple[FoundProgram, Sizes]] = []
         damaged: list[MemprofError] = []
-        for each in programs_in(paths):
+        for each in _programs(paths, aim, stage):
             stage(each.name)
             try:
                 found.append((each, sizes_of(each)))
@@ -101,6 +100,17 @@ def import_programs(
         say(f"left out: {each_damaged}")
     for path in written:
         say(f"capture written to {path}; show it again with: memprof show {path}")
+
+
+def _programs(paths: Sequence[Path], target: Target | None, stage: Callable[[str], None]) -> Iterator[FoundProgram]:
+    """Those that are compiled, and those that are lowered, as soon as they are compiled."""
+    from memprof.capture.dumps import programs_in
+    from memprof.capture.lowered_files import compile_lowered, lowered_module
+
+    modules = {path: module for path in paths if (module := lowered_module(path))}
+    yield from programs_in([path for path in paths if path not in modules])
+    for path, module in modules.items():
+        yield compile_lowered(path, module, target, progress=stage)
 
 
 def _chosen(found: Sequence[FoundProgram], names: Sequence[str], largest: int | None) -> list[FoundProgram]:

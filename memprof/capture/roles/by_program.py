@@ -127,7 +127,7 @@ def arguments_of_program(
         )
         for number, leaf in enumerate(leaves)
     )
-    return arguments, tuple(_doubts(leaves, arguments))
+    return arguments, tuple(_doubts(leaves, arguments, is_differentiated=flow.is_differentiated))
 
 
 def _paths(parameters: Sequence[Instruction]) -> list[str]:
@@ -164,6 +164,7 @@ class _Flow:
 
     Attributes:
         differentiated: the arguments that what is differentiated reads.
+        is_differentiated: whether the program has a backward pass, by its names.
         num_along: how many operations before the backward pass put several arrays together to one with such a first
             axis, by its length.
     """
@@ -183,6 +184,7 @@ class _Flow:
                 self._sources[group] |= (1 << number) if arrays[number].shape else 0
         operations = find_operations(program, groups, {})
         keeps_shape = [_keeps_shape(program, operation) for operation in operations]
+        self.is_differentiated = any(operation.named is Named.BACKWARD for operation in operations)
         while sum(self._add(*each) for each in zip(operations, keeps_shape, strict=True)):  # loops carry facts around
             pass
         self.num_along = Counter(axis for operation in operations for axis in self._first_axis(operation))
@@ -304,8 +306,13 @@ def _by_looks(leaf: _Leaf, num_along: Mapping[int, int], most: int) -> _Leaf:
     return replace(leaf, role=Role.BATCH if is_data else Role.PARAMS, is_guess=True)
 
 
-def _doubts(leaves: Sequence[_Leaf], arguments: Sequence[ArgumentLeaf]) -> list[str]:
+def _doubts(leaves: Sequence[_Leaf], arguments: Sequence[ArgumentLeaf], *, is_differentiated: bool) -> list[str]:
     sentences = []
+    if not is_differentiated and not any(leaf.has_name for leaf in leaves):
+        sentences.append(
+            "No name in the program says what is differentiated: it is no training step, or was written without names,"
+            " and then neither roles nor gradients and activations can be told (`as_text(debug_info=True)` keeps them)."
+        )
     for role in (Role.BATCH, Role.PARAMS):
         guessed = [each for leaf, each in zip(leaves, arguments, strict=True) if leaf.is_guess and leaf.role is role]
         if guessed:
