@@ -170,7 +170,7 @@ ZERO2 = Technique(
     axis=DP,
     evidence=zero2_evidence,
     check_axes=check_batch,
-    shrinks=(Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS, Category.GRADIENTS),
+    shrinks=(Category.OPTIMIZER_STATE, Category.BATCH, Category.ACTIVATIONS),
 )
 
 FULLY_SHARDED = Technique(
