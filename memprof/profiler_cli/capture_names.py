@@ -13,7 +13,7 @@ _LONGEST_BYTES = 180  # a name may have 255, and a detail, a number and a suffix
 
 
 def stem(capture: Capture, *, with_target: bool = True) -> str:
-    """A name that tells what was compiled: `transformer-gpt2-bf16+donate-h100-80gb`, or `...-8x-h100-80gb` of a mesh."""
+    """A name that tells what was compiled: `transformer-gpt2-bf16+donate-h100-80gb`, of a mesh `...-8x-h100-80gb`."""
     count = capture.target.topology.num_devices
     return file_name(
         capture.workload,

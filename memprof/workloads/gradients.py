@@ -20,6 +20,7 @@ from flax.training.dynamic_scale import DynamicScale
 from memprof.workloads.losses import Metrics, mean
 from memprof.workloads.model import Batch, Params
 from memprof.workloads.scopes import MINIBATCHES
+from memprof.workloads.sharding import is_shared
 
 
 class Scaling(NamedTuple):
@@ -76,7 +77,13 @@ def accumulate(
         num_parts: divides the number of examples.
         accumulation: by a loop of the program, or by a copy of the program for each part.
     """
-    parts = jax.tree.map(lambda entry: entry.reshape(num_parts, -1, *entry.shape[1:]), batch)
+
+    def in_parts(entry: jax.Array) -> jax.Array:
+        if is_shared():  # every device has some examples of each part
+            return entry.reshape(-1, num_parts, *entry.shape[1:]).swapaxes(0, 1)
+        return entry.reshape(num_parts, -1, *entry.shape[1:])
+
+    parts = jax.tree.map(in_parts, batch)
 
     def evaluate_number(number: jax.Array, part: Mapping[str, jax.Array]) -> Evaluation:
         return _weighted(evaluate(part, number))

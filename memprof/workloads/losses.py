@@ -70,11 +70,19 @@ def add_to_loss(metrics: Metrics, losses: Any) -> Metrics:
     return {**metrics, "loss": (total + count * sum(jnp.sum(leaf) for leaf in leaves), count)}
 
 
-def split_tokens(entries: Tokens, num_chunks: int) -> dict[str, jax.Array]:
-    """Returns entries `(batch, length, ...)` as `(chunks, tokens in a chunk, ...)`."""
+def split_tokens(entries: Tokens, num_chunks: int, *, by_length: bool = False) -> dict[str, jax.Array]:
+    """Returns entries `(batch, length, ...)` as `(chunks, tokens in a chunk, ...)`.
+
+    Args:
+        by_length: whether each chunk has tokens of all sequences, if it can be, so that devices that share the batch
+            all have some of it; else sequence follows sequence.
+    """
 
     def split(entry: jax.Array) -> jax.Array:
         batch, length, *rest = entry.shape
+        if by_length and length % num_chunks == 0:
+            by_sequence = entry.reshape(batch, num_chunks, length // num_chunks, *rest)
+            return by_sequence.swapaxes(0, 1).reshape(num_chunks, batch * length // num_chunks, *rest)
         return entry.reshape(num_chunks, batch * length // num_chunks, *rest)
 
     return {name: split(entry) for name, entry in entries.items()}

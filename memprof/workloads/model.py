@@ -17,6 +17,7 @@ import numpy as np
 
 from memprof.workloads.losses import CrossEntropy, Metrics, add_to_loss, split_tokens, sum_over_chunks
 from memprof.workloads.scopes import LOSSES
+from memprof.workloads.sharding import is_shared
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -86,5 +87,6 @@ class Model:
             return self.loss(self.module.apply({"params": params}, chunk["hidden"], method="decode"), chunk)
 
         by_token = {"hidden": result, **{name: batch[name] for name in self.loss.entries}}
-        metrics = sum_over_chunks(of_chunk, params, split_tokens(by_token, self.num_loss_chunks))
+        chunks = split_tokens(by_token, self.num_loss_chunks, by_length=is_shared())
+        metrics = sum_over_chunks(of_chunk, params, chunks)
         return add_to_loss(metrics, sown)

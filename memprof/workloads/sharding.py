@@ -136,12 +136,17 @@ def divided(array: jax.Array, config: TrainConfig, *dims: str | None) -> jax.Arr
     mesh = jax.sharding.get_abstract_mesh()
     # Inside `shard_map` an array is divided over its axes already.
     axes = {dim: tuple(axis for axis in over if axis not in mesh.manual_axes) for dim, over in axes.items()}
-    if mesh.empty or not any(axes.values()):
+    if not is_shared() or not any(axes.values()):
         return array
     sizes = [prod(mesh.shape[axis] for axis in axes[dim]) for dim in dims]
     divides = [extent % size == 0 for extent, size in zip(array.shape, sizes, strict=False)]
     parts = [axes[dim] or None if fits else None for dim, fits in zip(dims, divides, strict=True)]
     return jax.lax.with_sharding_constraint(array, PartitionSpec(*parts))
+
+
+def is_shared() -> bool:
+    """Whether several devices share the step that is being traced."""
+    return bool(jax.sharding.get_abstract_mesh().size > 1)
 
 
 def with_shardings(shapes: Any, shardings: Any) -> Any:

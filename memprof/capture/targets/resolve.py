@@ -20,6 +20,7 @@ LOCAL, CPU = "local", "cpu"
 DEFAULT_GPU = "h100-80gb"
 ASKED_FOR = "asked for"
 DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
+_SIZE = "[0-9]{1,9}"
 _MOST_DEVICES = 2**16  # XLA makes a topology of each of them
 
 
@@ -98,12 +99,12 @@ def read_mesh(text: str, hosts: int = 1) -> Topology:
     Raises:
         MemprofError: it names none, in one sentence.
     """
-    if re.fullmatch("[0-9]+", text.strip()):
+    if re.fullmatch(_SIZE, text.strip()):
         return topology_of({"": int(text)}, hosts)
     axes: dict[str, int] = {}
     for part in text.split(","):
         name, equals, size = (each.strip() for each in part.partition("="))
-        if not (equals and name.isidentifier() and re.fullmatch("[0-9]+", size)):
+        if not (equals and name.isidentifier() and re.fullmatch(_SIZE, size)):
             raise MemprofError(
                 f"--mesh {text} is no mesh: write the size of each axis, --mesh fsdp=4,tp=2, or a number of devices,"
                 " --mesh 8"

@@ -7,7 +7,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
+from memprof.workloads.evidence import in_words, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 
@@ -15,7 +15,7 @@ from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for the optimizer state in host memory, and for its absence among the device's arguments."""
     del argument, reference
-    state = total_bytes(used_arguments(report, Role.OPTIMIZER_STATE))
+    state = sum(report.device_bytes(leaf) for leaf in used_arguments(report, Role.OPTIMIZER_STATE))
     on_host, on_device = report.program.host_bytes, report.categories[Category.OPTIMIZER_STATE]
     sentence = (
         f"the program holds {in_words(on_host)} in host memory, and {in_words(on_device)} of the {in_words(state)} of"

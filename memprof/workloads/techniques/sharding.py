@@ -135,8 +135,8 @@ ZERO1 = Technique(
     name="zero1",
     about="""Data parallelism whose optimizer state is divided over the axis `dp`.
 
-    Parameters and gradients are whole on every device. Each device updates the part of the parameters whose moments it
-    has, and the parts are gathered again.""",
+    Parameters and gradients are whole on every device, unless XLA sees by itself that a part of the gradients will do.
+    Each device updates the part of the parameters whose moments it has, and the parts are gathered again.""",
     summary="data parallelism with the optimizer state divided over the axis dp",
     how_to=HowTo(
         sentence="Divide the optimizer state over the devices that share the batch, and keep the parameters whole.",

@@ -16,7 +16,7 @@ from memprof.analysis.capture import Capture, Target, Topology
 from memprof.analysis.categories import Role
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import option_of, resolve, resolve_asked
+from memprof.capture.targets.resolve import mesh_option, option_of, read_mesh, resolve, resolve_asked
 from memprof.errors import MemprofError
 
 
@@ -51,6 +51,28 @@ def test_a_step_runs_on_no_device_that_need_not_be_there() -> None:
     assert resolve_asked("cpu", runs=True) == resolve("cpu")
     with pytest.raises(MemprofError, match="h100-80gb is a target to compile for"):
         resolve_asked("h100-80gb", runs=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "expected"),
+    [
+        ("fsdp=4,tp=2", 1, Topology(num_devices=8, axes={"fsdp": 4, "tp": 2})),
+        (" fsdp = 4 , tp = 2 ", 2, Topology(num_devices=8, num_hosts=2, axes={"fsdp": 4, "tp": 2})),
+        ("8", 1, Topology(num_devices=8)),
+        ("1", 1, Topology()),
+    ],
+)
+def test_a_mesh_is_a_topology_of_the_target(text: str, hosts: int, expected: Topology) -> None:
+    assert read_mesh(text, hosts) == expected
+    target = resolve_asked("l4", mesh=text, hosts=hosts)
+    assert target == resolve("l4", expected)
+    assert read_mesh(mesh_option(expected) or "1", hosts) == expected
+
+
+def test_a_mesh_without_a_target_is_of_the_default_gpu() -> None:
+    target = resolve_asked(None, mesh="8")
+    assert target is not None
+    assert (target.name, target.topology.num_devices, target.is_deviceless) == ("h100-80gb", 8, True)
 
 
 def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ BAD_OF_BUILDING = (
     ["--timeout", "0"], ["--timeout", "-1"], ["--timeout", "inf"], ["--timeout", "nan"], ["--timeout", HUGE],
     ["--timeout", "1e300"], ["--timeout", "soon"], ["--timeout", ""],
     ["--role", "x=params"], ["--role", ""],
+    ["--mesh", ""], ["--mesh", "fsdp"], ["--mesh", "0"], ["--mesh", "-1"], ["--mesh", "fsdp=0"], ["--mesh", "fsdp=2,"],
+    ["--mesh", "fsdp=2,fsdp=2"], ["--mesh", f"fsdp={ENDLESS[:4000]}"], ["--mesh", HUGE], ["--mesh", "99999999"],
+    ["--mesh", "8", "--hosts", "3"], ["--mesh", "8", "--target", "cpu"], ["--mesh", "8", "--target", "local"],
+    ["--hosts", "2"], ["-t", "dp"], ["--mesh", "fsdp=8", "-t", "dp"], ["--mesh", "dp=7", "-t", "dp"],
 )  # fmt: skip
 BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
     (
