@@ -1,7 +1,7 @@
 """Fully sharded data parallelism by hand: `jax.shard_map`, with the gathers where the weights are used.
 
     memprof run examples/sharded_by_hand.py
-    memprof run examples/sharded_by_hand.py --set fsdp=64
+    memprof run examples/sharded_by_hand.py --mesh fsdp=64 --hosts 8
 
 Each device holds a slice of every weight and gathers the layer that it computes; `jax.checkpoint` has it gathered again
 in the backward pass. What JAX makes of a gather there is the reduce-scatter of its gradient.
@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 
@@ -40,8 +40,10 @@ def device_step(params, opt_state, x):
     return optax.apply_updates(params, updates), opt_state, jax.lax.pmean(value, "fsdp")
 
 
-def step_spec(fsdp: int = 8, width: int = 2048, num_layers: int = 8, batch_size: int = 4096) -> memprof.StepSpec:
-    mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp})
+def step_spec(
+    mesh: Mesh | None = None, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
+) -> memprof.StepSpec:
+    mesh = mesh or memprof.mesh("h100-80gb", {"fsdp": 8})
 
     def shape(*dimensions):
         return jax.ShapeDtypeStruct(dimensions, jnp.float32)

@@ -1,7 +1,7 @@
 """An Equinox network, whose parameters `eqx.filter_shard` divides over all devices.
 
     memprof run examples/sharded_equinox.py
-    memprof run examples/sharded_equinox.py --set fsdp=64
+    memprof run examples/sharded_equinox.py --mesh fsdp=64 --hosts 8
 
 On a cluster `eqx.filter_shard` also puts a model where it belongs before the first step; devices that are not there
 take no arrays, so here the shapes are given their shardings.
@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 
@@ -29,8 +29,8 @@ def train_step(model, opt_state, x, sharding):
     return eqx.filter_shard(eqx.apply_updates(model, updates), sharding), opt_state, loss
 
 
-def step_spec(fsdp: int = 8, width: int = 2048, depth: int = 8, batch_size: int = 4096) -> memprof.StepSpec:
-    mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp})
+def step_spec(mesh: Mesh | None = None, width: int = 2048, depth: int = 8, batch_size: int = 4096) -> memprof.StepSpec:
+    mesh = mesh or memprof.mesh("h100-80gb", {"fsdp": 8})
     by_rows = NamedSharding(mesh, PartitionSpec("fsdp"))
 
     def init(key):

@@ -1,7 +1,7 @@
 """Sharding in types: a mesh with explicit axes, on which JAX follows the sharding of every array through the step.
 
     memprof run examples/sharded_explicit.py
-    memprof run examples/sharded_explicit.py --set fsdp=64 --set tp=1
+    memprof run examples/sharded_explicit.py --mesh fsdp=32,tp=2 --hosts 8
 
 Where two shardings leave more than one way, the step says which: `out_sharding`, or `jax.sharding.reshard` for the
 weights that are gathered. `jax.set_mesh` gives the mesh that a `PartitionSpec` alone is on.
@@ -10,7 +10,7 @@ weights that are gathered. `jax.set_mesh` gives the mesh that a `PartitionSpec` 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import AxisType, PartitionSpec, reshard
+from jax.sharding import AxisType, Mesh, PartitionSpec, reshard
 
 import memprof
 
@@ -37,10 +37,10 @@ def train_step(params, opt_state, x):
 
 
 def step_spec(
-    fsdp: int = 4, tp: int = 2, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
+    mesh: Mesh | None = None, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
 ) -> memprof.StepSpec:
-    mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp, "tp": tp}, axis_types=(AxisType.Explicit,) * 2)
-    jax.set_mesh(mesh)
+    mesh = mesh or memprof.mesh("h100-80gb", {"fsdp": 4, "tp": 2})
+    jax.set_mesh(Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2))
 
     def shape(*dimensions, spec):
         return jax.ShapeDtypeStruct(dimensions, jnp.float32, sharding=spec)

@@ -1,7 +1,7 @@
 """A Flax linen network whose axes have names, sharded by rules that say which axis of the mesh each name is.
 
     memprof run examples/sharded_flax_linen.py
-    memprof run examples/sharded_flax_linen.py --set fsdp=64 --set tp=1
+    memprof run examples/sharded_flax_linen.py --mesh fsdp=32,tp=2 --hosts 8
 
 `nn.with_logical_partitioning` names the axes of the parameters, `nn.with_logical_constraint` those of activations. Flax
 looks for the mesh around the step, so it is set where the step is built.
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from flax.training.train_state import TrainState
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 
@@ -47,9 +47,9 @@ def train_step(state, x):
 
 
 def step_spec(
-    fsdp: int = 4, tp: int = 2, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
+    mesh: Mesh | None = None, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
 ) -> memprof.StepSpec:
-    mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp, "tp": tp})
+    mesh = mesh or memprof.mesh("h100-80gb", {"fsdp": 4, "tp": 2})
     jax.set_mesh(mesh)
     model = Mlp(width=width, num_layers=num_layers)
 

@@ -1,7 +1,7 @@
 """A Flax NNX network whose parameters carry how they are sharded.
 
     memprof run examples/sharded_flax_nnx.py
-    memprof run examples/sharded_flax_nnx.py --set fsdp=64 --set tp=1
+    memprof run examples/sharded_flax_nnx.py --mesh fsdp=32,tp=2 --hosts 8
 
 `nnx.with_partitioning` names an axis of the mesh for each axis of a parameter, and the optimizer's moments take them
 over. `nnx.get_abstract_model` makes shapes with these shardings, so nothing is allocated.
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 
@@ -50,9 +50,9 @@ def train_step(model, optimizer, x):
 
 
 def step_spec(
-    fsdp: int = 4, tp: int = 2, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
+    mesh: Mesh | None = None, width: int = 2048, num_layers: int = 8, batch_size: int = 4096
 ) -> memprof.StepSpec:
-    mesh = memprof.mesh("h100-80gb", {"fsdp": fsdp, "tp": tp})
+    mesh = mesh or memprof.mesh("h100-80gb", {"fsdp": 4, "tp": 2})
 
     def init():
         model = Mlp(width, num_layers, nnx.Rngs(0))
