@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import memprof
@@ -141,6 +141,10 @@ def constrained(mesh: Any) -> Callable[[Any], Any]:
     return lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("d"))) * 2
 
 
+def devices(number: int) -> Any:
+    return memprof.mesh("h100-80gb", {"d": number}).devices
+
+
 def double(x: Any) -> Any:
     return x * 2
 
@@ -153,8 +157,22 @@ def double(x: Any) -> Any:
             lambda: memprof.profile(double, on(ABSTRACT, "d", shape=(6, 64))),
             "x has the shape (6, 64), and P('d',) on a mesh of {'d': 4, 't': 2} does not divide it evenly",
         ),
-        (lambda: memprof.profile(double, on(ABSTRACT, "d"), target="cpu"), "choose one of `memprof list targets`"),
-        (lambda: memprof.profile(double, on(ABSTRACT, "d"), target="local"), "choose one of `memprof list targets`"),
+        (
+            lambda: memprof.profile(double, on(Mesh(devices(8).reshape(4, 2), ("d", "d")), "d")),
+            "two axes of the step's mesh have the name d: give each a name of its own",
+        ),
+        (
+            lambda: memprof.profile(double, on(Mesh(devices(8)[:4], ("d",)), "d")),
+            "over 4 of the 8 devices that memprof.mesh gave: ask it for 4",
+        ),
+        (
+            lambda: memprof.profile(double, on(ABSTRACT, "d"), target="cpu"),
+            "an abstract mesh of 8 devices, which names none",
+        ),
+        (
+            lambda: memprof.profile(double, on(ABSTRACT, "d"), target="local"),
+            "an abstract mesh of 8 devices, which names none",
+        ),
         (
             lambda: memprof.profile(lambda x, y: x + y, on(ABSTRACT, "d"), on(AbstractMesh((2,), ("d",)), "d")),
             "the shardings of the step lie on 2 meshes of other devices: put all on one",

@@ -10,6 +10,7 @@ many of the target.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -197,12 +198,16 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
     """The mesh of several devices that a step names: in its arguments, its jit, or around it with `jax.set_mesh`.
 
     Raises:
-        MemprofError: there are several, of other devices or other sizes.
+        MemprofError: there are several, of other devices or other sizes, or one has an axis twice.
     """
     leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
     shardings = [*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings_of_jit(spec)]
     meshes = [each.mesh for each in shardings if isinstance(each, NamedSharding)]
     several = [each for each in dict.fromkeys([*meshes, *context_meshes()]) if each.size > 1]
+    for each in several:
+        twice = [name for name, times in Counter(each.axis_names).items() if times > 1]
+        if twice:
+            raise MemprofError(f"two axes of the step's mesh have the name {twice[0]}: give each a name of its own")
     of_devices = [each for each in several if isinstance(each, Mesh)]
     num_kinds = max(len({tuple(each.devices.flat) for each in of_devices}), len({each.size for each in several}))
     if num_kinds > 1:
