@@ -37,7 +37,7 @@ from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.task import CompileSettings
 from memprof.studies.subject import find_subject
 
-TECHNIQUES = ("dp", "zero1", "zero2", "fsdp", "tp", "fsdp+tp", "sp")
+TECHNIQUES = ("dp", "zero1", "zero2", "fsdp", "tp", "fsdp+tp", "sp", "ep", "pp")
 TARGETS = ("h100-80gb", "a100-80gb")
 SIZES = {
     "batch_size": 64,
@@ -51,6 +51,8 @@ SIZES = {
     "attention_dropout_rate": 0,
     "embedding_dropout_rate": 0,
 }
+# As many experts and layers as there may be devices along the axes that divide them.
+SIZES_OF = {"ep": {"num_experts": 64}, "pp": {"num_layers": 64}}
 # What tensor parallelism divides. Norms, the table of positions and the biases of sums over devices are whole.
 OF_TENSORS = (
     "['qkv']['kernel']",
@@ -89,12 +91,15 @@ class Row:
 def expected_bytes(report: Report, label: str) -> dict[str, int]:
     """What one device should hold of parameters, of AdamW's state and of the batch, by the sizes of the axes."""
     axes, techniques = report.target.topology.axes, label.split("+")
-    over_fsdp, over_tp = axes.get("fsdp", 1), axes.get("tp", 1)
+    over_fsdp, over_tp, over_ep, over_pp = (axes.get(axis, 1) for axis in ("fsdp", "tp", "ep", "pp"))
     params = 0
     for leaf in report.arguments:
         if leaf.path.startswith("state.params"):
             of_tensors = leaf.path.endswith(OF_TENSORS)
-            params += 4 * prod(leaf.shape) // (over_fsdp * (over_tp if of_tensors else 1))
+            devices = over_fsdp * (over_tp if of_tensors else 1)
+            devices *= over_ep if "['experts']" in leaf.path else 1
+            devices *= over_pp if "['layers']" in leaf.path else 1
+            params += 4 * prod(leaf.shape) // devices
     is_zero = bool({"zero1", "zero2"} & set(techniques))
     tokens = SIZES["batch_size"] * SIZES["seq_len"] // prod(axes[axis] for axis in axes if axis != "tp")
     return {
@@ -106,7 +111,8 @@ def expected_bytes(report: Report, label: str) -> dict[str, int]:
 
 def measured(target: str, num_devices: int, label: str) -> Row:
     """Compile one program to the end."""
-    subject = find_subject("transformer", preset="tiny", overrides=[f"{name}={value}" for name, value in SIZES.items()])
+    sizes = SIZES | SIZES_OF.get(label, {})
+    subject = find_subject("transformer", preset="tiny", overrides=[f"{name}={value}" for name, value in sizes.items()])
     started = time.process_time()
     task = subject.task(label, target=resolve_asked(target, mesh=str(num_devices)))
     spec = task.recipe.build(task.target)

@@ -48,11 +48,14 @@ def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) 
         f" {size} devices along {PP}: change either.",
     )
     sharing = prod(axes[axis] for axis in batch_axes(train_config) if axis != PP and axis in axes)
-    parts = train_config.num_minibatches * num_microbatches * sharing
+    num_minibatches = train_config.num_minibatches
+    parts = num_minibatches * num_microbatches * sharing
+    minibatches = f" in each of {num_minibatches} minibatches" if num_minibatches > 1 else ""
+    devices = f", each of them for {sharing} devices" if sharing > 1 else ""
     require(
         config.batch_size % parts == 0,
-        f"batch_size is {config.batch_size}, but it must be a multiple of {parts}: {num_microbatches} microbatches of"
-        f" the pipeline in each of {train_config.num_minibatches} minibatches, each divided over {sharing} devices.",
+        f"batch_size is {config.batch_size}, but it must be a multiple of {parts}: there are {num_microbatches}"
+        f" microbatches{minibatches}{devices}.",
     )
 
 

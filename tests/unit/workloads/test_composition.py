@@ -6,6 +6,7 @@ import pytest
 
 from memprof.errors import MemprofError
 from memprof.workloads import composition, registry
+from memprof.workloads.build import plan
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.technique import ARGUMENT, Argument, Technique
 from memprof.workloads.train_config import TrainConfig
@@ -87,3 +88,23 @@ def test_the_same_technique_with_another_argument_is_given_twice():
     assert rejection("accum2-loop+accum4-loop") == (
         "Technique 'accum-loop' is given twice ('accum2-loop' and 'accum4-loop')."
     )
+
+
+@pytest.mark.parametrize(
+    ("label", "axes", "overrides", "sentence"),
+    [
+        ("ep", {"ep": 2}, (), "Technique 'ep' divides experts, and num_experts is 0"),
+        ("ep", {"ep": 3}, ("num_experts=8",), "num_experts is 8, but it must be a multiple of 3"),
+        ("ep", {"ep": 8}, ("num_experts=8",), "batch_size is 4, but it must be a multiple of 8"),
+        ("pp", {"pp": 4}, (), "num_layers is 2, but it must be a multiple of 4"),
+        ("pp3", {"pp": 2}, (), "has 3 microbatches, but that must be a multiple of the 2 devices along pp"),
+        ("pp4+dp", {"pp": 2, "dp": 2}, (), "must be a multiple of 8: there are 4 microbatches, each of them for 2 dev"),
+        ("pp+accum4", {"pp": 2}, (), "a multiple of 8: there are 2 microbatches in each of 4 minibatches"),
+        ("scan+pp", {"pp": 2}, (), "Techniques 'scan' and 'pp' both decide scan_layers"),
+    ],
+)
+def test_experts_and_layers_that_do_not_divide_are_one_sentence(label, axes, overrides, sentence):
+    with pytest.raises(MemprofError) as error:
+        plan(workload="transformer", preset="tiny", overrides=overrides, techniques=[label], axes=axes)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
