@@ -37,6 +37,11 @@ _DUMP = re.compile(
 _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
 _TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
 _TEXT = re.compile(r".*after_optimizations(?:-buffer-assignment)?\.txt" + _PACKED)
+# XLA's own report on memory, for people.
+_TEXT_REPORT = re.compile(
+    r"(?:module_\d+\.)?(?P<name>.+?)\.(?:\w+|sm_[\w.]+)_after_optimizations-memory-usage-report\.txt"
+)
+_TOTAL = re.compile(rb"\(color=0\)\s+Total bytes: (\d+)")
 _NO_PROTO = (
     "XLA's texts do not hold the program as it can be read back: dump again with"
     ' XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
@@ -124,11 +129,24 @@ def _files_in(path: Path) -> list[Path]:
     if found:
         return found
     if any(_TEXT.fullmatch(each.name) for each in files):
-        raise MemprofError(f"{path} holds XLA's dump as text alone: {_NO_PROTO}")
+        raise MemprofError(f"{path} holds XLA's dump as text alone{_told_by_text(files)}: {_NO_PROTO}")
     raise MemprofError(
         f"{path} holds no compiled program: no *after_optimizations.hlo.pb of XLA's dump, no *.hlo_proto.pb and no"
         " *.xplane.pb of XProf"
     )
+
+
+def _told_by_text(files: Sequence[Path]) -> str:
+    """What XLA's texts do tell: the sum of the allocations of each program, of which the largest are named."""
+    sums = {}
+    for file in files:
+        report = _TEXT_REPORT.fullmatch(file.name)
+        total = _TOTAL.search(content_of(file)) if report else None
+        if report and total:
+            sums[clean(report["name"])] = int(total[1])
+    largest = sorted(sums.items(), key=lambda item: -item[1])[:3]
+    named = ", ".join(f"{name} {size_bytes:,} bytes" for name, size_bytes in largest)
+    return f", which tells what is allocated for each program ({named}) and not for what" if named else ""
 
 
 def _programs_of(file: Path) -> Iterator[FoundProgram]:

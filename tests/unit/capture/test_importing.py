@@ -146,6 +146,14 @@ def test_what_is_no_program_is_refused_in_one_sentence(
         [sizes_of(found) for found in programs_in([tmp_path])]
 
 
+def test_a_dump_of_texts_tells_the_sum_alone(tmp_path: Path) -> None:
+    (tmp_path / "module_0001.jit_step.sm_9.0a_gpu_after_optimizations.txt").write_text("HloModule jit_step")
+    report = "Memory Space: default (color=0)\nTotal bytes: 226044 (220.7KiB)\n"
+    (tmp_path / "module_0001.jit_step.sm_9.0a_gpu_after_optimizations-memory-usage-report.txt").write_text(report)
+    with pytest.raises(MemprofError, match=r"each program \(jit_step 226,044 bytes\) and not for what"):
+        list(programs_in([tmp_path]))
+
+
 def test_a_proto_cut_short_or_without_its_buffer_assignment_is_refused(dump: Path) -> None:
     whole = (dump / GPU).read_bytes()
     (dump / GPU).write_bytes(whole[: len(whole) // 2])
