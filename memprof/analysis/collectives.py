@@ -16,19 +16,22 @@ from collections.abc import Iterator
 
 from memprof.analysis.aliases import called_computations
 from memprof.analysis.capture import Topology
-from memprof.analysis.program import COLLECTIVES, Computation, Instruction, Program
+from memprof.analysis.dataflow import ROLES, Origin
+from memprof.analysis.program import COLLECTIVES, Computation, Instruction, Program, ResultLeaf
 from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs
 from memprof.analysis.report import CollectiveTraffic
+from memprof.analysis.values import Values
 
 _IN_PAIRS = "collective-permute"
 _INTO_THE_WHOLE = "all-gather"
 _RAGGED = "ragged-all-to-all"  # its further operands say where the pieces go
 
 
-def collective_traffic(program: Program, topology: Topology) -> tuple[CollectiveTraffic, ...]:
+def collective_traffic(program: Program, topology: Topology, values: Values) -> tuple[CollectiveTraffic, ...]:
     """All collectives of one step by kind and axes, those of most bytes first."""
     counts: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
     sizes: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
+    of_params: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
     at_least = set()
     for instruction, times, is_known in _runs(program):
         kind = COLLECTIVES[instruction.opcode]
@@ -37,15 +40,24 @@ def collective_traffic(program: Program, topology: Topology) -> tuple[Collective
         if key[1] == ():
             continue  # each device by itself
         counts[key] += times
-        sizes[key] += times * _payload_bytes(program, instruction, kind)
+        # Of a combined collective each result belongs to its own operand; else all leaves belong to all operands.
+        origins = [values.flow.origin[group] & ROLES for group in values.groups_read_by(instruction)]
+        for number, leaf in enumerate(_payload(program, instruction, kind)):
+            sizes[key] += times * leaf.size_bytes
+            if origins[number if instruction.is_combined else 0] == Origin.PARAMS:
+                of_params[key] += times * leaf.size_bytes
         if not is_known:
             at_least.add(key)
     found = (
         CollectiveTraffic(
-            kind=kind, axes=axes or (), count=counts[key], size_bytes=sizes[key], at_least=key in at_least
+            kind=kind,
+            axes=axes or (),
+            count=counts[kind, axes],
+            size_bytes=sizes[kind, axes],
+            param_bytes=of_params[kind, axes],
+            at_least=(kind, axes) in at_least,
         )
-        for key in counts
-        for kind, axes in [key]
+        for kind, axes in counts
     )
     return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.kind, each.axes)))
 
@@ -67,12 +79,12 @@ def _runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
                     open_computations.append((called, inside, is_known_inside))
 
 
-def _payload_bytes(program: Program, instruction: Instruction, kind: str) -> int:
+def _payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
+    """The arrays that count; of a combined collective one for each operand."""
     if kind == _INTO_THE_WHOLE:
         shape = instruction.shape
         # In the background the result is a pair of what was sent and what was made of it.
         is_pair = instruction.opcode != kind and shape.child_starts is not None
-        leaves = [shape.leaves[number] for number in shape.child(1)] if is_pair else shape.leaves
-        return sum(leaf.size_bytes for leaf in leaves)
+        return [shape.leaves[number] for number in shape.child(1)] if is_pair else list(shape.leaves)
     operands = instruction.operands[:1] if kind == _RAGGED else instruction.operands
-    return sum(leaf.size_bytes for operand in operands for leaf in program.instructions[operand].shape.leaves)
+    return [leaf for operand in operands for leaf in program.instructions[operand].shape.leaves]

@@ -119,7 +119,7 @@ def _analyze(capture: Capture) -> Report:
         parameter_bytes={
             each.parameter_number: each.size_bytes for each in table.allocations if each.parameter_number is not None
         },
-        collectives=collective_traffic(program, capture.target.topology),
+        collectives=collective_traffic(program, capture.target.topology, values),
         partitioner_notes=partitioner_notes(capture.partitioner_messages, program, values, sources),
         doubts=capture.doubts,
         program=program_facts(program, table, values, backward_end=patterns.backward_end),

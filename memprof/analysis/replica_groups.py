@@ -116,8 +116,13 @@ def _decoded(
 
 
 def _of_iota(message: Any) -> Groups:
+    return _cut(_iota(message), message.num_devices_per_group)
+
+
+def _iota(message: Any) -> list[int]:
+    """All device numbers, reshaped and transposed."""
     sizes, order = tuple(message.reshape_dims), tuple(message.transpose_perm)
-    return _cut(_transposed(_sized(sizes), sizes, order or tuple(range(len(sizes)))), message.num_devices_per_group)
+    return _transposed(_sized(sizes), sizes, order or tuple(range(len(sizes))))
 
 
 def _of_mesh(message: Any) -> Groups:
@@ -141,7 +146,9 @@ def _of_mesh(message: Any) -> Groups:
             if any(each == axis and begin <= before < end for each, begin, end in taken):
                 grouped.append(len(sizes))
             sizes.append(after // before)
-    ids = tuple(message.mesh.device_ids) or _sized(sizes)
+    ids: Sequence[int] = tuple(message.mesh.device_ids) or _sized(sizes)
+    if message.mesh.HasField("iota_ids"):
+        ids = _iota(message.mesh.iota_ids)
     if len(ids) != prod(sizes):
         raise _broken()
     order = (*(number for number in range(len(sizes)) if number not in grouped), *grouped)

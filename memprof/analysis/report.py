@@ -148,6 +148,7 @@ class CollectiveTraffic:
         axes: along which the devices of a group lie, in the mesh's order; empty: they lie along none.
         count: how many run in a step.
         size_bytes: their payload on one device, of all that run (see `collectives.py`).
+        param_bytes: the part of it that is made of parameters alone.
         at_least: some are in a loop of which the compiler does not know how often it runs: they are counted once.
     """
 
@@ -155,6 +156,7 @@ class CollectiveTraffic:
     axes: tuple[str, ...]
     count: int
     size_bytes: int
+    param_bytes: int
     at_least: bool
 
 

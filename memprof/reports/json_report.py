@@ -173,6 +173,7 @@ class CollectiveJson(Struct, frozen=True, kw_only=True):
         Size,
         about("Their payload on one device: what an all-gather makes, what all others are given, of all that run."),
     ]
+    param_bytes: Annotated[Size, about("The part of it that is made of parameters alone.")]
     at_least: Annotated[bool, about("Some are in a loop whose number of turns is not known, and are counted once.")]
 
 

@@ -30,9 +30,13 @@ class Aim(Enum):
     CHUNK_ATTENTION = auto()  # attend with a part of the queries at a time
     CHUNK_LOSS = auto()  # compute logits and loss in parts
     CHUNK_UPDATE = auto()  # update one parameter after another
+    DIVIDE_BATCH = auto()  # over axes of a mesh; so the next two
+    DIVIDE_LOGITS = auto()
+    DIVIDE_STATE = auto()  # optimizer state, or parameters
     DONATE = auto()
     FACTOR_OPTIMIZER_STATE = auto()  # keep second moments by row and column
     FUSE_ATTENTION = auto()  # attend by a kernel that holds no probabilities
+    GATHER_IN_LAYERS = auto()  # gather parameters from other devices when their layer needs them
     GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library
     OFFLOAD_OPTIMIZER_STATE = auto()
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
@@ -46,7 +50,8 @@ class Intent:
     """What is to be done, and to what. Of the other fields an aim has those that it needs.
 
     Attributes:
-        positions, names: the arguments to donate, by position, or by name where they have none.
+        positions, names: the arguments to donate, by position, or by name where they have none; or the role to divide.
+        axes: of the mesh.
         modules: the path of repeated modules, with `*` for their numbers: `layers_*/mlp`.
         dtype: of the arrays, as XLA writes it.
         num_parts: in how many parts to make them.
@@ -55,6 +60,7 @@ class Intent:
     aim: Aim
     positions: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
     modules: str = ""
     dtype: str = ""
     num_parts: int = 1

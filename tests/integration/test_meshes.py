@@ -144,6 +144,7 @@ def test_gathered_weights_are_a_category_of_their_own(tmp_path: Path) -> None:
         "axes": ["data"],
         "count": profile.report.collectives[0].count,
         "bytes": profile.report.collectives[0].size_bytes,
+        "param_bytes": profile.report.collectives[0].param_bytes,
         "at_least": False,
     }
     assert "all-gather" in text

@@ -95,6 +95,7 @@ def _collectives_table(collectives: tuple[CollectiveTraffic, ...]) -> Table:
             Column(title="along"),
             Column(title="times", align=Align.RIGHT),
             Column(title="bytes", align=Align.RIGHT),
+            Column(title="of parameters", align=Align.RIGHT, priority=1),
         ),
         rows=tuple(
             Row(
@@ -103,6 +104,7 @@ def _collectives_table(collectives: tuple[CollectiveTraffic, ...]) -> Table:
                     Cell(text=" and ".join(each.axes) or "other groups"),
                     Cell(text=f"{'≥ ' if each.at_least else ''}{each.count:,}"),
                     size_cell(each.size_bytes),
+                    size_cell(each.param_bytes),
                 )
             )
             for each in collectives

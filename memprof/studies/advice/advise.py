@@ -2,7 +2,8 @@
 
 A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
 what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
-holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep.
+holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep, `meshes`
+about what the devices of a mesh have alike.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from memprof.analysis.report import Report
 from memprof.studies.advice.advice import Advice, Proposal
+from memprof.studies.advice.meshes import gather_in_chunks, replicated_state, undivided_batch, undivided_logits
 from memprof.studies.advice.passes import (
     chunked_loss,
     flash_attention,
@@ -39,6 +41,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     factored_optimizer,
     flash_attention,
     fragmentation,
+    gather_in_chunks,
     half_precision,
     huge_buffer,
     narrow_accumulators,
@@ -47,6 +50,9 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     remat_elementwise,
     remat_modules,
     remat_scan,
+    replicated_state,
+    undivided_batch,
+    undivided_logits,
     update_peak,
     workspace,
 )

@@ -13,7 +13,7 @@ from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, mad
 from memprof.workloads.intents import Aim, Intent
 
 # Made in the forward and backward passes, and no gradient of a parameter.
-_MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
+MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
 _LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
@@ -44,7 +44,7 @@ def half_precision(report: Report) -> Iterator[Proposal]:
 def _in_half(buffer: LiveBuffer) -> Instead | None:
     """The loss is computed in float32, and with it what its gradient begins with."""
     is_of_loss = buffer.category is Category.COTANGENTS and not buffer.module
-    is_wide = buffer.dtype == "f32" and buffer.category in _MADE_IN_PASSES and not is_of_loss
+    is_wide = buffer.dtype == "f32" and buffer.category in MADE_IN_PASSES and not is_of_loss
     return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
 
 
@@ -80,18 +80,18 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
 
 
 def _without_probabilities(buffer: LiveBuffer) -> Instead | None:
-    is_held = buffer.is_of_attention and buffer.category in _MADE_IN_PASSES
+    is_held = buffer.is_of_attention and buffer.category in MADE_IN_PASSES
     return Instead(size_bytes=0) if is_held else None
 
 
 def chunked_loss(report: Report) -> Iterator[Proposal]:
     """Logits, and the gradient of the loss by them, that exist whole."""
-    classes = _num_classes(report)
+    classes = num_classes(report)
     if classes is None:
         return
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        return Instead(size_bytes=buffer.size_bytes // _NUM_CHUNKS) if _is_logits(buffer, classes) else None
+        return Instead(size_bytes=buffer.size_bytes // _NUM_CHUNKS) if is_logits(buffer, classes) else None
 
     logits = changed_at_peak(report, without)
     if not logits:
@@ -106,7 +106,7 @@ def chunked_loss(report: Report) -> Iterator[Proposal]:
     )
 
 
-def _num_classes(report: Report) -> int | None:
+def num_classes(report: Report) -> int | None:
     """The columns of the logits: the widest arrays, made last in the forward pass, and in no layer or loop.
 
     A softmax is taken of them, whether for its probabilities or for the logarithm of their sum.
@@ -115,7 +115,7 @@ def _num_classes(report: Report) -> int | None:
     lengths = {loop.trip_count for loop in report.program.loops}
     by_width: dict[int, list[LiveBuffer]] = defaultdict(list)
     for buffer in report.temp_buffers:
-        is_array = buffer.category in _MADE_IN_PASSES and buffer.dtype in _FLOATS and len(buffer.shape) > 1
+        is_array = buffer.category in MADE_IN_PASSES and buffer.dtype in _FLOATS and len(buffer.shape) > 1
         if is_array and not buffer.is_of_attention:
             by_width[buffer.shape[-1]].append(buffer)
     widths = sorted(by_width, reverse=True)
@@ -137,9 +137,9 @@ def _last_forward(buffers: Iterable[LiveBuffer]) -> int:
     return max((buffer.start for buffer in buffers if buffer.phase is Phase.FORWARD), default=-1)
 
 
-def _is_logits(buffer: LiveBuffer, classes: int) -> bool:
+def is_logits(buffer: LiveBuffer, classes: int) -> bool:
     """Whether it is an array with a column for each class, made on the way from the parameters to their gradients."""
-    return buffer.category in _MADE_IN_PASSES and len(buffer.shape) > 1 and buffer.shape[-1] == classes
+    return buffer.category in MADE_IN_PASSES and len(buffer.shape) > 1 and buffer.shape[-1] == classes
 
 
 def huge_buffer(report: Report) -> Iterator[Proposal]:
@@ -151,7 +151,7 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
 
     def without(buffer: LiveBuffer) -> Instead | None:
         """What is made of it element by element goes with it, and so do their cotangents, but nothing else."""
-        is_cut = buffer.family == largest.family and buffer.category in _MADE_IN_PASSES
+        is_cut = buffer.family == largest.family and buffer.category in MADE_IN_PASSES
         return Instead(size_bytes=buffer.size_bytes // num_pieces) if is_cut else None
 
     yield Proposal(
@@ -168,16 +168,16 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
 
 def _largest(report: Report) -> LiveBuffer | None:
     """The largest array that can be cut, if it is huge, and there is no better advice for it."""
-    classes = _num_classes(report)
+    classes = num_classes(report)
     return next(
         (
             buffer
             for buffer in report.buffers  # sorted by size
-            if buffer.category in _MADE_IN_PASSES
+            if buffer.category in MADE_IN_PASSES
             and buffer.size_bytes > _HUGE * report.footprint_bytes
             and buffer.family
             and buffer.shape[0] > 1
-            and not (buffer.is_of_attention or buffer.is_stacked or (classes and _is_logits(buffer, classes)))
+            and not (buffer.is_of_attention or buffer.is_stacked or (classes and is_logits(buffer, classes)))
         ),
         None,
     )

@@ -15,6 +15,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
+from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
@@ -244,3 +245,47 @@ SEQUENCE = Technique(
 )
 
 TECHNIQUES = (DATA, ZERO1, ZERO2, FULLY_SHARDED, TENSOR, SEQUENCE)
+_CONSTRAIN = "jax.lax.with_sharding_constraint"
+_SHARDING = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec({}))"
+
+
+def divided_state(intent: Intent) -> Means:
+    """Each array along its first dimension; one without dimensions stays whole."""
+    of_params = Role.PARAMS.value in intent.names
+    name = "params" if of_params else "opt_state"
+    sharding = _SHARDING.format(f"*({_axes(intent)},)[:x.ndim]")
+    return Means(
+        code=f"{name} = jax.tree.map(lambda x: {_CONSTRAIN}(x, {sharding}), {name})",
+        technique=_along(FULLY_SHARDED if of_params else ZERO1, intent),
+    )
+
+
+def divided_batch(intent: Intent) -> Means:
+    """All its arrays along their first dimension, over one axis or several."""
+    return Means(code=f"batch = {_CONSTRAIN}(batch, {_SHARDING.format(_axes(intent))})", technique=_along(DATA, intent))
+
+
+def divided_logits(intent: Intent) -> Means:
+    """Along the last dimension, that of the vocabulary; XLA keeps what it has chosen for the others."""
+    others = "*[jax.sharding.PartitionSpec.UNCONSTRAINED] * (logits.ndim - 1)"
+    code = f"logits = {_CONSTRAIN}(logits, {_SHARDING.format(f'{others}, {_axes(intent)}')})"
+    return Means(code=code, technique=_along(TENSOR, intent))
+
+
+def _along(technique: Technique, intent: Intent) -> str | None:
+    """A technique does what is meant where that is about its own axis alone."""
+    return technique.name if intent.axes == (technique.axis,) else None
+
+
+def _axes(intent: Intent) -> str:
+    return repr(intent.axes[0] if len(intent.axes) == 1 else intent.axes).replace("'", '"')
+
+
+MEANS = {
+    Aim.DIVIDE_BATCH: divided_batch,
+    Aim.DIVIDE_LOGITS: divided_logits,
+    Aim.DIVIDE_STATE: divided_state,
+    Aim.GATHER_IN_LAYERS: Means(
+        code="x, _ = jax.lax.scan(jax.checkpoint(lambda x, params: (block(params, x), None)), x, stacked_params)"
+    ),
+}

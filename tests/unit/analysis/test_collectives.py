@@ -35,12 +35,20 @@ def instruction(**fields: Any) -> Any:
     return message
 
 
-def mesh_groups(axes: dict[str, int], *taken: tuple[int, int, int] | int, device_ids: tuple[int, ...] = ()) -> Any:
+def mesh_groups(
+    axes: dict[str, int],
+    *taken: tuple[int, int, int] | int,
+    device_ids: tuple[int, ...] = (),
+    iota_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+) -> Any:
     """XLA's groups along axes of its own mesh, each by its number, or with the part of it (pre-size and size)."""
     message = CollectiveDevices["MeshGroups"]()
     for name, size in axes.items():
         message.mesh.axes.add(name=name, size=size)
     message.mesh.device_ids.extend(device_ids)
+    if iota_ids:
+        message.mesh.iota_ids.reshape_dims.extend(iota_ids[0])
+        message.mesh.iota_ids.transpose_perm.extend(iota_ids[1])
     for each in taken:
         if isinstance(each, int):
             message.axes.add(axis=each)
@@ -66,6 +74,11 @@ def iota(num_groups: int, per_group: int, sizes: tuple[int, ...], order: tuple[i
         (instruction(mesh_groups=mesh_groups(AXES, 1)), ALONG_TP),
         (instruction(mesh_groups=mesh_groups(AXES, 0, 1)), ALL),
         (instruction(mesh_groups=mesh_groups({"a": 2, "b": 2}, 1, device_ids=(0, 2, 1, 3))), ((0, 2), (1, 3))),
+        # mesh['axis_0'=4,'axis_1'=1,'axis_2'=2], device_ids=([2,4]T(1,0)) {'axis_0'}, of a mesh dp=2, fsdp=4 (0.10.2)
+        (
+            instruction(mesh_groups=mesh_groups({"a": 4, "b": 1, "c": 2}, 0, iota_ids=((2, 4), (1, 0)))),
+            ((0, 1, 2, 3), (4, 5, 6, 7)),
+        ),
         # an axis of 8 as 4 times 2, along the second part, and as 2 times 2 times 2, along the first and the last
         (instruction(mesh_groups=mesh_groups({"a": 8}, (0, 4, 2))), ALONG_TP),
         (instruction(mesh_groups=mesh_groups({"a": 8}, (0, 1, 2), (0, 4, 2))), ((0, 1, 4, 5), (2, 3, 6, 7))),
@@ -107,6 +120,7 @@ def test_groups_are_read_however_xla_writes_them(message: Any, groups: Any) -> N
         instruction(iota_groups=iota(1, 1 << 40, (1 << 40,), (0,))),
         instruction(mesh_groups=mesh_groups(AXES, 2)),
         instruction(mesh_groups=mesh_groups(AXES, 1, device_ids=(0, 1))),
+        instruction(mesh_groups=mesh_groups(AXES, 1, iota_ids=((4,), (0,)))),
         instruction(mesh_groups=mesh_groups({"a": 8}, (0, 3, 2))),
         instruction(mesh_groups=mesh_groups({"a": 8}, (0, 0, 2))),
     ],
@@ -154,8 +168,12 @@ def traffic(step: Step, axes: dict[str, int] = AXES) -> tuple[CollectiveTraffic,
     return analyze(replace(capture, target=target)).collectives
 
 
-def found(kind: str, *axes: str, count: int = 1, size_bytes: int, at_least: bool = False) -> CollectiveTraffic:
-    return CollectiveTraffic(kind=kind, axes=axes, count=count, size_bytes=size_bytes, at_least=at_least)
+def found(
+    kind: str, *axes: str, count: int = 1, size_bytes: int, param_bytes: int = 0, at_least: bool = False
+) -> CollectiveTraffic:
+    return CollectiveTraffic(
+        kind=kind, axes=axes, count=count, size_bytes=size_bytes, param_bytes=param_bytes, at_least=at_least
+    )
 
 
 def test_the_payload_is_the_whole_array_on_one_device() -> None:
@@ -178,7 +196,7 @@ def test_the_payload_is_the_whole_array_on_one_device() -> None:
     half = step.op("half", "all-reduce", V, [alone], BACKWARD, groups=((0, 2), (4, 6), (1, 3), (5, 7)))
     step.result(half)
     assert traffic(step) == (
-        found("all-gather", "fsdp", count=2, size_bytes=128),
+        found("all-gather", "fsdp", count=2, size_bytes=128, param_bytes=128),
         found("reduce-scatter", "fsdp", size_bytes=64),
         found("all-reduce", "fsdp", "tp", size_bytes=16),
         found("all-reduce", "tp", size_bytes=16),
@@ -282,3 +300,11 @@ def test_of_combined_collectives_each_result_belongs_to_its_own_operand(opcode: 
     assert (first.op_name, first.module, first.phase) == ("params['a']['w']", "a", Phase.FORWARD)
     assert (second.op_name, second.phase) == ("jit(step)/transpose(jvp(Net))/b/mul", Phase.BACKWARD)
     assert second.module == "b"
+
+
+def test_of_combined_collectives_the_part_that_is_parameters_is_known() -> None:
+    step = Step()
+    w, x = step.argument("params['w']", Role.PARAMS, V), step.argument("x", Role.BATCH, f32(2))
+    both = step.op("both", "all-gather", tuple_of(f32(16), f32(8)), [w, x], FORWARD, groups=ALONG_FSDP)
+    step.result(step.op("y", "dot", f32(2), [step.element(both, 0), step.element(both, 1)], FORWARD))
+    assert traffic(step) == (found("all-gather", "fsdp", size_bytes=64 + 32, param_bytes=64),)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import pytest
 from report_builder import CPU, H100, buffer, node, report
 
-from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.capture import ArgumentLeaf, Topology
 from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.report import LiveBuffer, Loop, Report
+from memprof.analysis.report import CollectiveTraffic, LiveBuffer, Loop, Report
 from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
 from memprof.studies.advice.recomputation import _ladder, _Rung
@@ -211,6 +212,39 @@ def _fragmented(*shapes: tuple[int, ...], fragmentation: int = 4096) -> Report:
     return report(found, fragmentation=fragmentation, modules=node("", found, children=layers))
 
 
+def _on_mesh(
+    *leaves: ArgumentLeaf, beside: Report | None = None, axes: dict[str, int] | None = None, sent: str = ""
+) -> Report:
+    """A step on a mesh with these arguments, and with what another report has."""
+    made = report([*map(_argument, leaves), *(beside.buffers if beside else ())], arguments=leaves)
+    made = _over_time(replace(beside, buffers=made.buffers, arguments=leaves)) if beside else made
+    made = replace(
+        made,
+        footprint_bytes=sum(each.size_bytes for each in made.buffers),
+        live_peak_bytes=sum(each.size_bytes for each in made.buffers),
+    )
+    axes = axes or {"dp": 8}
+    topology = Topology(num_devices=prod(axes.values()), axes=axes)
+    traffic = CollectiveTraffic(kind=sent, axes=tuple(axes), count=1, size_bytes=8, param_bytes=0, at_least=False)
+    return replace(made, target=replace(made.target, topology=topology), collectives=(traffic,) if sent else ())
+
+
+def _over(leaf: ArgumentLeaf, *axes: str) -> ArgumentLeaf:
+    return replace(leaf, mesh_axes=axes)
+
+
+def _gathered(*modules: str, category: Category = Category.GATHERED_PARAMS) -> Report:
+    return _on_mesh(
+        _over(_W, "dp"), beside=report([_passes(_KB, "f32", category, module=module) for module in modules])
+    )
+
+
+_X = _leaf("x", Role.BATCH, (32, 16), position=1)
+_HEAD = _leaf("params['head']", Role.PARAMS, (16, 64))
+_FULL = report([_passes((32, 16), "f32")])
+_DP_TP = {"dp": 2, "tp": 4}
+
+
 CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] = {
     "donate_state": (
         lambda: _donation(_W, _MU),
@@ -319,6 +353,44 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "on a T4, for which XLA generates none": lambda: _scratch("scratch of __cublas$gemm", capability="7.5"),
             "where no capability is told": lambda: _scratch("scratch of __cublas$gemm", capability="unknown"),
             "pointers of a tuple": lambda: _scratch("table of pointers to the elements of a tuple"),
+        },
+    ),
+    "replicated_state": (
+        lambda: _on_mesh(_over(_MU), _over(_W, "dp")),
+        {
+            "divided": lambda: _on_mesh(_over(_MU, "dp"), _over(_W, "dp")),
+            "no other device": lambda: _on_mesh(_over(_MU), axes={"dp": 1}),
+            "it cannot be cut": lambda: _on_mesh(_over(replace(_MU, shape=(9, 9), size_bytes=324))),
+            "XLA divides it": lambda: _on_mesh(_MU),
+            "examples": lambda: _on_mesh(_over(_X)),
+        },
+    ),
+    "gather_in_chunks": (
+        lambda: _gathered("layers_0", "layers_1"),
+        {
+            "one layer": lambda: _gathered("layers_0", "layers_0"),
+            "copies of what is here": lambda: _gathered("layers_0", "layers_1", category=Category.PARAM_COPIES),
+        },
+    ),
+    "undivided_batch": (
+        lambda: _on_mesh(_over(_X), _over(_W), beside=_FULL),
+        {
+            "divided": lambda: _on_mesh(_over(_X, "dp"), _over(_W), beside=_FULL),
+            "too few examples": lambda: _on_mesh(_over(_X), _over(_W), beside=_FULL, axes={"dp": 5}),
+            "parts of layers": lambda: _on_mesh(_over(_X), _over(_W), beside=report([_passes((32, 2), "f32")])),
+            "stages that send on": lambda: _on_mesh(_over(_X), _over(_W), beside=_FULL, sent="collective-permute"),
+        },
+    ),
+    "undivided_logits": (
+        lambda: _on_mesh(_over(_X, "dp"), _over(_HEAD), beside=_loss(), axes=_DP_TP),
+        {
+            "divided rows": lambda: _on_mesh(_over(_X, "dp"), _over(_HEAD), beside=_loss(), axes={"dp": 8}),
+            "divided columns": lambda: _on_mesh(
+                _over(_X, "dp"), _over(replace(_HEAD, shape=(16, 256)), "tp"), beside=_loss(), axes=_DP_TP
+            ),
+            "no logits": lambda: _on_mesh(
+                _over(_X, "dp"), _over(_HEAD), beside=_loss(is_of_softmax=False), axes=_DP_TP
+            ),
         },
     ),
     "fragmentation": (

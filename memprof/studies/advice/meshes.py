@@ -1,0 +1,169 @@
+"""Rules on what all devices along an axis of a mesh hold alike, and on what is gathered from them at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.report import LiveBuffer, Report
+from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.passes import MADE_IN_PASSES, is_logits, num_classes
+from memprof.studies.advice.recomputation import repeated_modules
+from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak
+from memprof.workloads.intents import Aim, Intent
+
+_OF_BATCH = MADE_IN_PASSES | {Category.BATCH, Category.COLLECTIVES}
+_SENDING_ON = frozenset({"collective-permute", "all-to-all", "ragged-all-to-all"})
+_COSTS = {
+    Role.OPTIMIZER_STATE: "the new parameters are gathered after the update, or are divided as well",
+    Role.PARAMS: "they are gathered in the forward pass and again in the backward pass",
+}
+
+
+def replicated_state(report: Report) -> Iterator[Proposal]:
+    """Optimizer state, or parameters, of which all devices along an axis hold the same."""
+    for axis, size in _long_axes(report):
+        for role, cost in _COSTS.items():
+            leaves = {leaf.path: leaf for leaf in _known(report, role) if axis not in (leaf.mesh_axes or ())}
+            without = _divided(frozenset(leaves), size)
+            alike = changed_at_peak(report, without)
+            if not alike:
+                continue
+            words = role.value.replace("_", " ")
+            yield Proposal(
+                intent=Intent(aim=Aim.DIVIDE_STATE, names=(role.value,), axes=(axis,)),
+                what=f"Divide {words} over {axis}={size}",
+                evidence=f"{amount(alike, 'arrays')} of {words}, are the same on all {size} devices along {axis};"
+                f" the largest is {alike[0].op}",
+                cost=cost,
+                without=without,
+            )
+
+
+def _divided(paths: frozenset[str], size: int) -> Without:
+    """Arguments of which each device would hold a part, where one of their dimensions can be cut."""
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_one = buffer.op in paths and not buffer.is_temp and _can_be_cut(buffer, size)
+        return Instead(size_bytes=buffer.size_bytes // size) if is_one else None
+
+    return without
+
+
+def gather_in_chunks(report: Report) -> Iterator[Proposal]:
+    """Parameters of several layers that are gathered at once, or of all that a scan takes."""
+    lengths = {loop.trip_count for loop in report.program.loops}
+    layers = sorted((path for paths in repeated_modules(report).values() for path in paths), key=len)
+
+    def is_stacked(buffer: LiveBuffer) -> bool:
+        return len(buffer.shape) > 1 and buffer.shape[0] > 1 and buffer.shape[0] in lengths
+
+    def layer_of(buffer: LiveBuffer) -> str:
+        return next((path for path in layers if f"{buffer.module}/".startswith(f"{path}/")), buffer.module)
+
+    gathered = [buffer for buffer in report.buffers if buffer.category is Category.GATHERED_PARAMS]
+    by_layer: Counter[str] = Counter()
+    for buffer in gathered:
+        if not is_stacked(buffer):
+            by_layer[layer_of(buffer)] += buffer.size_bytes
+    largest, largest_bytes = max(by_layer.items(), key=lambda item: item[1], default=("", 0))
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        if buffer.category is not Category.GATHERED_PARAMS:
+            return None
+        if is_stacked(buffer):
+            return Instead(size_bytes=buffer.size_bytes // buffer.shape[0])
+        return None if layer_of(buffer) == largest else Instead(size_bytes=0)
+
+    if not changed_at_peak(report, without):
+        return
+    of_one = f"; those of the largest layer, {largest or 'without a name'}, hold {largest_bytes:,}" if by_layer else ""
+    yield Proposal(
+        intent=Intent(aim=Aim.GATHER_IN_LAYERS),
+        what="Gather parameters layer by layer",
+        evidence=f"{amount(gathered, 'arrays')} of gathered parameters, are alive together at the peak{of_one}",
+        cost="gathers that wait for their layer, and again in the backward pass",
+        without=without,
+    )
+
+
+def undivided_batch(report: Report) -> Iterator[Proposal]:
+    """An axis along which all devices hold the same values of the same examples.
+
+    Where the parts of a layer lie along it, some arrays are as wide as a part of a parameter. Where layers or experts
+    do, examples are sent on.
+    """
+    batch = _known(report, Role.BATCH)
+    used = [axis for axis in report.target.topology.axes if any(axis in (leaf.mesh_axes or ()) for leaf in batch)]
+    paths = {leaf.path for leaf in batch}
+    rows = [buffer.shape[0] for buffer in report.buffers if buffer.op in paths and not buffer.is_temp and buffer.shape]
+    for axis, size in _long_axes(report):
+        sends_on = any(axis in each.axes and each.kind in _SENDING_ON for each in report.collectives)
+        if axis in used or sends_on or not rows or max(rows) % size or _divides_layers(report, size):
+            continue
+
+        def without(buffer: LiveBuffer, size: int = size) -> Instead | None:
+            is_made_of_it = buffer.category in _OF_BATCH and _can_be_cut(buffer, size)
+            return Instead(size_bytes=buffer.size_bytes // size) if is_made_of_it else None
+
+        yield Proposal(
+            intent=Intent(aim=Aim.DIVIDE_BATCH, axes=(*used, axis)),
+            what=f"Divide the batch over {axis}={size}",
+            evidence=f"{amount(changed_at_peak(report, without), 'arrays')} of the batch and the passes at the peak:"
+            f" all {size} devices along {axis} have the same {max(rows):,} examples",
+            cost="gradients are added up along it, or the batch is to grow",
+            without=without,
+        )
+
+
+def _divides_layers(report: Report, size: int) -> bool:
+    """Whether the passes make arrays as wide as one of so many parts of a parameter."""
+    widths = {length for leaf in report.arguments if leaf.role is Role.PARAMS for length in leaf.shape}
+    made = (each for each in report.temp_buffers if each.category in MADE_IN_PASSES and len(each.shape) > 1)
+    return any(each.shape[-1] not in widths and each.shape[-1] * size in widths for each in made)
+
+
+def undivided_logits(report: Report) -> Iterator[Proposal]:
+    """Logits with a column for each word of the vocabulary, and the same rows, on all devices along an axis."""
+    classes = num_classes(report) if report.target.topology.axes else None
+    is_whole = any(classes in leaf.shape for leaf in _known(report, Role.PARAMS))
+    if classes is None or not is_whole:
+        return
+    batch = _known(report, Role.BATCH)
+    for axis, size in _long_axes(report):
+        if classes % size or not batch or any(axis in (leaf.mesh_axes or ()) for leaf in batch):
+            continue
+
+        def without(buffer: LiveBuffer, size: int = size) -> Instead | None:
+            return Instead(size_bytes=buffer.size_bytes // size) if is_logits(buffer, classes) else None
+
+        logits = changed_at_peak(report, without)
+        if logits:
+            yield Proposal(
+                intent=Intent(aim=Aim.DIVIDE_LOGITS, axes=(axis,)),
+                what=f"Divide the columns of the logits over {axis}={size}",
+                evidence=f"{amount(logits, 'arrays')} at the peak, have all {classes:,} columns on each of the {size}"
+                f" devices along {axis}",
+                cost="the softmax adds up its sums along that axis",
+                without=without,
+            )
+
+
+def _long_axes(report: Report) -> list[tuple[str, int]]:
+    """The axes of the mesh with several devices."""
+    return [(axis, size) for axis, size in report.target.topology.axes.items() if size > 1]
+
+
+def _known(report: Report, role: Role) -> list[ArgumentLeaf]:
+    """The arguments of a role that the program takes, and of which it is known how they are divided."""
+    return [
+        leaf
+        for leaf in report.arguments
+        if leaf.role is role and leaf.parameter_number is not None and leaf.mesh_axes is not None
+    ]
+
+
+def _can_be_cut(buffer: LiveBuffer, num_parts: int) -> bool:
+    return any(length and length % num_parts == 0 for length in buffer.shape)
