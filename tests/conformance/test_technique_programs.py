@@ -23,6 +23,7 @@ from memprof.workloads import registry
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import most_bytes
+from memprof.workloads.train_config import model_fields
 
 WITH_EVIDENCE = [technique for technique in registry.techniques() if technique.evidence is not None]
 # With a second jax: one of each family, and those whose own part of the program changes between releases of jax.
@@ -36,29 +37,32 @@ TECHNIQUES = [
     for technique in WITH_EVIDENCE
 ]
 # Small, but with activations larger than the parameters, and with neither dropout nor its random generators to compile.
-SIZES = (
-    "batch_size=8",
-    "seq_len=64",
-    "max_seq_len=64",
-    "hidden_size=64",
-    "vocab_size=256",
-    "dropout_rate=0",
-    "attention_dropout_rate=0",
-    "embedding_dropout_rate=0",
-)
+SIZES = {
+    "transformer": (
+        "batch_size=8",
+        "seq_len=64",
+        "max_seq_len=64",
+        "hidden_size=64",
+        "vocab_size=256",
+        "dropout_rate=0",
+        "attention_dropout_rate=0",
+        "embedding_dropout_rate=0",
+    ),
+    "mlp": ("batch_size=256", "input_size=64", "hidden_size=128", "num_classes=64", "dropout_rate=0"),
+}
 pytestmark = pytest.mark.skipif(
     bool(missing_for_deviceless()), reason="compiling for a GPU that is not there takes the extra `deviceless`"
 )
 
 
 @functools.cache
-def capture(label: str, axis: str | None, settings: tuple[str, ...]) -> Capture:
-    """The small transformer's program for an H100, or for two of them along an axis."""
+def capture(label: str, workload: str, axis: str | None, settings: tuple[str, ...]) -> Capture:
+    """A small model's program for an H100, or for two of them along an axis."""
     target = resolve_asked("h100-80gb", mesh=axis and f"{axis}=2")
     spec = build_step(
-        workload="transformer",
+        workload=workload,
         preset="tiny",
-        overrides=(*SIZES, *settings),
+        overrides=(*SIZES[workload], *settings),
         techniques=[label] if label else [],
         mesh=mesh_of(target),
     )
@@ -66,8 +70,8 @@ def capture(label: str, axis: str | None, settings: tuple[str, ...]) -> Capture:
 
 
 @functools.cache
-def report(label: str, axis: str | None = None, settings: tuple[str, ...] = ()) -> Report:
-    return analyze(capture(label, axis, settings))
+def report(label: str, workload: str, axis: str | None, settings: tuple[str, ...]) -> Report:
+    return analyze(capture(label, workload, axis, settings))
 
 
 @pytest.fixture(params=TECHNIQUES)
@@ -84,8 +88,11 @@ def technique(request):
 def rows(technique) -> tuple[Report, Report]:
     """The reports without and with the technique, in the company that it needs to show, on a mesh if it needs one."""
     company = (*technique.needs, *technique.shows_with)
-    without = report("+".join(company), settings=technique.settings)
-    return without, report("+".join((*company, technique.example)), technique.axis, technique.settings)
+    # Of what devices share, the smallest model tells as much.
+    of_transformers = technique.axis is None or set(technique.sets) & model_fields() - registry.workload("mlp").honours
+    workload = "transformer" if of_transformers or technique.settings else "mlp"
+    without = report("+".join(company), workload, None, technique.settings)
+    return without, report("+".join((*company, technique.example)), workload, technique.axis, technique.settings)
 
 
 def test_its_evidence_is_in_its_program_alone(technique):
@@ -114,6 +121,8 @@ def test_nothing_in_its_program_is_unexplained(technique):
 
 def test_techniques_together_all_take_effect():
     label = "bf16+donate+scan+remat-mlp-attn+accum4+chunked-loss=4"
-    found = verdicts(report(label), parse_techniques(label), report(""))
+    found = verdicts(
+        report(label, "transformer", None, ()), parse_techniques(label), report("", "transformer", None, ())
+    )
     assert [verdict for verdict in found if not verdict.took_effect] == []
     assert len(found) == 6
