@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Dumps of XLA (--xla_dump_to), log directories of XProf or TensorBoard, or files of them.",
-        metavar="PATH...",
+        help="Dumps of XLA (--xla_dump_to), log directories of XProf or TensorBoard, or files of them; StableHLO"
+        " (*.mlir) and what jax.export has serialized, which are compiled for --target.",
+        metavar="PATH",
     ),
 ]
 _Programs = Annotated[
