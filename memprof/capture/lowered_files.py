@@ -32,7 +32,7 @@ def lowered_module(path: Path) -> bytes | None:
     Raises:
         MemprofError: the file cannot be read.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # of a name that is too long, `Path` raises an error
         return None
     content = content_of(path)
     if content.startswith(_BYTECODE) or _TEXT.search(content):

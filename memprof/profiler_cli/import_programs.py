@@ -14,6 +14,7 @@ from memprof.files import IfTaken, check_folder_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages, write_table
+from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_report, rendering
 from memprof.reports.units import format_bytes
 
@@ -74,6 +75,9 @@ def import_programs(
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
 
+    for path in paths:
+        if is_capture(str(path)):
+            raise MemprofError(f"{path} is a capture, as memprof writes them: show it with `memprof show`")
     show = rendering("terminal", width=width, full=False)
     aim, roles, folder = resolve_asked(target), parse_roles(role), output or Path()
     check_folder_writable(folder)
@@ -81,11 +85,12 @@ def import_programs(
         found: list[tuple[FoundProgram, Sizes]] = []
         damaged: list[MemprofError] = []
         for each in _programs(paths, aim, stage):
-            stage(each.name)
             try:
                 found.append((each, sizes_of(each)))
             except MemprofError as error:  # a job that was killed leaves a file cut short among the others
                 damaged.append(error)
+                continue
+            stage(each.name)
         if not found:
             raise damaged[0]
         found.sort(key=lambda pair: -pair[1].footprint_bytes)
