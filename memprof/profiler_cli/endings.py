@@ -5,6 +5,7 @@ Light: which formats there are is only looked up for a file that is no capture.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from memprof.errors import MemprofError
@@ -53,7 +54,7 @@ def capture_or_report(path: Path | None, *, otherwise: str) -> tuple[Path | None
     Raises:
         MemprofError: it is the name of neither; `otherwise` says what the name of one would be.
     """
-    if path is None or is_capture(path.name):
+    if path is None or is_capture(path.name) or os.path.isdir(path):  # that it is a folder is said where it is written
         return path, None
     if not is_report(path):
         raise MemprofError(f"{path} says neither that it is a capture nor a report: {otherwise}, or in {_endings()}")
