@@ -5,6 +5,7 @@ What concerns jits and what they trace is in `jit_adapter.py`.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.metadata
 import importlib.util
@@ -306,10 +307,16 @@ def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]
     Args:
         memory_kinds: `pinned_host`, by parameter number.
     """
-    from jax._src.lib.mlir import ir
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
 
-    module = lowered.compiler_ir("stablehlo")
-    with module.context:
+    cached = lowered.compiler_ir("stablehlo")
+    with cached.context:
+        # JAX keeps what it lowered for the same function, which may come again without these memories: change a copy.
+        module = ir.Module.parse(mlir.module_to_bytecode(cached))
+        computation = copy.copy(lowered._lowering)
+        computation._hlo = module
+        object.__setattr__(lowered, "_lowering", computation)
         main = ir.SymbolTable(module.operation)["main"]
         attributes = [{item.name: item.attr for item in argument} for argument in main.arg_attrs]
         for number, kind in memory_kinds.items():

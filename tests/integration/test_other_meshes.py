@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import memprof
 from memprof import MemprofError
+from memprof.capture import xla_adapter
 
 _WRITTEN = """
 import contextlib, itertools, json, warnings
@@ -194,3 +195,13 @@ def test_what_does_not_go_together_is_one_sentence(ask: Callable[[], Any], sente
         ask()
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_memories_that_are_said_of_a_step_do_not_stay_with_its_function() -> None:
+    """JAX keeps what it has lowered, and gives it again where the same function comes without them."""
+    x = on(memprof.mesh("h100-80gb", {"d": 8}), "d")
+    lowered, again = (jax.jit(double).trace(x).lower() for _ in range(2))
+    xla_adapter.place_arguments(lowered, {0: "pinned_host"})
+    assert 'mhlo.memory_kind = "pinned_host"' in lowered.as_text()
+    assert "pinned_host" not in again.as_text()
+    assert "pinned_host" not in jax.jit(double).trace(x).lower().as_text()
