@@ -72,10 +72,27 @@ def mesh(
 
 
 def mesh_of(target: Target | None) -> Mesh | None:
-    """The mesh of a target that has several devices. Where nobody has named its axes, it has one."""
+    """The mesh of a target that has several devices. Where nobody has named its axes, it has one.
+
+    Raises:
+        MemprofError: they are to be here, and are not.
+    """
     if target is None or target.topology.num_devices == 1:
         return None
-    return _made(_with_axes(target), None)
+    target = _with_axes(target)
+    return _made(target, None) if target.is_deviceless else _mesh_here(target)
+
+
+def _mesh_here(target: Target) -> Mesh:
+    devices, num_devices = jax.devices(), target.topology.num_devices
+    if len(devices) < num_devices:
+        flag = f": XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} makes as many of the CPU"
+        raise MemprofError(
+            f"--mesh asks for {num_devices} devices, and there {'is' if len(devices) == 1 else 'are'} {len(devices)} of"
+            f" the platform {devices[0].platform} here{flag if devices[0].platform == 'cpu' else ''}"
+        )
+    axes, automatic = target.topology.axes, (AxisType.Auto,) * len(target.topology.axes)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=devices[:num_devices])
 
 
 def _with_axes(target: Target) -> Target:

@@ -81,9 +81,10 @@ def resolve_asked(
     topology = Topology() if mesh is None else read_mesh(mesh, hosts or 1)
     target = resolve(name, topology) if name is not None else None
     if mesh is not None and target is None:
-        target = replace(resolve(DEFAULT_GPU, topology), reason="the default GPU, compiled for without the device")
+        reason = "the default GPU, compiled for without the device"
+        target = resolve(LOCAL) if runs else replace(resolve(DEFAULT_GPU, topology), reason=reason)
     if mesh is not None and target is not None and not target.is_deviceless:
-        raise no_gpu(target.name)
+        target = replace(target, topology=topology)  # as many of those that are here
     if runs and target is not None and target.is_deviceless:
         what = name if mesh is None else f"--mesh {mesh}"
         raise MemprofError(
