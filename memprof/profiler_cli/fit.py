@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from memprof.studies.fit.value import FitRequest
 
 
+_FIRST_MESH = "8"  # where `--vary devices` begins, unless --mesh says otherwise
+
 _Memory = Annotated[
     str | None,
     typer.Option(
@@ -30,7 +32,12 @@ _Memory = Annotated[
 ]
 _Vary = Annotated[
     str | None,
-    typer.Option("--vary", help="The field that is varied, a whole number; by default batch_size.", metavar="FIELD"),
+    typer.Option(
+        "--vary",
+        help="The field that is varied, a whole number; by default batch_size. devices: the smallest mesh on which it"
+        " fits.",
+        metavar="FIELD",
+    ),
 ]
 _Reserve = Annotated[
     str | None,
@@ -104,6 +111,7 @@ def fit(
 
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
+        memprof fit transformer --preset gpt2 -t fsdp --set batch_size=64 --target l4 --vary devices
 
     With auto the batch stays as it is given, and the cheapest techniques are found with which it fits.
 
@@ -113,6 +121,7 @@ def fit(
     from memprof.capture.task import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
+    from memprof.studies.fit.devices import DEVICES
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest, check_fit
     from memprof.studies.subject import find_subject
@@ -122,8 +131,10 @@ def fit(
     show = rendering(format, width=width)
     show.check_shows_documents("a fit")
     techniques = "+".join(technique)
-    _check_together(techniques)
+    _check_together(techniques, mesh)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    if vary == DEVICES and mesh is None and subject.is_built_in:
+        mesh = _FIRST_MESH
     wanted = MemoryRequest(
         target=resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), memory=memory, reserve=reserve
     )
@@ -156,10 +167,14 @@ def fit(
         _print_largest_value(request, kept=captures, show=show)
 
 
-def _check_together(techniques: str) -> None:
-    """Raises `MemprofError` for auto among other techniques: it chooses among all."""
+def _check_together(techniques: str, mesh: str | None) -> None:
+    """Raises `MemprofError` for auto among other techniques, since it chooses among all, and for auto on a mesh."""
     if techniques != AUTO and AUTO in techniques.split("+"):
         raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
+    if techniques == AUTO and mesh is not None:
+        raise MemprofError(
+            f"auto chooses techniques for one device, and --mesh {mesh} asks for several: name the techniques"
+        )
 
 
 def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rendering) -> None:

@@ -16,7 +16,7 @@ from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.log import Moment
-from memprof.studies.fit.results import CodeChange, FitResult, TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import Batch, CodeChange, FitResult, TechniquesResult, TriedTechniques
 
 _Techniques = tuple[str, ...]
 
@@ -85,6 +85,33 @@ class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
         tuple[TrialJson, ...], Meta(min_length=2), about("The compiles in the order in which they were made.")
     ]
     findings: Annotated[tuple[str, ...], about("Sentences: where the footprint bends or falls.")]
+    command: Annotated[str, about("The command line that profiles the answer.")]
+    mesh: Annotated[str, about("The mesh that it was compiled for: `fsdp=4,tp=2`; empty for one device.")]
+    num_devices: Annotated[int, Meta(ge=1), about("Of that mesh; footprints and memory are those of one device.")]
+    batch: Annotated[Batch | None, about("The examples of a step with value; null where they are not known.")]
+
+
+class FitDevicesJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit_devices/1"):
+    """The smallest number of devices on which a step fits, and every compile that was made to find it."""
+
+    subject: Annotated[str, about("The workload or the user's step.")]
+    techniques: _Techniques
+    target: str
+    num_devices: Annotated[int, Meta(ge=1), about("On which it fits.")]
+    mesh: Annotated[str, about("Their mesh: `fsdp=4,tp=2`; empty for one device.")]
+    batch: Annotated[Batch | None, about("The examples of a step; null where they are not known.")]
+    footprint_bytes: Annotated[Size, about("Of each of them.")]
+    next_num_devices: Annotated[
+        int | None, about("The number before it, which is too small; null where the step cannot be compiled for one.")
+    ]
+    next_footprint_bytes: Annotated[Size | None, about("Of each of those.")]
+    memory_bytes: Annotated[Size, about("Of each device.")]
+    reserve_bytes: Annotated[Size, about("What of the memory stays free.")]
+    budget_bytes: Annotated[Size, about("memory_bytes - reserve_bytes.")]
+    num_compiles: Annotated[int, Meta(ge=1)]
+    tried: Annotated[
+        tuple[TrialJson, ...], Meta(min_length=1), about("The compiles in the order in which they were made.")
+    ]
     command: Annotated[str, about("The command line that profiles the answer.")]
 
 
@@ -171,6 +198,7 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "advice": AdviceListJson,
     "check": CheckJson,
     "fit": FitJson,
+    "fit_devices": FitDevicesJson,
     "fit_techniques": FitTechniquesJson,
     "explanation": ExplanationJson,
 }
@@ -193,18 +221,18 @@ def check_json(result: CheckResult) -> CheckJson:
     return filled(CheckJson, result)
 
 
-def fit_json(result: FitResult) -> FitJson:
+def fit_json(result: FitResult) -> FitJson | FitDevicesJson:
     """What is printed of a fit."""
-    budget_bytes = result.budget_bytes
-    return filled(
-        FitJson,
-        result,
-        footprint_bytes=result.footprint_of(result.value),
-        next_footprint_bytes=result.footprint_of(result.next_value),
-        num_compiles=len(result.tried),
-        tried=[filled(TrialJson, trial, fits=trial.footprint_bytes <= budget_bytes) for trial in result.tried],
-        findings=result.findings(),
-    )
+    budget_bytes, before = result.budget_bytes, result.next_value
+    facts = {
+        "footprint_bytes": result.footprint_of(result.value),
+        "next_footprint_bytes": None if before is None else result.footprint_of(before),
+        "num_compiles": len(result.tried),
+        "tried": [filled(TrialJson, trial, fits=trial.footprint_bytes <= budget_bytes) for trial in result.tried],
+    }
+    if result.is_of_devices:
+        return filled(FitDevicesJson, result, num_devices=result.value, next_num_devices=before, **facts)
+    return filled(FitJson, result, findings=result.findings(), **facts)
 
 
 def fit_techniques_json(result: TechniquesResult) -> FitTechniquesJson:

@@ -19,7 +19,7 @@ def fit_document(result: FitResult) -> Document:
     name = " ".join(part for part in (result.subject, "+".join(result.techniques)) if part)
     return Document(
         blocks=(
-            Heading(text=f"{result.field}={result.value} fits, {result.next_value} does not", level=1, aside=name),
+            Heading(text=_value_answer(result), level=1, aside=name),
             _value_facts(result),
             Heading(text="Tried", level=2, aside=f"{len(result.tried)} compiles, by {result.field}"),
             _tried_values(result),
@@ -28,20 +28,36 @@ def fit_document(result: FitResult) -> Document:
     )
 
 
+def _value_answer(result: FitResult) -> str:
+    answer = f"{result.field}={result.value} fits"
+    return answer if result.next_value is None else f"{answer}, {result.next_value} does not"
+
+
+def _batch(result: FitResult) -> tuple[str, ...]:
+    """Whether a batch is that of all devices or of one is not in its name: both are told."""
+    if result.batch is None or result.num_devices == 1:
+        return ()
+    return (f"{result.batch.in_all} in all", f"{result.batch.on_a_device} on each of {result.num_devices} devices")
+
+
 def _value_facts(result: FitResult) -> Facts:
     def exact(label: str, size_bytes: int, *more: str) -> Fact:
         return Fact(label=label, values=(format_bytes(size_bytes), f"{format_exact_bytes(size_bytes)} bytes", *more))
 
-    return Facts(
-        facts=(
-            Fact(label="target", values=(result.target,)),
-            exact("memory", result.memory_bytes),
-            exact("reserve", result.reserve_bytes),
-            exact("budget", result.budget_bytes, "memory - reserve"),
-            exact(f"{result.field}={result.value}", result.footprint_of(result.value), "fits"),
-            exact(f"{result.field}={result.next_value}", result.footprint_of(result.next_value), "does not fit"),
+    of_each = () if result.num_devices == 1 else ("of each device",)
+    facts = [
+        Fact(label="target", values=(result.target, *([f"mesh {result.mesh}"] if result.mesh else []))),
+        exact("memory", result.memory_bytes, *of_each),
+        exact("reserve", result.reserve_bytes),
+        exact("budget", result.budget_bytes, "memory - reserve"),
+        exact(f"{result.field}={result.value}", result.footprint_of(result.value), "fits"),
+    ]
+    if result.next_value is not None:
+        facts.append(
+            exact(f"{result.field}={result.next_value}", result.footprint_of(result.next_value), "does not fit")
         )
-    )
+    facts.append(Fact(label="batch", values=_batch(result)))
+    return Facts(facts=tuple(fact for fact in facts if fact.values))
 
 
 def _tried_values(result: FitResult) -> Table:
@@ -70,7 +86,9 @@ def _tried_values(result: FitResult) -> Table:
 
 def _value_notes(result: FitResult) -> tuple[Block, ...]:
     notes = [Note(text=f"The reserve is {result.reserve_reason}.", tone=Tone.MUTED)]
-    if result.step > 1:
+    if result.is_of_devices and result.step_reason:
+        notes.append(Note(text=f"{result.step_reason[0].upper()}{result.step_reason[1:]}.", tone=Tone.MUTED))
+    elif result.step > 1 and not result.is_of_devices:
         text = f"Only multiples of {result.step} were tried: {result.step_reason}."
         notes.append(Note(text=text, tone=Tone.MUTED))
     notes += [Note(text=f"{finding[0].upper()}{finding[1:]}.", tone=Tone.WARNING) for finding in result.findings()]

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from memprof.analysis.categories import Category, Role
+from memprof.analysis.report import Report
 from memprof.studies.fit.cheapest import Cost
+from memprof.studies.fit.devices import DEVICES
 
 # A slope that falls to less than this part of the one before it is a bend; slopes of one straight part differ by less,
 # since XLA pads and shares buffers a little differently from size to size.
@@ -23,18 +26,41 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The examples of a step: of all devices together, and those that one of them holds."""
+
+    in_all: int
+    on_a_device: int
+
+
+def batch_of(report: Report) -> Batch | None:
+    """The batch by the first axis of all that it holds; None where there is no such axis, or where they differ."""
+    on_a_device = {buffer.op: buffer.shape for buffer in report.buffers if buffer.category is Category.BATCH}
+    leaves = [leaf for leaf in report.arguments if leaf.role is Role.BATCH and leaf.parameter_number is not None]
+    found = {(leaf.shape[:1], on_a_device.get(leaf.path, ())[:1]) for leaf in leaves}
+    if len(found) != 1 or ((), ()) in found:
+        return None
+    [((in_all, *_), own)] = found
+    return Batch(in_all=in_all, on_a_device=own[0]) if own else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
     """The answer and everything that was tried for it.
 
     Attributes:
         subject: what was profiled; `techniques` are applied to it, by label.
         value: a value of `field` that fits, while `next_value`, the one after it, does not. It is the largest that fits
-            where the footprint is monotone; where it is not, a larger one that was not tried may fit too.
+            where the footprint is monotone; where it is not, a larger one that was not tried may fit too. Of `devices`
+            it is the smallest, and `next_value` the one before it; None where that is none for the step.
         step: only multiples of it were tried; `step_reason` says why where it is not 1.
         memory_bytes: of the device; `reserve_bytes` of it are left alone, the rest is the budget.
         reserve_reason: where the reserve comes from, in one sentence.
         tried: every compile, in the order in which they were made.
         command: the command line that profiles the answer.
+        mesh: of the answer, as the user writes it; empty for one device.
+        num_devices: of that mesh; footprints are those of one device.
+        batch: of the answer; None where it is not known.
     """
 
     subject: str
@@ -42,6 +68,7 @@ class FitResult:
     target: str
     field: str
     value: int
+    next_value: int | None
     step: int
     step_reason: str
     memory_bytes: int
@@ -49,14 +76,18 @@ class FitResult:
     reserve_reason: str
     tried: tuple[Trial, ...]
     command: str
+    mesh: str = ""
+    num_devices: int = 1
+    batch: Batch | None = None
 
     @property
     def budget_bytes(self) -> int:
         return self.memory_bytes - self.reserve_bytes
 
     @property
-    def next_value(self) -> int:
-        return self.value + self.step
+    def is_of_devices(self) -> bool:
+        """Whether it is the number of devices that was varied."""
+        return self.field == DEVICES
 
     def footprint_of(self, value: int) -> int:
         """The measured footprint of a value that was tried."""
@@ -64,6 +95,8 @@ class FitResult:
 
     def findings(self) -> tuple[str, ...]:
         """Sentences about how the footprint grows where that is not as a straight line or worse."""
+        if self.is_of_devices:
+            return ()
         return (*_falls(self.field, self.tried), *_bends(self.field, self.tried))
 
 

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import TypeGuard
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.capture import Capture, Target, Topology
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.launch import compile_in_child
+from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError, unknown_name
-from memprof.studies.fit.budget import MemoryRequest
-from memprof.studies.fit.results import FitResult, Trial
+from memprof.studies.fit.budget import Budget, MemoryRequest
+from memprof.studies.fit.devices import DEVICES, find_fewest, numbers_of_devices, of_devices
+from memprof.studies.fit.results import FitResult, Trial, batch_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject, run_command
@@ -43,7 +47,8 @@ class FitRequest:
 
     Attributes:
         subject: what must fit, under `techniques`, joined with `+`.
-        field: of the workload's configuration, or a parameter of the user's function: a whole number.
+        field: of the workload's configuration, or a parameter of the user's function: a whole number. `devices` stands
+            for the number of devices of the target's mesh, where it has one.
         memory: of the device, and which device to compile for.
         multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
         settings: of the compiles.
@@ -56,19 +61,41 @@ class FitRequest:
     multiple_of: int | None = None
     settings: CompileSettings = TO_THE_PLAN
 
+    @property
+    def varies_mesh(self) -> bool:
+        """Whether it is the mesh that is varied, and no field."""
+        target = self.memory.target
+        return self.field == DEVICES and target is not None and target.topology.num_devices > 1
+
     def subject_with(self, value: int | None) -> Subject:
         """The subject with a value of the field; None: with the one that it has by itself."""
-        return self.subject if value is None else self.subject.with_override(self.field, value)
+        return self.subject if value is None or self.varies_mesh else self.subject.with_override(self.field, value)
+
+    def target_with(self, value: int | None) -> Target | None:
+        """The target with a number of devices, where that is what is varied."""
+        target = self.memory.target
+        return of_devices(target, value) if self.varies_mesh and target is not None and value is not None else target
 
     def task(self, value: int | None) -> Task:
-        """The compile for a value."""
-        return self.subject_with(value).task(self.techniques, target=self.memory.target, settings=self.settings)
+        """The compile for a value.
+
+        Raises:
+            MemprofError: it is none that the step, as far as it is known without the user's code, can be built with.
+        """
+        return self.subject_with(value).task(self.techniques, target=self.target_with(value), settings=self.settings)
+
+    def command(self, value: int) -> str:
+        """The command line that profiles a value."""
+        return run_command(self.subject_with(value), self.target_with(value), self.techniques)
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this fit would compile too."""
-        value = capture.config.get(self.field)
-        values = [value] if _is_number(value) and self.subject_with(value).applies(self.techniques) else []
-        return bool(capture.row) and capture.row in {row_key(self.task(each)) for each in (None, *values)}
+        value = capture.target.topology.num_devices if self.varies_mesh else capture.config.get(self.field)
+        tasks = [self.task(None)]
+        if _is_number(value):
+            with suppress(MemprofError):
+                tasks.append(self.task(value))
+        return bool(capture.row) and capture.row in set(map(row_key, tasks))
 
 
 def check_fit(request: FitRequest) -> None:
@@ -78,8 +105,8 @@ def check_fit(request: FitRequest) -> None:
         MemprofError: for an unknown name, a bad value, or a memory that is not known.
     """
     request.memory.check()
-    recipe = request.subject.plan(request.techniques)
-    if isinstance(recipe, BuiltInStep):
+    recipe = request.task(None).recipe
+    if isinstance(recipe, BuiltInStep) and not request.varies_mesh:
         _start(request, recipe.plan().flat_config())
         _step(request)
 
@@ -109,8 +136,10 @@ def fit(
     first = compiles.add(None)
     own_value = compiles.trials[0].value
     budget = request.memory.budget(first.target.memory_bytes)
+    if request.field == DEVICES:
+        return _fewest_devices(request, compiles, budget)
     budget.check_params_fit(first)
-    step, step_reason = _step(request)
+    step, step_reason = _step(request, first)
     try:
         value = find_largest(
             compiles.footprint_bytes,
@@ -125,21 +154,53 @@ def fit(
         raise NothingFitsError(
             f"not even {request.field}={smallest} fits: {budget.arithmetic(compiles.reports[smallest])}"
         ) from error
+    return _result(request, compiles, budget, value=value, next_value=value + step, step=step, step_reason=step_reason)
+
+
+def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) -> FitResult:
+    start = compiles.trials[0].value
+    topology = request.memory.target.topology if request.varies_mesh and request.memory.target else Topology()
+    unit = topology.num_devices // next(iter(topology.axes.values()), topology.num_devices)
+    numbers = numbers_of_devices(start, unit=unit, least=2 if request.varies_mesh else 1)
+    try:
+        found = find_fewest(compiles.footprint_bytes, numbers=numbers, start=start, budget_bytes=budget.size_bytes)
+    except NothingFitsError as error:
+        largest = compiles.reports[max(compiles.reports)]
+        raise NothingFitsError(f"{error}; {budget.arithmetic(largest)}") from error
+    reason = f"fewer were not tried: {found.refusal.rstrip('.')}" if found.refusal else ""
+    if found.number == numbers[0] and request.varies_mesh:
+        reason = f"fewer than {found.number} devices make no mesh, and were not tried"
+    return _result(request, compiles, budget, value=found.number, next_value=found.below, step=unit, step_reason=reason)
+
+
+def _result(
+    request: FitRequest,
+    compiles: _Compiles,
+    budget: Budget,
+    *,
+    value: int,
+    next_value: int | None,
+    step: int,
+    step_reason: str,
+) -> FitResult:
+    report = compiles.reports[value]
     return FitResult(
         subject=request.subject.label,
         techniques=tuple(applied.label for applied in parse_techniques(request.techniques)),
-        target=first.target.name,
+        target=report.target.name,
         field=request.field,
         value=value,
+        next_value=next_value,
         step=step,
         step_reason=step_reason,
         memory_bytes=budget.memory_bytes,
         reserve_bytes=budget.reserve_bytes,
         reserve_reason=budget.reserve_reason,
         tried=tuple(compiles.trials),
-        command=run_command(
-            request.subject.with_override(request.field, value), request.memory.target, request.techniques
-        ),
+        command=request.command(value),
+        mesh=mesh_option(report.target.topology),
+        num_devices=report.target.topology.num_devices,
+        batch=batch_of(report),
     )
 
 
@@ -194,6 +255,13 @@ class _Compiles:
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:
     """The value that the field has by itself."""
+    if request.varies_mesh and request.memory.target is not None:
+        return request.memory.target.topology.num_devices
+    if request.field == DEVICES and DEVICES not in config:
+        raise MemprofError(
+            f"{request.subject.label} has no parameter devices: give the mesh whose first axis is to be varied, --mesh"
+            " fsdp=8 for example, or a function with such a parameter"
+        )
     if request.field not in config:
         numbers = [name for name, value in config.items() if _is_number(value)]
         if not numbers:
@@ -228,19 +296,29 @@ def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _step(request: FitRequest) -> tuple[int, str]:
-    """What the value must be a multiple of, and why where that is not 1."""
+def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
+    """What the value must be a multiple of, and why where that is not 1.
+
+    Args:
+        report: of the value that the field has by itself; None: nothing is compiled yet.
+    """
     if request.multiple_of is not None:
         return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
     if not request.subject.is_built_in:
-        # Only a compile would show what a user's function takes; what accumulation asks of its batch is known.
+        # Only a compile shows what a user's function takes; what accumulation asks of its batch is known.
         step = apply_techniques(TrainConfig(), parse_techniques(request.techniques)).num_minibatches
-        return step, f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
+        reason = f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
+        batch = None if report is None else batch_of(report)
+        if batch is not None and batch.in_all == _start(request, report.config if report else {}):
+            parts = batch.in_all // batch.on_a_device
+            if step % parts:
+                step, reason = lcm(step, parts), f"the batch is divided over {parts} devices"
+        return step, reason
     refusal = ""
     for step in range(1, _LARGEST_STEP + 1):
         try:
             for value in (step, 2 * step, 3 * step):
-                request.subject_with(value).plan(request.techniques)
+                request.task(value)
         except MemprofError as error:
             refusal = refusal or str(error).rstrip(".")
         else:

@@ -17,6 +17,7 @@ def _result(*footprints: tuple[int, int]) -> FitResult:
         target="l4",
         field="batch_size",
         value=1,
+        next_value=2,
         step=1,
         step_reason="",
         memory_bytes=1000,

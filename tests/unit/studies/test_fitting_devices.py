@@ -1,0 +1,144 @@
+"""The smallest number of devices: the search in few measurements, and a fit on meshes with compiles made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hlo import Step
+from hlo_nodes import f32
+from jsonschema import Draft202012Validator
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Role
+from memprof.capture.targets.resolve import resolve_asked
+from memprof.capture.task import Task
+from memprof.errors import MemprofError
+from memprof.reports.formats import terminal
+from memprof.reports.formats.json import render_object
+from memprof.reports.json_answers import fit_json
+from memprof.reports.options import RenderOptions
+from memprof.reports.views.fit import fit_document
+from memprof.studies.fit import value as fits
+from memprof.studies.fit.budget import MemoryRequest
+from memprof.studies.fit.devices import Fewest, find_fewest, numbers_of_devices, of_devices
+from memprof.studies.fit.results import FitResult
+from memprof.studies.fit.search import NothingFitsError
+from memprof.studies.fit.value import FitRequest
+from memprof.studies.subject import find_subject
+
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
+
+
+@pytest.mark.parametrize("replicated", [0, 10, 90])
+@pytest.mark.parametrize("divided", [1, 1000, 10**6])
+@pytest.mark.parametrize("start", [2, 8, 1024])
+def test_the_search_finds_what_trying_all_finds_in_few_measurements(replicated: int, divided: int, start: int) -> None:
+    numbers, tried = numbers_of_devices(start, least=2), []
+
+    def measure(number: int) -> int:
+        tried.append(number)
+        return replicated + divided // number
+
+    fitting = [number for number in numbers if replicated + divided // number <= 100]
+    if not fitting:
+        with pytest.raises(NothingFitsError, match="not even 4096 devices are enough"):
+            find_fewest(measure, numbers=numbers, start=start, budget_bytes=100)
+        return
+    found = find_fewest(measure, numbers=numbers, start=start, budget_bytes=100)
+    assert found == Fewest(number=fitting[0], below=fitting[0] // 2 if fitting[0] > 2 else None)
+    assert len(tried) == len(set(tried)) <= 5
+
+
+def _up_to(most: int, least: int = 1) -> Callable[[int], int]:
+    def measure(number: int) -> int:
+        if not least <= number <= most:
+            raise MemprofError(f"{number} does not divide the batch")
+        return 800 // number
+
+    return measure
+
+
+def test_numbers_that_the_step_cannot_be_compiled_for_end_the_search() -> None:
+    numbers = numbers_of_devices(8)
+    found = find_fewest(_up_to(64, least=4), numbers=numbers, start=8, budget_bytes=1000)
+    assert found == Fewest(number=4, below=None, refusal="2 does not divide the batch")
+    with pytest.raises(NothingFitsError, match="not even 16 devices are enough: each takes 50 bytes; 32 does not"):
+        find_fewest(_up_to(16), numbers=numbers, start=8, budget_bytes=40)
+    with pytest.raises(MemprofError, match="8 does not divide the batch"):
+        find_fewest(_up_to(4), numbers=numbers, start=8, budget_bytes=1000)
+
+
+def test_the_first_axis_grows_and_the_hosts_with_it() -> None:
+    target = resolve_asked("l4", mesh="fsdp=4,tp=2", hosts=2)
+    assert target is not None
+    assert numbers_of_devices(8, unit=2, least=2)[:3] == (2, 4, 8)
+    larger, smaller = (of_devices(target, number).topology for number in (32, 2))
+    assert (larger.num_devices, larger.num_hosts, dict(larger.axes)) == (32, 8, {"fsdp": 16, "tp": 2})
+    assert (smaller.num_devices, smaller.num_hosts, dict(smaller.axes)) == (2, 1, {"fsdp": 1, "tp": 2})
+    unnamed = resolve_asked("l4", mesh="8")
+    assert unnamed is not None
+    assert of_devices(unnamed, 16).topology.num_devices == 16
+
+
+def _compiled(task: Task, **_: object) -> Capture:
+    """A step whose weights of 4,096 bytes and batch of 64 bytes an example are divided over all devices."""
+    assert task.target is not None
+    overrides = dict(getattr(task.recipe, "overrides", ()))
+    batch_size, num_devices = int(overrides.get("batch_size", 64)), task.target.topology.num_devices
+    if num_devices > 16:
+        raise MemprofError(f"{num_devices} devices are too many.")
+    step = Step()
+    w = step.argument("w", Role.PARAMS, f32(1024 // num_devices))
+    x = step.argument("x", Role.BATCH, f32(batch_size // num_devices, 16))
+    step.result(step.op("out", "subtract", f32(1024 // num_devices), [w, x], "jit(step)/op"))
+    made = step.capture()
+    whole = {"w": (1024,), "x": (batch_size, 16)}
+    arguments = [
+        replace(leaf, shape=whole[leaf.path], size_bytes=leaf.size_bytes * num_devices) for leaf in made.arguments
+    ]
+    return replace(made, target=task.target, arguments=tuple(arguments), config={"batch_size": batch_size})
+
+
+def _text(result: FitResult) -> str:
+    return terminal.lower(fit_document(result), RenderOptions(width=200))
+
+
+def _fit(monkeypatch: pytest.MonkeyPatch, field: str, memory: str) -> FitResult:
+    monkeypatch.setattr(fits, "compile_in_child", _compiled)
+    wanted = MemoryRequest(target=resolve_asked("l4", mesh="fsdp=8"), memory=memory, reserve="0")
+    request = FitRequest(subject=find_subject("mine.steps:step"), techniques="", field=field, memory=wanted)
+    return fits.fit(request, progress=lambda stage: None, keep=lambda capture, value: None)
+
+
+def test_a_batch_is_told_in_all_and_on_each_device_and_stays_divisible(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = _fit(monkeypatch, "batch_size", "10KiB")
+    # A device holds 512 bytes of the weights, 512 of the result, and 64 for each of its examples: 144 of them.
+    assert (result.value, result.next_value, result.step) == (1152, 1160, 8)
+    assert result.step_reason == "the batch is divided over 8 devices"
+    text = _text(result)
+    assert "1152 in all · 144 on each of 8 devices" in text
+    assert "mesh fsdp=8" in text
+    found = json.loads(render_object(fit_json(result)))
+    Draft202012Validator(json.loads((SCHEMAS / "fit.schema.json").read_text())).validate(found)
+    assert found["batch"] == {"in_all": 1152, "on_a_device": 144}
+
+
+def test_the_fewest_devices_are_told_with_their_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = _fit(monkeypatch, "devices", "6KiB")
+    # Weights, result and batch of 4,096 bytes each: 6,144 on each of two devices fit to the byte.
+    assert (result.value, result.next_value, result.mesh) == (2, None, "fsdp=2")
+    found = json.loads(render_object(fit_json(result)))
+    Draft202012Validator(json.loads((SCHEMAS / "fit_devices.schema.json").read_text())).validate(found)
+    assert (found["num_devices"], found["footprint_bytes"], found["next_num_devices"]) == (2, 6144, None)
+    assert found["command"].endswith("--target l4 --mesh fsdp=2")
+    result = _fit(monkeypatch, "devices", "6143B")
+    assert (result.value, result.next_value) == (4, 2)
+    assert "devices=4 fits, 2 does not" in _text(result)
+    with pytest.raises(
+        NothingFitsError, match="not even 16 devices are enough: each takes 768 bytes; 32 devices are too many;"
+    ):
+        _fit(monkeypatch, "devices", "8B")
