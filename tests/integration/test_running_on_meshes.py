@@ -21,8 +21,8 @@ from jsonschema import Draft202012Validator
 
 import memprof as mp
 from memprof.capture.capture_file import read_capture
-from memprof.capture.targets.mesh import target_of_step
-from memprof.capture.targets.resolve import resolve
+from memprof.capture.targets.mesh import mesh_of, target_of_step
+from memprof.capture.targets.resolve import resolve, resolve_asked
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "running_sharded.py")
@@ -136,3 +136,10 @@ def test_steps_do_not_run_on_a_mesh_that_is_not_there() -> None:
         target_of_step(spec, None, runs=True)
     # The same target may be named beside it, as `memprof check --fits` does.
     assert target_of_step(spec, resolve("h100-80gb")).topology.num_devices == 8
+
+
+def test_devices_that_are_not_here_are_one_sentence() -> None:
+    asked = resolve_asked("cpu", runs=True, mesh="fsdp=512")
+    with pytest.raises(mp.MemprofError, match=r"--mesh asks for 512 devices, and there .* of the platform cpu here"):
+        mesh_of(asked)
+    assert resolve_asked(None, runs=True, mesh="8").name == "local"
