@@ -121,7 +121,7 @@ def fit(
     from memprof.capture.task import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
-    from memprof.studies.fit.devices import DEVICES
+    from memprof.studies.fit.results import DEVICES
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest, check_fit
     from memprof.studies.subject import find_subject

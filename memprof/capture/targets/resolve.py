@@ -84,6 +84,8 @@ def resolve_asked(
         reason = "the default GPU, compiled for without the device"
         target = resolve(LOCAL) if runs else replace(resolve(DEFAULT_GPU, topology), reason=reason)
     if mesh is not None and target is not None and not target.is_deviceless:
+        if not runs:
+            raise no_gpu(target.name)
         target = replace(target, topology=topology)  # as many of those that are here
     if runs and target is not None and target.is_deviceless:
         what = name if mesh is None else f"--mesh {mesh}"

@@ -17,7 +17,6 @@ from memprof.capture.targets.resolve import topology_of
 from memprof.errors import MemprofError
 from memprof.studies.fit.search import NothingFitsError
 
-DEVICES = "devices"  # what is varied: the devices of the mesh, or a parameter of that name
 _MOST_DEVICES = 4096
 
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.report import Report
 from memprof.studies.fit.cheapest import Cost
-from memprof.studies.fit.devices import DEVICES
 
+DEVICES = "devices"  # what is varied: the devices of the mesh, or a parameter of that name
 # A slope that falls to less than this part of the one before it is a bend; slopes of one straight part differ by less,
 # since XLA pads and shares buffers a little differently from size to size.
 _BENT = 0.75

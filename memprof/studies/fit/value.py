@@ -21,8 +21,8 @@ from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import Budget, MemoryRequest
-from memprof.studies.fit.devices import DEVICES, find_fewest, numbers_of_devices, of_devices
-from memprof.studies.fit.results import FitResult, Trial, batch_of
+from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
+from memprof.studies.fit.results import DEVICES, FitResult, Trial, batch_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject, run_command
