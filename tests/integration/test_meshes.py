@@ -245,7 +245,7 @@ def test_the_example_is_profiled_on_the_command_line(memprof: Command) -> None:
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, hosts=3), "give a divisor of 8"),
         (lambda: memprof.mesh("cpu", {"data": 8}), "'cpu' is none"),
         (lambda: memprof.mesh("local", {"data": 8}), "'local' is none"),
-        (lambda: memprof.mesh("h100", {"data": 8}), "There is no target 'h100'"),
+        (lambda: memprof.mesh("h100", {"data": 8}), "'h100' is the beginning of several targets"),
         (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=[]), "0 axis types for 1 axes"),
     ],
 )
