@@ -13,12 +13,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.capture import Capture, CompilerTotals, ReplayTotals
+from memprof.analysis.decoded import decode
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.live_buffers import Memory
 from memprof.analysis.liveness import Liveness, replay
-from memprof.analysis.program_decoding import decode_program
 from memprof.errors import InternalError
 
 
@@ -103,8 +103,8 @@ def replay_totals(hlo_proto: bytes) -> ReplayTotals:
         MemprofError: it cannot be read.
         InternalError: it does not hold together.
     """
-    proto = parse_proto(hlo_proto)
-    return totals_of(decode_buffer_table(proto, decode_program(proto)))
+    _, table = decode(parse_proto(hlo_proto))
+    return totals_of(table)
 
 
 def totals_of(table: BufferTable) -> ReplayTotals:

@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
-from memprof.analysis.buffer_table import decode_buffer_table
 from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.collectives import collective_traffic
+from memprof.analysis.decoded import take_decoded
 from memprof.analysis.device_traces import device_traces
-from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.live_buffers import Attribution, account_memory
 from memprof.analysis.liveness import replay
 from memprof.analysis.module_paths import ModulePaths
@@ -30,7 +29,6 @@ from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.partitioner import partitioner_notes
 from memprof.analysis.patterns import find_patterns
 from memprof.analysis.program import Program
-from memprof.analysis.program_decoding import decode_program
 from memprof.analysis.program_facts import op_costs, program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import Report
@@ -77,9 +75,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _analyze(capture: Capture) -> Report:
     started = time.perf_counter()
-    proto = parse_proto(capture.hlo_proto)
-    program = decode_program(proto)
-    table = decode_buffer_table(proto, program)
+    program, table = take_decoded(capture.hlo_proto)
     modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)

@@ -110,9 +110,11 @@ def decoded_without_program(data: bytes) -> Capture:
         MemprofError: a capture cannot hold it.
     """
     try:
-        return as_record({**parse_json(data), "hlo_proto": b""}, Capture)
-    except UnfitError as error:
+        capture = as_record({**parse_json(data), "hlo_proto": b""}, Capture)
+        _check_known(capture)
+    except (UnfitError, _DamagedError) as error:
         raise MemprofError(f"no capture can hold what is known of the step ({error})") from error
+    return capture
 
 
 def _content(path: Path) -> bytes:
@@ -222,6 +224,11 @@ def _check_capture(capture: Capture) -> None:
     """
     if capture.replay is None:
         raise _DamagedError("its manifest has no totals of the replay")
+    _check_known(capture)
+
+
+def _check_known(capture: Capture) -> None:
+    """What is known of a step before it is compiled, likewise."""
     numbers = [leaf.parameter_number for leaf in capture.arguments if leaf.parameter_number is not None]
     if len(set(numbers)) != len(numbers):
         raise _DamagedError("its manifest gives two arguments the same number")

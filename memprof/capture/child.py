@@ -2,8 +2,8 @@
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
 that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
-`supervisor.py` for what becomes of the first one. The second does it, leaves the capture in the work folder as
-`capture.memprof`, and ends. Messages go back as lines of JSON.
+`supervisor.py` for what becomes of the first one. The second does it, leaves what came
+of it in the work folder (for a step: see `handover.py`), and ends. Messages go back as lines of JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,10 +25,8 @@ from memprof.capture.hints import hint
 from memprof.capture.inputs import Inputs, watch_inputs
 from memprof.capture.supervisor import fork_worker
 from memprof.capture.task import (
-    CAPTURE_FILE,
-    COMPILED_FILE,
     DUMP_FOLDER,
-    LOWERED_FILE,
+    PLAN_FILE,
     PLAN_TASK_FILE,
     RECOMPUTED_FILE,
     RESULT_FILE,
@@ -42,7 +39,6 @@ from memprof.capture.task import (
     decoded_task,
     encoded,
     encoded_task,
-    plain,
 )
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.work_folder import remove_folder
@@ -152,8 +148,8 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
-    from memprof.capture.capture_file import write_capture
     from memprof.capture.compile import compile_step
+    from memprof.capture.handover import Handover
     from memprof.capture.job import leave
     from memprof.capture.memory_readings import open_drivers
     from memprof.capture.targets.choose import spare_devices
@@ -180,7 +176,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
             use_cache=task.settings.use_cache,
         ),
     )
-    capture = dataclasses.replace(compiled.capture, inputs=inputs.digests())
+    lowered = dataclasses.replace(compiled.lowered, inputs=inputs.digests())
     if task.num_steps:
         from memprof.capture.run import measure
 
@@ -196,35 +192,35 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
                 progress=progress,
             ),
         )
-        capture = dataclasses.replace(capture, measured=measured)
+        lowered = dataclasses.replace(lowered, measured=measured)
     leave()
     progress("writing")
-    write_capture(capture, work_folder / CAPTURE_FILE)
+    Handover.of(lowered, compiled.plan, compiled.cache_key).write(work_folder)
 
 
 def _lower(
     task: Task, spec: StepSpec, target: Target, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]
 ) -> None:
-    from memprof.capture.capture_file import encoded_without_program, write_capture
     from memprof.capture.compile import lower_step
-    from memprof.capture.planning import kept_capture, plan_key
+    from memprof.capture.handover import Handover
+    from memprof.capture.plan_cache import PlanCache
+    from memprof.capture.planning import plan_key
 
-    capture, program, plan_task = _as_workload_error(
+    lowered, program, plan_task = _as_workload_error(
         f"could not be lowered for {target.name}",
         lambda: lower_step(spec, target, progress=progress, settings=task.settings),
     )
-    capture = dataclasses.replace(capture, inputs=inputs.digests())
+    lowered = dataclasses.replace(lowered, inputs=inputs.digests())
+    plan, key = None, ""
     if task.settings.use_cache and not task.settings.complete:
         key = plan_key(program, target, plan_task.options)
-        found = kept_capture(capture, key)
-        if found is not None:
-            write_capture(found, work_folder / CAPTURE_FILE)
-            return
-        # What another machine's processor gets is no plan for this one.
-        plan_task = dataclasses.replace(plan_task, cache_key=key if target.is_deviceless else "")
-    program.write(work_folder)
-    (work_folder / PLAN_TASK_FILE).write_bytes(encoded_task(plan_task))
-    (work_folder / LOWERED_FILE).write_bytes(encoded_without_program(capture))
+        plan = PlanCache.of_user().find(key)
+        if plan is None and not target.is_deviceless:
+            key = ""  # what another machine's processor gets is no plan for this one
+    Handover.of(lowered, plan, key).write(work_folder)
+    if plan is None:
+        program.write(work_folder)
+        (work_folder / PLAN_TASK_FILE).write_bytes(encoded_task(plan_task))
 
 
 def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) -> None:
@@ -235,13 +231,11 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
     spare_devices(task.target)
     program = PortableProgram.read(work_folder)
     progress("compiling")
-    started = time.perf_counter()
-    totals = _as_workload_error(
+    plan = _as_workload_error(
         f"could not be compiled for {task.target.name}",
         lambda: compile_program(program, task, work_folder / DUMP_FOLDER),
     )
-    found = (totals, time.perf_counter() - started)
-    (work_folder / COMPILED_FILE).write_text(json.dumps(plain(found)), encoding="utf-8")
+    plan.write(work_folder / PLAN_FILE)
 
 
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:

@@ -23,7 +23,8 @@ from memprof.capture.flops import count_flops, recomputed_flops
 from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.launch import plan_in_child
 from memprof.capture.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
-from memprof.capture.planning import capture_plan
+from memprof.capture.plan_cache import PlanCache
+from memprof.capture.planning import capture_plan, plan_key
 from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
@@ -38,9 +39,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """A capture, and what it takes to run what was captured.
+    """A step that was compiled, and what it takes to run it.
 
     Attributes:
+        lowered: what was known of it before (see `with_plan`).
+        cache_key: under which whoever checks the plan may keep it in the user's cache; empty: it is not to be kept.
         executable: takes the arguments that the step's jit passes on; what is static is in it. None where only the
             plan was asked for.
         given: these arguments, positional and by keyword, with the user's own leaves.
@@ -48,11 +51,22 @@ class CompiledStep:
         devices: those of this process that it runs on; empty where the target need not be there.
     """
 
-    capture: Capture
+    lowered: Capture
+    plan: Plan
+    cache_key: str
     executable: Any
     given: tuple[tuple[Any, ...], Mapping[str, Any]]
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
     devices: tuple[jax.Device, ...]
+
+    @property
+    def capture(self) -> Capture:
+        """Its capture.
+
+        Raises:
+            MemprofError, InternalError: see `with_plan`.
+        """
+        return with_plan(self.lowered, self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +111,7 @@ def compile_step(
     stop_at_plan: bool = False,
     use_cache: bool = False,
 ) -> CompiledStep:
-    """Compile a step for a target in this process, on shapes alone, and capture its buffer assignment.
+    """Compile a step for a target in this process, on shapes alone, to a plan that is not checked yet.
 
     Args:
         stop_at_plan: return once XLA has planned the memory. It goes on compiling until this process ends.
@@ -106,11 +120,15 @@ def compile_step(
         progress: called with the name of each stage as it begins.
 
     Raises:
-        MemprofError: XLA could not write its program, or not all of it.
-        InternalError: XLA wrote a program that does not hold together.
+        MemprofError: XLA could not write its program.
+        InternalError: XLA wrote several.
         Exception: whatever the user's function raises while it is traced.
     """
     step, executable = _lower_step(spec, target, progress), None
+    plan, key = None, ""
+    if stop_at_plan and use_cache and _is_portable(target):
+        key = plan_key(step.program, target, step.options)
+        plan = PlanCache.of_user().find(key)
 
     def compile_it() -> Plan:
         nonlocal executable
@@ -125,12 +143,10 @@ def compile_step(
         totals = None if executable is None else _totals(executable, target)
         return read_plan(dump_folder, totals=totals, compile_seconds=seconds)
 
-    if stop_at_plan and use_cache and _is_portable(target):
-        capture = capture_plan(step.capture, step.program, step.plan_task(TO_THE_PLAN), compile_it)
-    else:
-        capture = with_plan(step.capture, compile_it())
     return CompiledStep(
-        capture=capture,
+        lowered=step.capture,
+        plan=plan or compile_it(),
+        cache_key=key,
         executable=executable,
         given=step.traced.given,
         arguments=step.traced.abstract,
@@ -178,14 +194,11 @@ def lower_step(
     return step.capture, step.program, step.plan_task(settings)
 
 
-def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> CompilerTotals | None:
-    """Compile a program that another process has lowered.
-
-    Returns:
-        The compiler's totals, where it was to be compiled to the end.
+def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> Plan:
+    """Compile a program that another process has lowered, to a plan that is not checked yet.
 
     Raises:
-        MemprofError: XLA does not accept an option that the step asks for.
+        MemprofError: XLA does not accept an option that the step asks for; or see `read_plan`.
         Exception: XLA cannot compile it.
     """
     sharding = devices_of(task.target).on_device
@@ -195,11 +208,13 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
 
     dump = xla_adapter.dump_options(dump_folder)
     compile_asked = functools.partial(with_our_options, compile_it, task.target, task.options)
+    started, totals = time.perf_counter(), None
     with kept_stderr(dump_folder):
         if task.settings.complete:
-            return _totals(compile_asked(), task.target)
-        compile_to_plan(compile_asked, dump_folder)
-        return None
+            totals = _totals(compile_asked(), task.target)
+        else:
+            compile_to_plan(compile_asked, dump_folder)
+    return read_plan(dump_folder, totals=totals, compile_seconds=time.perf_counter() - started)
 
 
 def _is_portable(target: Target) -> bool:

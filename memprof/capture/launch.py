@@ -12,17 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memprof.analysis.capture import Capture, CompilerTotals, Target
-from memprof.analysis.foreign import convert
-from memprof.capture.capture_file import decoded_without_program, read_capture
+from memprof.analysis.capture import Capture, Target
 from memprof.capture.child_process import ChildProcess, Children, Progress
-from memprof.capture.plan import Plan, read_plan, with_plan
+from memprof.capture.handover import Handover
+from memprof.capture.plan import Plan
 from memprof.capture.plan_cache import PlanCache
 from memprof.capture.task import (
-    CAPTURE_FILE,
-    COMPILED_FILE,
-    DUMP_FOLDER,
-    LOWERED_FILE,
+    PLAN_FILE,
     PLAN_TASK_FILE,
     RECOMPUTED_FILE,
     TRACE_FOLDER,
@@ -74,7 +70,8 @@ def compile_in_child(task: Task, *, progress: Progress, children: Children | Non
                 cluster, task, progress=progress, children=children or Children(), lowering=threading.Semaphore()
             )
     with _done(task, progress, children) as folder:
-        return _made_here(folder)
+        capture = _captured(Handover.read(folder))
+    return capture or compile_in_child(task, progress=progress, children=children)
 
 
 def compile_all(
@@ -130,7 +127,8 @@ def trace_in_child(
         MemprofError, WorkloadError: see `compile_in_child`; or the session cannot be written.
     """
     with _done(replace(task, traces=True), progress) as folder:
-        capture = _made_here(folder)
+        capture = _captured(Handover.read(folder))
+        assert capture is not None  # what runs is compiled
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         name, measured = session_name(capture), capture.measured
@@ -185,9 +183,7 @@ def plan_in_child(
     with work_folder() as folder:
         program.write(folder)
         with _finished(folder, task, progress, children):
-            found = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
-            totals, seconds = convert(found, tuple[CompilerTotals | None, float])
-            return read_plan(folder / DUMP_FOLDER, totals=totals, compile_seconds=seconds)
+            return Plan.read(folder / PLAN_FILE)
 
 
 def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
@@ -226,17 +222,15 @@ def _compile_on(
     with lowering:
         children.check()
         with _done(replace(task, lowers_only=True), progress, children) as folder:
-            if (folder / CAPTURE_FILE).exists():  # its plan was in the cache
-                return _made_here(folder)
-            lowered = decoded_without_program((folder / LOWERED_FILE).read_bytes())
-            program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
-    assert isinstance(plan_task, PlanTask)
-    progress("on the cluster")
-    plan = cluster.call(plan_on_worker, program, plan_task, target=plan_task.target, children=children)
-    capture = with_plan(lowered, plan)
-    if plan_task.cache_key:
-        PlanCache.of_user().keep(plan_task.cache_key, plan)
-    return capture
+            step = Handover.read(folder)
+            if step.plan is None:
+                program, plan_task = PortableProgram.read(folder), decoded_task((folder / PLAN_TASK_FILE).read_bytes())
+    if step.plan is None:
+        assert isinstance(plan_task, PlanTask)
+        progress("on the cluster")
+        plan = cluster.call(plan_on_worker, program, plan_task, target=plan_task.target, children=children)
+        step = replace(step, plan=plan)
+    return _captured(step) or _compile_on(cluster, task, progress=progress, children=children, lowering=lowering)
 
 
 @contextmanager
@@ -253,9 +247,26 @@ def _finished(folder: Path, task: AnyTask, progress: Progress, children: Childre
         yield
 
 
-def _made_here(folder: Path) -> Capture:
-    """The capture that the child has left: what is wrong with it is no damage to a file, but a defect."""
-    return replace(read_capture(folder / CAPTURE_FILE), file=None)
+def _captured(step: Handover) -> Capture | None:
+    """The capture of a step that a child has handed over; its plan is kept in the user's cache where it is a new one.
+
+    Returns:
+        None where the plan in the cache was what had been written, and none of this step: it is gone.
+
+    Raises:
+        MemprofError, InternalError: what the compiler has made does not hold together (see `with_plan`).
+    """
+    assert step.plan is not None
+    try:
+        capture = step.capture()
+    except MemprofError:
+        if not step.plan.is_cached:
+            raise
+        PlanCache.of_user().remove(step.cache_key)
+        return None
+    if step.cache_key and not step.plan.is_cached:
+        PlanCache.of_user().keep(step.cache_key, step.plan)
+    return capture
 
 
 def _free_memory_bytes() -> int | None:

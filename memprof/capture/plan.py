@@ -9,19 +9,22 @@ which the plan that was read is held against.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
+import msgspec
+
+from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.capture import Capture, CompilerTotals
 from memprof.analysis.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
+from memprof.analysis.decoded import decode, keep_decoded
 from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.program import Program
-from memprof.analysis.program_decoding import decode_program
 from memprof.capture.compiler_log import partitioner_messages
 from memprof.capture.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
@@ -59,6 +62,18 @@ class Plan:
     compile_seconds: float
     partitioner_messages: tuple[str, ...] = ()
     is_cached: bool = False
+
+    def write(self, path: Path) -> None:
+        """Write it for another process of this machine."""
+        path.write_bytes(msgspec.msgpack.encode(self))
+
+    @staticmethod
+    def read(path: Path) -> Plan:
+        """The one that was written."""
+        return _DECODER.decode(path.read_bytes())
+
+
+_DECODER = msgspec.msgpack.Decoder(Plan)  # made once: see `foreign.convert` on threads
 
 
 def compile_to_plan(compile_step: Callable[[], Any], folder: Path) -> None:
@@ -136,20 +151,23 @@ def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
         raise cut_short from error
     if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
         raise cut_short
-    program = decode_program(proto)
-    table = decode_buffer_table(proto, program)
+    program, table = decode(proto)
     check_memory_spaces(table, space_bytes)
     return program, table
 
 
-def with_plan(lowered: Capture, plan: Plan) -> Capture:
+def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None = None) -> Capture:
     """The capture of a step, from what was known of it when it was lowered.
+
+    Args:
+        search_path: the folders of modules, for the text of source lines; None: this process's own.
 
     Raises:
         MemprofError, InternalError: see `decode_plan`; or the compiler's totals say otherwise.
     """
     assert lowered.folders is not None
     program, table = decode_plan(plan)
+    keep_decoded(plan.hlo_proto, program, table)
     totals = plan.totals or plan_totals(table, platform=lowered.target.platform)
     check_allocations(totals, table)
     return replace(
@@ -163,7 +181,7 @@ def with_plan(lowered: Capture, plan: Plan) -> Capture:
         hlo_proto=plan.hlo_proto,
         partitioner_messages=plan.partitioner_messages,
         replay=totals_of(table),
-        source_lines=source_lines_of(program, lowered.folders),
+        source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),
     )
 
 

@@ -92,6 +92,11 @@ class PlanCache:
                 write_whole(self._path(key), content, what="the plan", if_taken=IfTaken.REPLACE)
                 self._make_room()
 
+    def remove(self, key: str) -> None:
+        """Remove the plan with that key, which is not what it should be."""
+        with suppress(OSError):
+            self._path(key).unlink()
+
     def is_own(self) -> bool:
         """Whether the folder is there, and nobody but this user can write to it."""
         try:

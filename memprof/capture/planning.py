@@ -48,26 +48,14 @@ def capture_plan(lowered: Capture, program: PortableProgram, task: PlanTask, mak
     if task.settings.complete or not task.settings.use_cache:
         return with_plan(lowered, make())
     key = plan_key(program, task.target, task.options)
-    found = kept_capture(lowered, key)
-    if found is not None:
-        return found
-    plan = make()
-    capture = with_plan(lowered, plan)
-    PlanCache.of_user().keep(key, plan)
-    return capture
-
-
-def kept_capture(lowered: Capture, key: str) -> Capture | None:
-    """The capture of a step by a plan in the user's cache; None where there is none with that key.
-
-    Raises:
-        MemprofError: a variable of the environment does not say where the cache is, or how large.
-    """
     kept = PlanCache.of_user().find(key)
     if kept is not None:
         with suppress(MemprofError):  # it is what was written, and is no plan of this step: it is replaced
             return with_plan(lowered, kept)
-    return None
+    plan = make()
+    capture = with_plan(lowered, plan)
+    PlanCache.of_user().keep(key, plan)
+    return capture
 
 
 def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:

@@ -1,18 +1,18 @@
 """The text of the user's source lines, read where the step is compiled, to be kept in the capture.
 
-A report shows a few lines around each line that a buffer comes from. They are read here, once, on the machine and in
-the process that has the files, and go into the capture: whoever looks at it elsewhere sees them too, and looking at a
+A report shows a few lines around each line that a buffer comes from. They are read here, once, on the machine that has
+the files, and go into the capture: whoever looks at it elsewhere sees them too, and looking at a
 capture never opens a file that the capture names.
 """
 
 from __future__ import annotations
 
 import linecache
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from memprof.analysis.capture import CodeFolders, SourceLines
+from memprof.analysis.foreign import clean
 from memprof.analysis.program import Program
 from memprof.analysis.sources import Sources
 
@@ -21,34 +21,38 @@ _MAX_LINES = 20_000
 _MAX_CHARACTERS = 400
 
 
-def source_lines_of(program: Program, folders: CodeFolders) -> SourceLines:
+def source_lines_of(program: Program, folders: CodeFolders, search_path: Sequence[str]) -> SourceLines:
     """The lines that the operations of a program come from, with those around them."""
     sources = Sources(program, folders)
     places = {sources.lines(instruction) for instruction in program.instructions}
-    return read_source_lines(line for place in places for line in (place.user, place.library))
+    return read_source_lines((line for place in places for line in (place.user, place.library)), search_path)
 
 
-def read_source_lines(sources: Iterable[str]) -> SourceLines:
-    """The text around each `file.py:12` whose file is a Python file on this machine, each line once."""
+def read_source_lines(sources: Iterable[str], search_path: Sequence[str]) -> SourceLines:
+    """The text around each `file.py:12` whose file is a Python file on this machine, each line once.
+
+    Args:
+        search_path: the folders that installed packages lie in.
+    """
     found: dict[str, dict[int, str]] = {}
     for source in sorted(set(sources)):
         file, _, number = source.rpartition(":")
         if not number.isdecimal():
             continue
-        texts = _texts(file)
+        texts = _texts(file, search_path)
         lines = found.setdefault(file, {})
         for line in range(max(1, int(number) - LINES_AROUND), min(len(texts), int(number) + LINES_AROUND) + 1):
-            lines[line] = texts[line - 1].expandtabs(4).rstrip()[:_MAX_CHARACTERS]
+            lines[line] = clean(texts[line - 1].expandtabs(4).rstrip()[:_MAX_CHARACTERS])
         if sum(map(len, found.values())) > _MAX_LINES:
             break
     return {file: dict(sorted(lines.items())) for file, lines in found.items() if lines}
 
 
-def _texts(file: str) -> list[str]:
+def _texts(file: str, search_path: Sequence[str]) -> list[str]:
     """All lines of a file: by its full path, by its path in an installed package, or as a notebook's cell."""
     if Path(file).suffix != ".py":
         return []
-    paths = [Path(file)] if Path(file).is_absolute() else [Path(folder) / file for folder in sys.path]
+    paths = [Path(file)] if Path(file).is_absolute() else [Path(folder) / file for folder in search_path]
     try:
         return next((lines for path in paths if (lines := linecache.getlines(str(path)))), [])
     except (OSError, ValueError):  # a name that no file can have

@@ -23,17 +23,15 @@ from memprof.analysis.foreign import convert
 if TYPE_CHECKING:
     from memprof.capture.step import StepSpec
 
-CAPTURE_FILE = "capture.memprof"
 TRACE_FOLDER = "trace"
 RECOMPUTED_FILE = "recomputed.json"
 RESULT_FILE = "result.json"
-LOWERED_FILE = "lowered.json"
 PLAN_TASK_FILE = "plan_task.json"
 STDERR_FILE = "stderr"
 MODULE_FILE = "step.mlirbc"
 OPTIONS_FILE = "compile_options.pb"
 DUMP_FOLDER = "dump"
-COMPILED_FILE = "compiled.json"
+PLAN_FILE = "plan.msgpack"
 
 _Record = TypeVar("_Record")
 
@@ -114,13 +112,11 @@ class PlanTask:
     Attributes:
         options: XLA's options that its step asks for.
         xla_flags: the variable of the environment, as it was where the program was lowered.
-        cache_key: under which who gets the plan keeps it in the user's cache; empty: it is not to be kept.
     """
 
     target: Target
     options: Mapping[str, Any]
     xla_flags: str
-    cache_key: str = ""
     settings: CompileSettings = TO_THE_PLAN
 
 

@@ -57,7 +57,7 @@ def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> 
     Raises:
         MemprofError: it cannot be written, or the capture's program cannot be read.
     """
-    module = module_name(capture)
+    module = module_name(capture.hlo_proto)
 
     def fill(folder: Path) -> None:
         (folder / f"{_HOST}.xplane.pb").write_bytes(_xplane_of_program(f"{module}(1)", capture.hlo_proto))
@@ -156,9 +156,9 @@ def _take_free_name(half: Path, sessions: Path, name: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def module_name(capture: Capture) -> str:
+def module_name(hlo_proto: bytes) -> str:
     """The name of the compiled program, `jit_step` for example, as far as the name of a file can hold it."""
-    name = str(parse_proto(capture.hlo_proto).hlo_module.name)
+    name = str(parse_proto(hlo_proto).hlo_module.name)
     return re.sub(r"[^\w.-]+", "_", name) or "program"
 
 

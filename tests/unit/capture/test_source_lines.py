@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,20 +23,20 @@ def model(tmp_path: Path) -> str:
 
 
 def test_lines_are_kept_with_those_around_them_and_once(model: str) -> None:
-    found = read_source_lines([f"{model}:1", f"{model}:4", f"{model}:5", f"{model}:4"])
+    found = read_source_lines([f"{model}:1", f"{model}:4", f"{model}:5", f"{model}:4"], sys.path)
     assert found == {model: {number: f"    line_{number} = {number}" for number in range(1, 8)}}
 
 
 def test_a_file_of_an_installed_package_is_found_by_its_path_in_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(model).parent))
-    assert list(read_source_lines(["model.py:9"])["model.py"]) == [7, 8, 9]
+    assert list(read_source_lines(["model.py:9"], sys.path)["model.py"]) == [7, 8, 9]
 
 
 def test_what_is_no_line_of_a_python_file_is_left_out(model: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret\n")
     sources = [f"{secret}:1", f"{tmp_path}:1", "no/such/file.py:1", f"{model}:x", f"{model}:90", "\0.py:1", "nothing"]
-    assert read_source_lines([*sources, "", f"{model}:²", "<string>:1"]) == {}
+    assert read_source_lines([*sources, "", f"{model}:²", "<string>:1"], sys.path) == {}
 
 
 @pytest.mark.parametrize("with_source", [True, False])

@@ -1,0 +1,46 @@
+"""A program with its buffer assignment, decoded and checked: once, also where a report follows on its compile.
+
+Where a step is compiled its plan is decoded to be checked; the report, which mostly comes next, takes what was decoded
+then. Of one program it is kept, and only until it is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.hlo_proto import parse_proto
+from memprof.analysis.program import Program
+from memprof.analysis.program_decoding import decode_program
+
+_kept: tuple[bytes, Program, BufferTable] | None = None
+
+
+def decode(proto: Any) -> tuple[Program, BufferTable]:
+    """Decode an `xla.HloProto`.
+
+    Raises:
+        MemprofError, InternalError: see `decode_program` and `decode_buffer_table`.
+    """
+    program = decode_program(proto)
+    return program, decode_buffer_table(proto, program)
+
+
+def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None:
+    """Keep what was decoded of serialized bytes for whoever wants it next."""
+    global _kept
+    _kept = hlo_proto, program, table  # assigned as a whole, so that threads need no lock
+
+
+def take_decoded(hlo_proto: bytes) -> tuple[Program, BufferTable]:
+    """What was kept of the same bytes, else what they are decoded to now.
+
+    Raises:
+        MemprofError, InternalError: see `decode`; or they cannot be parsed.
+    """
+    global _kept
+    kept = _kept
+    if kept is not None and kept[0] is hlo_proto:
+        _kept = None
+        return kept[1:]
+    return decode(parse_proto(hlo_proto))
