@@ -15,6 +15,7 @@ rules can look at each operation inside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
 
 from memprof.analysis.buffer_table import BufferTable, LogicalBuffer
 from memprof.analysis.program import Computation, Instruction, Program
@@ -71,13 +72,14 @@ class AliasSets:
         self._join_in_place_updates(table, in_place)
         numbers: dict[int, int] = {}
         self._group = tuple(
-            [numbers.setdefault(self._find(position), len(numbers)) for position in range(len(self._parent))]
+            [
+                numbers.setdefault(position if position == parent else self._find(parent), len(numbers))
+                for position, parent in enumerate(self._parent)
+            ]
         )
         self.count = len(numbers)
-        self.results = [
-            self._group[each.first_position : each.first_position + len(each.shape.leaves)]
-            for each in program.instructions
-        ]
+        ends = accumulate([len(each.shape.leaves) for each in program.instructions])
+        self.results = [self._group[first:end] for first, end in pairwise(chain([0], ends))]
         in_memory = (_position_of_buffer(program, buffer) for buffer in table.logical_buffers.values())
         self.in_memory = frozenset(self._group[position] for position in in_memory if position is not None)
 
@@ -157,16 +159,13 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
         instructions, caller = stack[-1]
         for index in instructions:
             instruction = program.instructions[index]
-            called = [
-                computation
-                for computation in (called_computations(program, instruction) if instruction.called else ())
-                if id(computation) not in seen
-            ]
-            if called:
-                seen.update(map(id, called))
-                inner = [i for computation in called for i in computation.instructions]
-                stack.append((iter(inner), index))
-                break
+            if instruction.called:
+                called = [each for each in called_computations(program, instruction) if id(each) not in seen]
+                if called:
+                    seen.update(map(id, called))
+                    inner = chain.from_iterable([computation.instructions for computation in called])
+                    stack.append((inner, index))
+                    break
             yield index
         else:
             stack.pop()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from msgspec import Struct
+
 from memprof.analysis.foreign import clean
 from memprof.analysis.program import Program
 from memprof.analysis.program_checks import check_assignment
@@ -34,8 +36,7 @@ _DEVICE_COLORS = frozenset({0, 2}) | _COLLECTIVE_COLORS
 _EVENT_KINDS = {kind.value: kind for kind in EventKind}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogicalBuffer:
+class LogicalBuffer(Struct, frozen=True, gc=False):
     """The memory of one value: defined by `instruction` at `shape_index`, placed at `offset` of `allocation`."""
 
     id: int
@@ -82,8 +83,7 @@ class Allocation:
         return self.color in _COLLECTIVE_COLORS
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True, gc=False):
     """One step of a heap-simulator trace. `canonical_id` is the buffer whose memory a SHARE_WITH takes."""
 
     kind: EventKind
@@ -127,28 +127,27 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
         InternalError: allocations are missing, or a trace is not about the buffers of one allocation.
     """
     assignment = proto.buffer_assignment
-    check_assignment(assignment, program)
+    messages = assignment.buffer_allocations[:]
+    buffers = [
+        (message.id, message.size, (place := message.defined_at).instruction_id, tuple(place.shape_index[:]))
+        for message in assignment.logical_buffers
+    ]
+    check_assignment(messages, buffers, program)
     placed = {
         assigned.logical_buffer_id: (allocation.index, assigned.offset)
-        for allocation in assignment.buffer_allocations
+        for allocation in messages
         for assigned in allocation.assigned
     }
     logical_buffers = {}
-    for message in assignment.logical_buffers:
-        instruction = program.instruction_by_id.get(message.defined_at.instruction_id)
-        if message.id not in placed or instruction is None:
+    for number, size_bytes, instruction_id, shape_index in buffers:
+        if number not in placed:
             continue  # a value that needs no memory, such as a token
-        allocation, offset = placed[message.id]
-        logical_buffers[message.id] = LogicalBuffer(
-            id=message.id,
-            size_bytes=message.size,
-            instruction=instruction,
-            shape_index=tuple(message.defined_at.shape_index),
-            allocation=allocation,
-            offset=offset,
+        allocation, offset = placed[number]
+        logical_buffers[number] = LogicalBuffer(
+            number, size_bytes, program.instruction_by_id[instruction_id], shape_index, allocation, offset
         )
     allocations = sorted(
-        (_allocation(message, logical_buffers) for message in assignment.buffer_allocations),
+        (_allocation(message, logical_buffers) for message in messages),
         key=lambda allocation: allocation.index,
     )
     if any(allocation.index != number for number, allocation in enumerate(allocations)):
@@ -183,15 +182,16 @@ def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> HeapT
     allocations = set()
     events = []
     for message in messages:
-        if message.kind not in _EVENT_KINDS:
+        kind, buffer_id = _EVENT_KINDS.get(message.kind), message.buffer_id
+        if kind is None:
             raise InternalError(f"XLA's heap trace has an event of kind {message.kind}, which memprof does not know")
-        if message.buffer_id not in logical_buffers:
-            raise InternalError(f"XLA's heap trace names buffer {message.buffer_id}, which no allocation holds")
-        allocations.add(logical_buffers[message.buffer_id].allocation)
+        if buffer_id not in logical_buffers:
+            raise InternalError(f"XLA's heap trace names buffer {buffer_id}, which no allocation holds")
+        allocations.add(logical_buffers[buffer_id].allocation)
         events.append(
             Event(
-                _EVENT_KINDS[message.kind],
-                message.buffer_id,
+                kind,
+                buffer_id,
                 message.share_with_canonical_id,
                 clean(message.computation_name),
                 clean(message.instruction_name),

@@ -6,6 +6,9 @@ then. Of one program it is kept, and only until it is taken.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
@@ -22,8 +25,9 @@ def decode(proto: Any) -> tuple[Program, BufferTable]:
     Raises:
         MemprofError, InternalError: see `decode_program` and `decode_buffer_table`.
     """
-    program = decode_program(proto)
-    return program, decode_buffer_table(proto, program)
+    with no_garbage_collection():
+        program = decode_program(proto)
+        return program, decode_buffer_table(proto, program)
 
 
 def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None:
@@ -44,3 +48,19 @@ def take_decoded(hlo_proto: bytes) -> tuple[Program, BufferTable]:
         _kept = None
         return kept[1:]
     return decode(parse_proto(hlo_proto))
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Put off looking for reference cycles.
+
+    Python's collector goes through all objects again whenever their number has grown by a share; decoding and analysis
+    make millions that live until its end and next to no cycles.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

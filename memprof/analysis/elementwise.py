@@ -33,7 +33,7 @@ _SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
 _MOVED_PIECE = {"dynamic-update-slice": 1, "dynamic-slice": 0}
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class Step(Struct, frozen=True, gc=False):
     """One operation with a single result, as the questions about sizes need it.
 
     Attributes:
@@ -90,26 +90,19 @@ class Steps:
             if len(outputs) < len(leaves):  # one of several collectives that have been combined
                 leaves = leaves[operation.inputs[0][0] :: len(instruction.operands)]
             # A library call gives its scratch as a further element of its result.
+            is_elementwise = opcode in _ELEMENTWISE
+            is_minor = opcode in _SPREADS_OUT or (is_elementwise and self._is_spread(operation))
             for output, leaf in zip(outputs, leaves, strict=True):
                 if output not in self.size:
                     self.size[output] = prod(leaf.dimensions)
-                if leaf.dtype == "pred" or opcode in _SPREADS_OUT or self._is_spread(opcode, operation):
+                if is_minor or leaf.dtype == "pred":
                     self.is_minor.add(output)
             if opcode == "dynamic-update-slice":
                 self.stacked.update(outputs)
-            yield Step(
-                instruction=instruction,
-                opcode=opcode,
-                inputs=operation.inputs,
-                output=outputs[0],
-                size=prod(leaves[0].dimensions),
-                is_elementwise=opcode in _ELEMENTWISE,
-                is_backward=self._is_backward(operation),
-            )
+            size, is_backward = prod(leaves[0].dimensions), self._is_backward(operation)
+            yield Step(instruction, opcode, operation.inputs, outputs[0], size, is_elementwise, is_backward)
 
-    def _is_spread(self, opcode: str, operation: Operation) -> bool:
-        if opcode not in _ELEMENTWISE:
-            return False
+    def _is_spread(self, operation: Operation) -> bool:
         for _, group in operation.inputs:
             if group not in self.is_minor:
                 return False

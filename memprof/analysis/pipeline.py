@@ -9,18 +9,16 @@ benchmarks/analysis_time.py measures how the time grows.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.collectives import collective_traffic
-from memprof.analysis.decoded import take_decoded
+from memprof.analysis.decoded import no_garbage_collection, take_decoded
 from memprof.analysis.device_traces import device_traces
 from memprof.analysis.live_buffers import Attribution, account_memory
 from memprof.analysis.liveness import replay
@@ -45,7 +43,7 @@ def analyze(capture: Capture) -> Report:
         InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
             Of a capture that was read from a file it is a MemprofError: the file is damaged.
     """
-    with _no_garbage_collection():
+    with no_garbage_collection():
         try:
             return _analyze(capture)
         except InternalError as error:
@@ -55,22 +53,6 @@ def analyze(capture: Capture) -> Report:
                 f"{capture.file} is damaged, or of a version of XLA that this memprof does not understand: {error};"
                 " make it again with `memprof run`"
             ) from error
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Put off looking for reference cycles.
-
-    Python's collector goes through all objects again whenever their number has grown by a share; the analysis makes
-    millions that live until its end and next to no cycles.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _analyze(capture: Capture) -> Report:

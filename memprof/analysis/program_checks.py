@@ -8,7 +8,7 @@ trace that frees what is not live) it says itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -17,6 +17,8 @@ from memprof.analysis.program import Computation, Instruction, Program
 from memprof.errors import InternalError
 
 _MAX_DIMENSIONS = 64
+# A logical buffer: its number, its size in bytes, the number of its instruction, and which element of that it holds.
+Buffer = tuple[int, int, int, tuple[int, ...]]
 
 # What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
 # them are followed to the data that they hold.
@@ -74,43 +76,50 @@ def check_unique(what: str, ids: Sequence[int]) -> None:
     _require(len(set(ids)) == len(ids), f"two of its {what} have the same number")
 
 
-def check_assignment(assignment: Any, program: Program) -> None:
+def check_assignment(allocations: Iterable[Any], buffers: Sequence[Buffer], program: Program) -> None:
     """Check `proto.buffer_assignment`: where the values of a program lie.
+
+    Args:
+        allocations: its allocations.
+        buffers: its logical buffers.
 
     Raises:
         InternalError: it does not hold together; the message says where.
     """
-    check_unique("logical buffers", [buffer.id for buffer in assignment.logical_buffers])
+    check_unique("logical buffers", [number for number, *_ in buffers])
     parameters = {program.instructions[index].parameter_number for index in program.entry.parameters}
     placed: dict[int, int] = {}
-    for allocation in assignment.buffer_allocations:
-        name, size_bytes = f"allocation {allocation.index}", allocation.size
-        _require(0 <= size_bytes <= MAX_BYTES, f"{name} has an impossible size")
-        known = not allocation.is_entry_computation_parameter or allocation.parameter_number in parameters
-        _require(known, f"{name} is for a parameter that the program does not have")
+    for allocation in allocations:
+        size_bytes = allocation.size
+        if not 0 <= size_bytes <= MAX_BYTES:
+            raise _broken(f"allocation {allocation.index} has an impossible size")
+        if allocation.is_entry_computation_parameter and allocation.parameter_number not in parameters:
+            raise _broken(f"allocation {allocation.index} is for a parameter that the program does not have")
         for assigned in allocation.assigned:
             buffer_id, offset, placed_bytes = assigned.logical_buffer_id, assigned.offset, assigned.size
             if not 0 <= offset <= offset + placed_bytes <= size_bytes:
-                raise _broken(f"{name} holds a buffer that is larger than it")
+                raise _broken(f"allocation {allocation.index} holds a buffer that is larger than it")
             if buffer_id in placed:
                 raise _broken("one of its logical buffers lies in two places")
             placed[buffer_id] = placed_bytes
     elements: dict[int, frozenset[tuple[int, ...]]] = {}
-    for buffer in assignment.logical_buffers:
-        if buffer.id in placed:
-            _check_buffer(buffer, placed.pop(buffer.id), program, elements)
+    for buffer in buffers:
+        placed_bytes = placed.pop(buffer[0], None)
+        if placed_bytes is not None:
+            _check_buffer(buffer, placed_bytes, program, elements)
     _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
 
 
 def _check_buffer(
-    buffer: Any, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
+    buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
 ) -> None:
+    number, size_bytes, instruction_id, place = buffer
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
-    _require(buffer.size == placed_bytes, f"logical buffer {buffer.id} has another size than its place")
-    index = program.instruction_by_id.get(buffer.defined_at.instruction_id)
-    _require(index is not None, f"logical buffer {buffer.id} is of an instruction that the program does not have")
-    assert index is not None
-    place = tuple(buffer.defined_at.shape_index)
+    if size_bytes != placed_bytes:
+        raise _broken(f"logical buffer {number} has another size than its place")
+    index = program.instruction_by_id.get(instruction_id)
+    if index is None:
+        raise _broken(f"logical buffer {number} is of an instruction that the program does not have")
     if not place:
         return
     if index not in elements:
@@ -118,8 +127,8 @@ def _check_buffer(
         elements[index] = frozenset(
             leaf.shape_index[:depth] for leaf in leaves for depth in range(1, len(leaf.shape_index) + 1)
         )
-    known = place in elements[index]
-    _require(known, f"logical buffer {buffer.id} is of an element that its instruction does not have")
+    if place not in elements[index]:
+        raise _broken(f"logical buffer {number} is of an element that its instruction does not have")
 
 
 def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:
@@ -130,11 +139,12 @@ def _check_computation(program: Program, computation: Computation, number: int, 
     seen: set[int] = set()
     for index in computation.instructions:
         instruction = instructions[index]
-        if not seen.issuperset(instruction.operands):
+        operands = instruction.operands
+        if operands and not seen.issuperset(operands):
             raise _broken(f"{instruction.name} uses what its computation has not made before it")
         seen.add(index)
         if instruction.opcode in _CHECKED:
-            _check_instruction(instruction, [instructions[operand] for operand in instruction.operands])
+            _check_instruction(instruction, [instructions[operand] for operand in operands])
 
 
 def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]) -> None:
