@@ -3,10 +3,10 @@
     python -m benchmarks.cluster_rows [--rows 200] [-o RESULT.json]
 
 The rows are the tiny Transformer: batches, lengths of the sequence, techniques and targets, nine in ten of them the
-CPU. A row that XLA itself refuses is there with XLA's words, as it is without a cluster (jaxlib 0.10.2 refuses bf16 with
-scan and remat on an H100 for lengths of 12 and 24; for these lengths none). The scheduler and its workers are processes
-of this machine. After a quarter of the rows, a worker that is at work is killed with SIGKILL. Needs the extras `cluster` and
-`deviceless`.
+CPU. A row that XLA itself refuses is there with XLA's words, as it is without a cluster: jaxlib 0.10.2 refuses bf16
+with scan and remat on an H100 for lengths of 12 and 24, and for these lengths none. The scheduler and its workers are
+processes of this machine. After a quarter of the rows, a worker that is at work is killed with SIGKILL. Needs the
+extras `cluster` and `deviceless`.
 """
 
 from __future__ import annotations
