@@ -25,8 +25,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_second_command_compiles_nothing_and_makes_the_same_capture(memprof: Command) -> None:
-    first = memprof("run", *STEP, "-o", "first.memprof")
-    second = memprof("run", *STEP, "-o", "second.memprof")
+    first = memprof("run", *STEP, "--full", "-o", "first.memprof")
+    second = memprof("run", *STEP, "--full", "-o", "second.memprof")
     assert (first.returncode, second.returncode) == (0, 0)
     assert "compiling" in first.stdout
     assert "plan from the cache (compiled in" in second.stdout
