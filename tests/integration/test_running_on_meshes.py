@@ -88,8 +88,8 @@ def test_the_processes_of_a_job_are_one_report_and_one_session(
     assert measured["resident"]["num_devices"] == 4
     assert all(op["num_calls"] % 2 == 0 for op in measured["ops"])  # in each of the two steps as often
 
-    assert (other, what_other_said.count("\n")) == ("", 1)
-    assert "process 1 of 2 has run its part of running_sharded:step_spec" in what_other_said
+    assert other == ""
+    assert what_other_said.splitlines()[-1].startswith("process 1 of 2 has run its part of running_sharded:step_spec")
     [session] = (memprof.folder / "logs" / "plugins" / "profile").iterdir()
     traces = sorted(path.name for path in session.glob("*.xplane.pb"))
     assert [name.rpartition("_")[2] for name in traces] == ["0.xplane.pb", "1.xplane.pb"]
