@@ -12,7 +12,7 @@ from memprof.workloads.workload import Workload
 
 # The large presets take long: each is compiled for one GPU, which others are small on, and for the CPU. Unrolled layers
 # are most of it, and one is like the other: so they have two, but for the one that XLA has to recompute to make it fit.
-GPU_OF = {"gpt2": "h100-80gb", "bert-large": "a100-40gb", "uva": "l4"}
+GPU_OF = {"gpt2": "h100-80gb", "bert-large": "a100-40gb", "uva": "l4", "moe": "h100-80gb", "tiny-moe": "l4"}
 WHOLE = ("uva", "l4")
 TWO_LAYERS = ("num_layers=2",)
 

@@ -55,7 +55,7 @@ def full(made: Path, tmp_path: Path) -> Command:
         (("fit", *_TINY, "--vary", "batch_size", "--memory", "1MiB"), "fit-mlp-tiny/mlp-tiny"),
         (("trace", *_TINY, "--steps", 1), "logs/plugins/profile"),
         (("show", "ok.memprof", "--format", "html", "-o", "r.html"), "r.html"),
-        (("show", "ok.memprof", "--format", "json", "-o", "ok.txt", "--force"), "ok.txt"),
+        (("show", "ok.memprof", "--format", "json", "-o", "ok.json", "--force"), "ok.json"),
         (("show", "ok.memprof", "--format", "xprof", "-o", "logs"), "logs/plugins/profile"),
         (("check", "ok.memprof", "--against", "base.json", "--update"), "base.json"),
     ],

@@ -115,7 +115,7 @@ def _gauge(axes: Axes, gauge: Gauge) -> None:
     _capacity(axes, gauge.capacity_bytes)
     axes.set_xlim(0, scale)
     axes.set_yticks([])
-    axes.set_title(_label(gauge.verdict), loc="left", fontsize=10).set_parse_math(False)
+    axes.set_title(printable(gauge.verdict, ascii_only=False), loc="left", fontsize=10).set_parse_math(False)
     _byte_ticks(axes.set_xticks, scale)
     sizes = {part.category: part.size_bytes for part in gauge.parts}
     _legend(axes, _GAUGE_INCHES, [gauge.parts], lambda category: f"{category.value}  {format_bytes(sizes[category])}")

@@ -163,8 +163,8 @@ def _took(report: Report) -> tuple[str, ...]:
 def _verdict(report: Report) -> tuple[str, Tone]:
     footprint, capacity = report.footprint_bytes, report.target.memory_bytes
     if capacity is None:
-        return f"{format_bytes(footprint)}; {report.target.name} has {_no_amount(report.target)}", Tone.MUTED
-    used = f"{format_bytes(footprint)} of {format_bytes(capacity)}"
+        return f"footprint {format_bytes(footprint)}; {report.target.name} has {_no_amount(report.target)}", Tone.MUTED
+    used = f"footprint {format_bytes(footprint)} of {format_bytes(capacity)}"
     if footprint > capacity:
         return f"does not fit: {used}, {format_bytes(footprint - capacity)} too much", Tone.BAD
     spare = format_bytes(capacity - footprint)

@@ -27,7 +27,7 @@ def _texts(rendered: str | bytes) -> list[str]:
 def test_the_texts_of_an_svg_are_texts() -> None:
     texts = _texts(svg.FORMAT.render_report(transformer(), RenderOptions()))
     assert "A  activations  8.00 GiB" in texts
-    assert "fits: 11.1 GiB of 79.1 GiB (14.0%), 68.0 GiB to spare" in texts
+    assert "fits: footprint 11.1 GiB of 79.1 GiB (14.0%), 68.0 GiB to spare" in texts
 
 
 def test_names_are_neither_markup_nor_formulas() -> None:

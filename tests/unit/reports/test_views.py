@@ -106,9 +106,9 @@ def test_the_configuration_comes_after_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("report", "verdict", "tone"),
     [
-        (reports_data.one_buffer(), "fits: 1.00 KiB of 79.1 GiB (<0.1%), 79.1 GiB to spare", Tone.GOOD),
-        (reports_data.does_not_fit(), "does not fit: 128 GiB of 79.1 GiB, 48.9 GiB too much", Tone.BAD),
-        (reports_data.on_cpu(), "260 B; cpu has no fixed amount of memory", Tone.MUTED),
+        (reports_data.one_buffer(), "fits: footprint 1.00 KiB of 79.1 GiB (<0.1%), 79.1 GiB to spare", Tone.GOOD),
+        (reports_data.does_not_fit(), "does not fit: footprint 128 GiB of 79.1 GiB, 48.9 GiB too much", Tone.BAD),
+        (reports_data.on_cpu(), "footprint 260 B; cpu has no fixed amount of memory", Tone.MUTED),
     ],
 )
 def test_the_gauge_says_whether_it_fits(report: Report, verdict: str, tone: Tone) -> None:
@@ -124,7 +124,7 @@ def test_a_step_as_large_as_the_memory_fits() -> None:
     document = summary_document(full, depth=2, top=10)
     gauge = next(block for block in document.blocks if isinstance(block, Gauge))
     assert full.fits
-    assert gauge.verdict == "fits: 1.00 KiB of 1.00 KiB (100%), 0 B to spare"
+    assert gauge.verdict == "fits: footprint 1.00 KiB of 1.00 KiB (100%), 0 B to spare"
 
 
 def test_categories_are_largest_first_without_empty_ones_and_add_up() -> None:
