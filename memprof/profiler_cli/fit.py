@@ -131,7 +131,7 @@ def fit(
     show = rendering(format, width=width)
     show.check_shows_documents("a fit")
     techniques = "+".join(technique)
-    _check_together(techniques, mesh)
+    _check_together(techniques)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = _FIRST_MESH
@@ -167,14 +167,10 @@ def fit(
         _print_largest_value(request, kept=captures, show=show)
 
 
-def _check_together(techniques: str, mesh: str | None) -> None:
-    """Raises `MemprofError` for auto among other techniques, since it chooses among all, and for auto on a mesh."""
+def _check_together(techniques: str) -> None:
+    """Raises `MemprofError` for auto among other techniques, since it chooses among all."""
     if techniques != AUTO and AUTO in techniques.split("+"):
         raise MemprofError("auto chooses among all techniques: give it alone, or name the techniques without it")
-    if techniques == AUTO and mesh is not None:
-        raise MemprofError(
-            f"auto chooses techniques for one device, and --mesh {mesh} asks for several: name the techniques"
-        )
 
 
 def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rendering) -> None:

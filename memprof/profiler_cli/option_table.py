@@ -156,6 +156,12 @@ ROWS = (
     ),
     Row(
         commands=("fit",),
+        where=_is_auto,
+        options=("mesh", "hosts"),
+        why="is for several devices, and auto chooses techniques for one",
+    ),
+    Row(
+        commands=("fit",),
         where=lambda values: not _is_auto(values),
         options=("steps", "jobs"),
         why="is for --techniques auto",

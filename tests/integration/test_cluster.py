@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from integration.command import Command, parent_of, wait_until, without_progress
-from integration.steps import Compiler, Step
 
 from memprof.analysis.capture import Capture
 from memprof.capture import cluster as module
@@ -87,41 +86,39 @@ def _captures(folder: Path) -> dict[str, Capture]:
 
 
 def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
-    dask: Dask, memprof: Command, start: Any, compiler: Compiler
+    dask: Dask, memprof: Command, start: Any
 ) -> None:
     """One cluster for all of it: starting one takes longer than the compiles."""
 
-    def started(*arguments: str) -> subprocess.Popen[str]:
-        """A command whose rows are being compiled."""
+    def started(*arguments: str) -> tuple[subprocess.Popen[str], int]:
+        """A command whose rows are being compiled, and the worker on which one is."""
         running: subprocess.Popen[str] = start(*arguments, *COMPILED, "--cluster", dask.address)
-        wait_until(lambda: dask.working() or running.poll() is not None)
-        assert running.poll() is None, running.communicate()
-        return running
+        while (worker := dask.working()) is None:
+            assert running.poll() is None, running.communicate()
+        return running, worker
 
     # A worker is killed: another one does what it did.
-    running = started("compare", "-t", "baseline", "-t", "bf16", "-o", "killed")
-    killed = dask.working()
-    assert killed is not None
-    os.kill(killed, signal.SIGKILL)
+    running, worker = started("compare", "-t", "baseline", "-t", "bf16", "-o", "killed")
+    os.kill(worker, signal.SIGKILL)
     _, stderr = running.communicate(timeout=120)
     assert running.returncode == 0
     assert without_progress(stderr).startswith("captures written to killed;")
     captures = _captures(memprof.folder / "killed")
     assert sorted(captures) == ["mlp baseline", "mlp bf16"]
-    here = compiler.capture(Step(workload="mlp", preset="tiny", target="cpu"))
-    there = captures["mlp baseline"]
+    assert memprof("run", *COMPILED, "-o", "here.memprof").returncode == 0
+    here, there = read_capture(memprof.folder / "here.memprof"), captures["mlp baseline"]
     for field in ("compiler", "replay", "arguments", "source_lines", "flops_by_scope", "inputs"):
         assert getattr(there, field) == getattr(here, field)
 
     # Ctrl-C: what is at work there ends, too.
-    running = started("run", "--no-save")
+    running, _ = started("run", "--no-save")
     running.send_signal(signal.SIGINT)
     assert without_progress(running.communicate(timeout=60)[1]) == "memprof: interrupted.\n"
     assert running.returncode == 130
     wait_until(lambda: dask.working() is None, seconds=30)
 
     # The scheduler is killed: what is finished stays, and the others say why.
-    running = started("compare", "-t", "baseline", "-t", "bf16", "-t", "donate", "-o", "lost", "--format", "json")
+    running, _ = started("compare", "-t", "baseline", "-t", "bf16", "-t", "donate", "-o", "lost", "--format", "json")
     wait_until(lambda: list((memprof.folder / "lost").glob("*.memprof")))
     dask.scheduler.kill()
     stdout, _ = running.communicate(timeout=60)

@@ -31,6 +31,11 @@ def is_starting(memprof) -> bool:
     return memprof.compiling_process() is not None
 
 
+def until(moment) -> tuple[str, ...]:
+    """A command that has that moment: XLA assembles what it has planned, and goes so far where it is asked to."""
+    return (*LONG, "--complete") if moment is is_assembling else LONG
+
+
 def assert_nothing_left(memprof) -> None:
     assert memprof.processes() == []
     assert memprof.left_behind() == []
@@ -42,7 +47,7 @@ def assert_nothing_left(memprof) -> None:
 )
 @pytest.mark.parametrize("moment", [is_starting, is_compiling, is_assembling])
 def test_an_interrupted_run_leaves_nothing(memprof, start, signal_number, exit_code, moment):
-    running = start(*LONG)
+    running = start(*until(moment))
     wait_until(lambda: moment(memprof))
     running.send_signal(signal_number)
     stdout, stderr = running.communicate(timeout=60)
@@ -64,7 +69,7 @@ def test_an_impatient_user_does_not_cut_the_cleaning_short(memprof, start):
 
 @pytest.mark.parametrize("moment", [is_starting, is_compiling, is_assembling])
 def test_when_the_command_is_killed_its_child_ends_by_itself(memprof, start, moment):
-    running = start(*LONG)
+    running = start(*until(moment))
     wait_until(lambda: moment(memprof))
     running.kill()
     running.communicate(timeout=60)

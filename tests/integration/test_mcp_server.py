@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def with_server(memprof: Command, ask: Callable[[ClientSession], Awaitable[None]
             await client.initialize()
             await ask(client)
 
-    anyio.run(session)
+    # In a thread of its own: Playwright leaves a loop that runs in the one where browsers are tested.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(anyio.run, session).result()
 
 
 def text(result: Any) -> str:

@@ -221,9 +221,9 @@ def test_an_import_that_fails_is_the_users(command: Command) -> None:
 
 @ONE_JAX
 def test_parameters_are_set_with_their_types(command: Command) -> None:
-    returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none")
+    returncode, stdout, _ = _run(command, "code.py:sized", "--set", "width=1024", "--set", "name=none", "-v")
     assert returncode == 0
-    assert "8,192 bytes" in stdout  # 1024 float32 in and out
+    assert "footprint 8.00 KiB" in stdout  # 1024 float32 in and out
     assert "width=1024" in stdout
     returncode, _, stderr = _run(command, "code.py:sized", "--set", "width=big")
     assert (returncode, "width expects a whole number" in stderr) == (2, True)
@@ -234,7 +234,7 @@ def test_parameters_are_set_with_their_types(command: Command) -> None:
 def test_arguments_after_two_dashes_reach_the_code(command: Command) -> None:
     done = command("run", "code.py:of_arguments", "--no-save", "--target", "cpu", "--", "--flag", "-x", "3")
     assert done.returncode == 0, done.stderr
-    assert "192 bytes" in done.stdout  # (4, 6) float32 in and out: the file and three arguments; "--flag"
+    assert "footprint 192 B" in done.stdout  # (4, 6) float32 in and out: the file and three arguments; "--flag"
 
 
 @ONE_JAX
@@ -250,7 +250,7 @@ def test_modules_named_like_ours_and_like_pythons_are_the_users(command: Command
     for reference in ("train.py:spec", "train:spec"):
         returncode, stdout, stderr = _run(command, reference)
         assert returncode == 0, stderr
-        assert "40 bytes" in stdout
+        assert "footprint 40 B" in stdout
 
 
 @ONE_JAX

@@ -26,7 +26,7 @@ def leaves(spec: StepSpec) -> tuple[ArgumentLeaf, ...]:
 
 
 def traced(spec: StepSpec) -> TracedStep:
-    return trace_step(jit_step(spec), place_on(devices_of(resolve("cpu")), spec.memory_kinds), frozenset())
+    return trace_step(jit_step(spec), place_on(devices_of(resolve("cpu")), spec.memory_kinds), frozenset(), 1)
 
 
 def facts(spec: StepSpec) -> list[tuple[str, bool, int | None]]:

@@ -31,7 +31,7 @@ WEIGHTS = {"a": {"w": jnp.ones((3, 5)), "b": jnp.ones(5)}, "c": {"w": jnp.ones((
 
 def roles(spec: StepSpec) -> tuple[dict[str, str], tuple[str, ...]]:
     """The role of each argument leaf by its path, and what is in doubt."""
-    step = trace_step(jit_step(spec), place_on(devices_of(resolve("cpu")), {}), frozenset())
+    step = trace_step(jit_step(spec), place_on(devices_of(resolve("cpu")), {}), frozenset(), 1)
     leaves, doubts = argument_leaves(step, step.traced.lower(), spec.roles)
     return {leaf.path: leaf.role.value for leaf in leaves}, doubts
 

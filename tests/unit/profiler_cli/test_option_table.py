@@ -57,7 +57,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
     ("fit", "auto"): (
         ["fit", "mlp", "--memory", "1MiB", "-t", "auto"],
-        {"arguments", "role", "vary", "multiple_of"},
+        {"arguments", "role", "vary", "multiple_of", "mesh", "hosts"},
     ),
     ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "force", "update"}),
     ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
