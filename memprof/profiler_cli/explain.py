@@ -30,7 +30,7 @@ _Programs = Annotated[
 def explain(
     log: _Log,
     program: _Programs = [],  # noqa: B006 - Typer copies it
-    format: options.Format = "terminal",  # noqa: A002 - the option's name
+    format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
     top: options.Top = None,

@@ -50,7 +50,9 @@ def server() -> MCPServer[Any]:
     try:
         from mcp.server import MCPServer
     except ImportError as error:
-        raise MemprofError('memprof mcp needs the MCP SDK: install it with pip install "jax-memprof[mcp]"') from error
+        raise MemprofError(
+            'serving agents needs the MCP SDK: install it with pip install "jax-memprof[mcp]"'
+        ) from error
     made = MCPServer("memprof", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     for tool in (run, compare, fit, advise, show, import_programs, list_names):
         made.add_tool(tool, structured_output=False)

@@ -359,6 +359,10 @@ class Verb(TyperCommand):
         if sentence is not None:
             raise MemprofError(sentence)
         be_quiet(bool(ctx.params.get("quiet")))
+        if "target" in (ctx.default_map or {}):
+            from memprof.capture.targets.resolve import ProjectTarget
+
+            ctx.params["target"] = ProjectTarget(ctx.params["target"])
         return super().invoke(ctx)
 
 

@@ -131,6 +131,19 @@ class TestWithoutWork:
         first_words = {line.split(" ")[0] for line in in_process("list", "targets").stdout.splitlines()}
         assert {*gpus(), "local", "cpu"} <= first_words
 
+    def test_an_explanation_is_written_as_the_ending_of_its_file_says(self, in_process):
+        (in_process.folder / "LOG").write_text("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3000 bytes.")
+        ended = in_process("explain", "LOG", "-o", "e.html")
+        assert (ended.code, ended.stdout, ended.stderr) == (0, "", "report written to e.html\n")
+        assert "e.html" in ended.files
+
+    def test_serving_agents_without_the_sdk_is_one_sentence(self, in_process, monkeypatch):
+        monkeypatch.setitem(sys.modules, "mcp.server", None)
+        ended = in_process("mcp")
+        assert ended.code == 2
+        assert_one_sentence(ended.stderr, "serving agents needs the MCP SDK", 'pip install "jax-memprof[mcp]"')
+        assert ended.stderr.count("memprof") == 2  # its own name, and what is to be installed
+
     def test_doctor_compiles_for_real(self, memprof):
         ended = memprof("doctor")
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 import memprof as mp
 from memprof.capture.capture_file import read_capture
 from memprof.capture.targets.mesh import mesh_of, target_of_step
-from memprof.capture.targets.resolve import resolve, resolve_asked
+from memprof.capture.targets.resolve import ProjectTarget, resolve, resolve_asked
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "running_sharded.py")
@@ -136,6 +136,19 @@ def test_steps_do_not_run_on_a_mesh_that_is_not_there() -> None:
         target_of_step(spec, None, runs=True)
     # The same target may be named beside it, as `memprof check --fits` does.
     assert target_of_step(spec, resolve("h100-80gb")).topology.num_devices == 8
+
+
+@pytest.mark.parametrize("default", ["l4", "cpu"])
+def test_the_default_of_a_project_yields_to_the_mesh_that_a_step_names(default: str) -> None:
+    sharding = NamedSharding(mp.mesh("h100-80gb", {"data": 8}), P("data"))
+    spec = mp.StepSpec(lambda x: x * 2, (jax.ShapeDtypeStruct((8,), "float32", sharding=sharding),))
+    assert target_of_step(spec, resolve_asked(ProjectTarget(default))).name == "h100-80gb"
+    with pytest.raises(mp.MemprofError, match="which is their target: leave out the other one"):
+        target_of_step(spec, resolve_asked(default))
+    abstract = NamedSharding(jax.sharding.AbstractMesh((8,), ("data",)), P("data"))
+    of_any = mp.StepSpec(lambda x: x * 2, (jax.ShapeDtypeStruct((8,), "float32", sharding=abstract),))
+    chosen = target_of_step(of_any, resolve_asked(ProjectTarget(default)))
+    assert (chosen.name, chosen.topology.num_devices) == ("l4" if default == "l4" else "h100-80gb", 8)
 
 
 def test_devices_that_are_not_here_are_one_sentence() -> None:

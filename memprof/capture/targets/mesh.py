@@ -27,7 +27,7 @@ from memprof.capture.step import StepSpec
 from memprof.capture.step_checks import shown
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, no_gpu, of_gpu, resolve, topology_of
+from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of
 from memprof.errors import MemprofError
 
 _TARGETS: dict[Any, Target] = {}  # by the client of their devices
@@ -128,6 +128,8 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
             )
         return choose_target(asked, runs=runs)
     made_for = _target_of(mesh)
+    if asked is not None and asked.reason == OF_PROJECT and not _can_be(asked, mesh, made_for):
+        asked = None
     if made_for is None and (runs or (asked is not None and not asked.is_deviceless)):
         return _target_here(mesh, choose_target(asked, runs=True))
     if runs:
@@ -168,6 +170,15 @@ def _is_of(asked: Target, made_for: Target) -> bool:
     """Whether a mesh is of the target that was asked for, which may be named without its number."""
     is_as_many = asked.topology.num_devices == 1 or _with_axes(asked).topology == made_for.topology
     return asked.name == made_for.name and is_as_many
+
+
+def _can_be(default: Target, mesh: Mesh | AbstractMesh, made_for: Target | None) -> bool:
+    """Whether the default of a project can be what a step is compiled for that names a mesh."""
+    if default.topology.num_devices > 1:
+        return True  # --mesh asks for as many of it
+    if made_for is not None:
+        return _is_of(default, made_for)
+    return default.is_deviceless or (isinstance(mesh, Mesh) and mesh.devices.flat[0].platform == default.platform)
 
 
 def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:

@@ -19,9 +19,16 @@ from memprof.errors import MemprofError
 LOCAL, CPU = "local", "cpu"
 DEFAULT_GPU = "h100-80gb"
 ASKED_FOR = "asked for"
+OF_PROJECT = "the default of this project"
 DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
 _SIZE = "[0-9]{1,9}"
 _MOST_DEVICES = 2**16  # XLA makes a topology of each of them
+
+
+class ProjectTarget(str):
+    """The name of a target that the project has for a default: it yields where it cannot be what is meant."""
+
+    __slots__ = ()
 
 
 def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value that does not change
@@ -80,6 +87,9 @@ def resolve_asked(
     """
     topology = Topology() if mesh is None else read_mesh(mesh, hosts or 1)
     target = resolve(name, topology) if name is not None else None
+    if target is not None and isinstance(name, ProjectTarget):
+        yields = mesh is not None and not target.is_deviceless
+        target = None if yields else replace(target, reason=OF_PROJECT)
     if mesh is not None and target is None:
         reason = "the default GPU, compiled for without the device"
         target = resolve(LOCAL) if runs else replace(resolve(DEFAULT_GPU, topology), reason=reason)

@@ -16,7 +16,7 @@ from memprof.analysis.capture import Capture, Target, Topology
 from memprof.analysis.categories import Role
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import mesh_option, option_of, read_mesh, resolve, resolve_asked
+from memprof.capture.targets.resolve import ProjectTarget, mesh_option, option_of, read_mesh, resolve, resolve_asked
 from memprof.errors import MemprofError
 
 
@@ -73,6 +73,14 @@ def test_a_mesh_without_a_target_is_of_the_default_gpu() -> None:
     target = resolve_asked(None, mesh="8")
     assert target is not None
     assert (target.name, target.topology.num_devices, target.is_deviceless) == ("h100-80gb", 8, True)
+
+
+def test_the_default_of_a_project_says_so_and_yields_to_a_mesh_that_it_cannot_be_of() -> None:
+    asked = resolve_asked(ProjectTarget("l4"), mesh="8")
+    assert (asked.name, asked.topology.num_devices, asked.reason) == ("l4", 8, "the default of this project")
+    assert resolve_asked(ProjectTarget("cpu"), mesh="8") == resolve_asked(None, mesh="8")
+    with pytest.raises(MemprofError, match="is of GPUs, and 'cpu' is none"):
+        resolve_asked("cpu", mesh="8")
 
 
 def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp_path: Path) -> None:
