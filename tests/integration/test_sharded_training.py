@@ -1,4 +1,7 @@
-"""Sharded techniques, trained for real on eight devices of the CPU: each makes the baseline's gradients and updates."""
+"""Sharded techniques, trained for real on eight devices of the CPU: each makes the baseline's gradients and updates.
+
+So run the lines of code that show users how they do it themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -15,14 +19,31 @@ LABELS = {
     "mlp": ("zero1", "zero2+tp", "fsdp+accum2"),
     "transformer": ("fsdp+sp+tp+scan",),
 }
+# Of the lines: the names that they give to what they have divided.
+LINES = {
+    "dp": ["batch"],
+    "zero1": ["opt_state"],
+    "zero2": ["grads"],
+    "fsdp": ["params"],
+    "tp": [],
+    "sp": ["hidden"],
+    "ep": ["tokens"],
+    "params over fsdp": ["params"],
+    "optimizer state over tp": ["opt_state"],
+    "batch over fsdp and tp": ["batch"],
+    "logits over tp": ["logits"],
+    "layers gathered one by one": [],
+}
 # In a process of its own, since XLA reads the number of its devices once.
 SCRIPT = """
 import json, sys
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh
+import jax, jax.numpy as jnp, numpy as np, optax
+from jax.sharding import AxisType, Mesh
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques
+from memprof.workloads.intents import Aim, Intent, means_to
 from memprof.workloads.mesh_axes import axes_of, split
+from memprof.workloads.techniques import experts, sharding
 
 SIZES = {
     "transformer": ("batch_size=16", "num_layers=1", "num_heads=4", "dropout_rate=0"),
@@ -62,6 +83,45 @@ def train(workload, label, start=None):
     lies = lambda leaf, wanted: mesh is None or leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim)
     return initial, losses, all(jax.tree.leaves(jax.tree.map(lies, state, shapes)))
 
+def lines():
+    # By name a line of code and the axes of the mesh that it is for.
+    for technique in (*sharding.TECHNIQUES, *experts.TECHNIQUES):
+        yield technique.name, technique.how_to.code, {technique.axis: 8}
+    both = {"fsdp": 4, "tp": 2}
+    for name, intent in {
+        "params over fsdp": Intent(aim=Aim.DIVIDE_STATE, names=("params",), axes=("fsdp",)),
+        "optimizer state over tp": Intent(aim=Aim.DIVIDE_STATE, names=("optimizer_state",), axes=("tp",)),
+        "batch over fsdp and tp": Intent(aim=Aim.DIVIDE_BATCH, axes=("fsdp", "tp")),
+        "logits over tp": Intent(aim=Aim.DIVIDE_LOGITS, axes=("tp",)),
+        "layers gathered one by one": Intent(aim=Aim.GATHER_IN_LAYERS),
+    }.items():
+        yield name, means_to(intent).code, both
+
+def has_effect(code, axes, names):
+    # Whether a line divides what it is to divide and changes no number, by itself and in a jit. Where to put an array
+    # is for the loop around a jit to say: inside, XLA chooses.
+    mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+    params = {"w": jnp.ones((16, 32)), "b": jnp.ones(16), "scale": jnp.ones(())}
+    arrays = {
+        "params": params, "grads": params, "opt_state": optax.adam(1e-3).init(params),
+        "batch": {"x": jnp.ones((8, 4)), "y": jnp.ones(8)},
+        "hidden": jnp.ones((2, 8, 4)), "tokens": jnp.ones((2, 8, 4)),
+        "logits": jnp.ones((2, 4, 8)), "x": jnp.ones(4), "stacked_params": jnp.ones((3, 4)),
+    }
+    arrays = {name: tree for name, tree in arrays.items() if name in code}
+    def run(arrays):
+        scope = {"jax": jax, "mesh": mesh, "block": jnp.multiply, **arrays}
+        exec(code, scope)
+        return {name: scope[name] for name in arrays}
+    for done in (run(arrays), *([] if "device_put" in code else [jax.jit(run)(arrays)])):
+        whole = lambda tree: all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(tree))
+        same = jax.tree.map(np.array_equal, *jax.device_get((done, arrays)))
+        if any(whole(done[name]) for name in names) or not all(jax.tree.leaves(same)):
+            return False
+    return True
+
+names = json.loads(sys.argv[2])
+print(json.dumps({name: has_effect(code, axes, names[name]) for name, code, axes in lines()}), flush=True)
 for workload, labels in json.loads(sys.argv[1]).items():
     start, expected, _ = train(workload, "baseline")
     for label in labels:
@@ -71,16 +131,30 @@ for workload, labels in json.loads(sys.argv[1]).items():
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, tuple[list[float], list[float], bool]]:
-    """By workload and label the losses before two steps, those of the same on one device, and whether all lies so."""
+def printed() -> list[Any]:
+    """What the script says, line by line."""
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(LABELS)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", SCRIPT, json.dumps(LABELS), json.dumps(LINES)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def runs(printed: list[Any]) -> dict[str, tuple[list[float], list[float], bool]]:
+    """By workload and label the losses before two steps, those of the same on one device, and whether all lies so."""
+    _, *found = printed
     return {f"{workload} {label}": (losses, expected, planned) for workload, label, losses, expected, planned in found}
+
+
+def test_the_lines_that_show_how_to_divide_something_run_and_divide_it(printed: list[Any]) -> None:
+    assert printed[0] == dict.fromkeys(LINES, True)
 
 
 @pytest.mark.parametrize("row", [f"{workload} {label}" for workload, labels in LABELS.items() for label in labels])

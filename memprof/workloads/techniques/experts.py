@@ -12,7 +12,7 @@ from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments
 from memprof.workloads.mesh_axes import EP
 from memprof.workloads.scopes import EXPERTS
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
-from memprof.workloads.techniques.sharding import check_batch
+from memprof.workloads.techniques.sharding import check_batch, check_divides
 from memprof.workloads.train_config import TrainConfig, require
 
 
@@ -45,12 +45,7 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
 
 def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many experts and examples."""
-    size = axes[EP]
-    require(
-        config.num_experts % size == 0,
-        f"num_experts is {config.num_experts}, but it must be a multiple of {size}, to be divided over {EP}={size}:"
-        " change either.",
-    )
+    check_divides("num_experts", config.num_experts, EP, axes)
     check_batch(config, train_config, axes)
 
 

@@ -13,6 +13,7 @@ from memprof.workloads.evidence import no, used_arguments, yes
 from memprof.workloads.mesh_axes import PP, batch_axes
 from memprof.workloads.scopes import LAYERS
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.techniques.sharding import check_divides
 from memprof.workloads.train_config import TrainConfig, require
 
 
@@ -36,11 +37,7 @@ def pipeline_evidence(report: Report, argument: ArgumentValue | None, reference:
 def check_axes(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many layers, and of each microbatch equally much."""
     size = axes[PP]
-    require(
-        config.num_layers % size == 0,
-        f"num_layers is {config.num_layers}, but it must be a multiple of {size}, to be divided over {PP}={size}:"
-        " change either.",
-    )
+    check_divides("num_layers", config.num_layers, PP, axes)
     num_microbatches = train_config.num_microbatches or size
     require(
         num_microbatches % size == 0,

@@ -90,21 +90,36 @@ def check_tensors(config: Any, train_config: TrainConfig, axes: Mapping[str, int
     """Raises `MemprofError` unless each device gets equally many heads and hidden units."""
     del train_config
     for name, size in config.tensor_sizes.items():
-        _check_divides(name, size, TP, axes)
+        check_divides(name, size, TP, axes)
 
 
 def check_length(config: Any, train_config: TrainConfig, axes: Mapping[str, int]) -> None:
     """Raises `MemprofError` unless each device gets equally many tokens of each sequence."""
     del train_config
-    _check_divides("seq_len", config.seq_len, SP, axes)
+    check_divides("seq_len", config.seq_len, SP, axes)
 
 
-def _check_divides(name: str, size: int, axis: str, axes: Mapping[str, int]) -> None:
+def check_divides(name: str, size: int, axis: str, axes: Mapping[str, int]) -> None:
+    """Raises `MemprofError` unless an axis divides a size of the configuration."""
     require(
         size % axes[axis] == 0,
         f"{name} is {size}, but it must be a multiple of {axes[axis]}, to be divided over {axis}={axes[axis]}: change"
         " either.",
     )
+
+
+_CONSTRAIN = "jax.lax.with_sharding_constraint"
+_SHARDING = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec({}))"
+
+
+def _each_divided(tree: str, axes: tuple[str, ...]) -> str:
+    """Code that divides each array of a tree along its first dimension; one without dimensions stays whole."""
+    sharding = _SHARDING.format(f"*({_as_code(axes)},)[:x.ndim]")
+    return f"{tree} = jax.tree.map(lambda x: {_CONSTRAIN}(x, {sharding}), {tree})"
+
+
+def _as_code(axes: tuple[str, ...]) -> str:
+    return repr(axes[0] if len(axes) == 1 else axes).replace("'", '"')
 
 
 zero1_evidence = partial(
@@ -141,8 +156,7 @@ ZERO1 = Technique(
     summary="data parallelism with the optimizer state divided over the axis dp",
     how_to=HowTo(
         sentence="Divide the optimizer state over the devices that share the batch, and keep the parameters whole.",
-        code="opt_state = jax.lax.with_sharding_constraint(opt_state, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
+        code=_each_divided("opt_state", (DP,)),
     ),
     reference=_ZERO,
     family="sharding",
@@ -162,8 +176,7 @@ ZERO2 = Technique(
     summary="data parallelism with optimizer state and gradients divided over the axis dp",
     how_to=HowTo(
         sentence="Divide the gradients as the optimizer state is, before the update.",
-        code="grads = jax.lax.with_sharding_constraint(grads, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("dp")))',
+        code=_each_divided("grads", (DP,)),
     ),
     reference=_ZERO,
     family="sharding",
@@ -184,8 +197,7 @@ FULLY_SHARDED = Technique(
     summary="parameters, gradients, optimizer state and batch divided over the axis fsdp (ZeRO-3)",
     how_to=HowTo(
         sentence="Divide each parameter over the mesh, the optimizer state like it, and the batch.",
-        code="params = jax.lax.with_sharding_constraint(params, "
-        'jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp")))',
+        code=_each_divided("params", (FSDP,)),
     ),
     reference="Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277",
     family="sharding",
@@ -245,40 +257,34 @@ SEQUENCE = Technique(
 )
 
 TECHNIQUES = (DATA, ZERO1, ZERO2, FULLY_SHARDED, TENSOR, SEQUENCE)
-_CONSTRAIN = "jax.lax.with_sharding_constraint"
-_SHARDING = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec({}))"
 
 
 def divided_state(intent: Intent) -> Means:
     """Each array along its first dimension; one without dimensions stays whole."""
     of_params = Role.PARAMS.value in intent.names
-    name = "params" if of_params else "opt_state"
-    sharding = _SHARDING.format(f"*({_axes(intent)},)[:x.ndim]")
     return Means(
-        code=f"{name} = jax.tree.map(lambda x: {_CONSTRAIN}(x, {sharding}), {name})",
+        code=_each_divided("params" if of_params else "opt_state", intent.axes),
         technique=_along(FULLY_SHARDED if of_params else ZERO1, intent),
     )
 
 
 def divided_batch(intent: Intent) -> Means:
     """All its arrays along their first dimension, over one axis or several."""
-    return Means(code=f"batch = {_CONSTRAIN}(batch, {_SHARDING.format(_axes(intent))})", technique=_along(DATA, intent))
+    return Means(
+        code=f"batch = {_CONSTRAIN}(batch, {_SHARDING.format(_as_code(intent.axes))})", technique=_along(DATA, intent)
+    )
 
 
 def divided_logits(intent: Intent) -> Means:
     """Along the last dimension, that of the vocabulary; XLA keeps what it has chosen for the others."""
     others = "*[jax.sharding.PartitionSpec.UNCONSTRAINED] * (logits.ndim - 1)"
-    code = f"logits = {_CONSTRAIN}(logits, {_SHARDING.format(f'{others}, {_axes(intent)}')})"
+    code = f"logits = {_CONSTRAIN}(logits, {_SHARDING.format(f'{others}, {_as_code(intent.axes)}')})"
     return Means(code=code, technique=_along(TENSOR, intent))
 
 
 def _along(technique: Technique, intent: Intent) -> str | None:
     """A technique does what is meant where that is about its own axis alone."""
     return technique.name if intent.axes == (technique.axis,) else None
-
-
-def _axes(intent: Intent) -> str:
-    return repr(intent.axes[0] if len(intent.axes) == 1 else intent.axes).replace("'", '"')
 
 
 MEANS = {
