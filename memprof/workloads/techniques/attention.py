@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from memprof.analysis.capture import Target
-from memprof.analysis.categories import Category, Phase, Role
+from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
-from memprof.workloads.evidence import no, used_arguments, yes
+from memprof.workloads.evidence import no, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
@@ -26,12 +26,8 @@ def flash_evidence(report: Report, argument: ArgumentValue | None, reference: Re
     num_calls = sum(number for name, number in report.program.library_calls.items() if name.startswith(_KERNELS))
     if not num_calls:
         return no("the program calls no fused attention")
-    lengths = {leaf.shape[1] for leaf in used_arguments(report, Role.BATCH) if len(leaf.shape) > 1}
-    square = [
-        buffer
-        for buffer in report.buffers
-        if buffer.phase is not Phase.ARGUMENT and len(buffer.shape) == 4 and set(buffer.shape[-2:]) <= lengths
-    ]
+    # By data flow: gradients of queries are square too, where heads are as wide as sequences are long.
+    square = [buffer for buffer in report.buffers if buffer.is_of_attention]
     if square:
         return no(
             f"the program calls fused attention, but {square[0].name} still holds a number for each pair of tokens"

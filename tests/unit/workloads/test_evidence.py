@@ -197,9 +197,11 @@ def test_a_compiler_option_shows_as_a_difference_or_not_at_all():
 def test_fused_attention_leaves_no_number_for_each_pair_of_tokens():
     tokens = [leaf("batch['inputs']", Role.BATCH, (2, 6), "int32")]
     calls = {"__cudnn$fmhaSoftmax": 1, "__cudnn$fmhaSoftmaxBackward": 1}
-    pairs = buffer((2, 3, 6, 6), "bf16", Category.ACTIVATIONS, op="jit(step)/jvp(Net)/attention/div")
+    square = buffer((2, 3, 6, 6), "bf16", Category.COTANGENTS)  # of heads that are 6 wide
+    pairs = dataclasses.replace(square, category=Category.ACTIVATIONS, is_of_attention=True)
     (verdict,) = verdicts(made(arguments=tokens, library_calls=calls), parse_techniques("flash"), None)
     assert verdict.took_effect
+    assert judge("flash", made([square], arguments=tokens, library_calls=calls)).took_effect
     assert not judge("flash", made([pairs], arguments=tokens, library_calls=calls)).took_effect
     assert not judge("flash", made(arguments=tokens, library_calls={"__cublas$gemm": 9})).took_effect
 
