@@ -111,13 +111,18 @@ def remat_scan(report: Report) -> Iterator[Proposal]:
             and len(buffer.shape) > 1
             and buffer.shape[0] == length
         ]
-        if len(stacks) > 1:  # one is what the loop carries along: what all others can be made of again
-            yield _of_stacks(report, stacks, length)
+        # Arrays have places of their own; before its loop, in it and after it an array is another buffer in one place.
+        at_once = max(
+            ({each.offset: each for each in stacks if each.start <= one.start <= each.end} for one in stacks),
+            key=len,
+            default={},
+        )
+        if len(at_once) > 1:  # one is what the loop carries along: what all others can be made of again
+            yield _of_stacks(report, stacks, _smallest_array(at_once.values()), length)
 
 
-def _of_stacks(report: Report, stacks: list[LiveBuffer], length: int) -> Proposal:
-    carried = _smallest_array(stacks)
-    forgotten = {id(buffer) for buffer in stacks if buffer is not carried}
+def _of_stacks(report: Report, stacks: list[LiveBuffer], carried: LiveBuffer, length: int) -> Proposal:
+    forgotten = {id(buffer) for buffer in stacks if buffer.offset != carried.offset}
 
     def without(buffer: LiveBuffer) -> Instead | None:
         return Instead(size_bytes=buffer.size_bytes // length) if id(buffer) in forgotten else None

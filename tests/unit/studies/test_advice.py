@@ -159,8 +159,19 @@ def _over_time(made: Report) -> Report:
 def _scan(num_stacks: int = 2, *, is_stacked: bool = True) -> Report:
     """A loop of 4 turns and arrays whose first axis is 4, of which the first is what the loop carries along."""
     arrays = [
-        replace(_passes((4, 32, 16 * (number + 1)), "bf16"), is_stacked=is_stacked) for number in range(num_stacks)
+        replace(_passes((4, 32, 16 * (number + 1)), "bf16"), is_stacked=is_stacked, offset=number << 20)
+        for number in range(num_stacks)
     ]
+    return _with_loop(arrays)
+
+
+def _scan_that_carries_one() -> Report:
+    """A loop of 4 turns that stacks up one array, which lies in one place before the loop and after it."""
+    stack = replace(_passes((4, 32, 16), "bf16"), is_stacked=True)
+    return _with_loop([replace(stack, end=stack.start + 1), replace(stack, start=stack.start + 1)])
+
+
+def _with_loop(arrays: list[LiveBuffer]) -> Report:
     made = report(arrays)
     loop = Loop(op="jit(step)/jvp(Net)/while", phase=Phase.FORWARD, trip_count=4)
     return replace(made, program=replace(made.program, loops=(loop,)))
@@ -300,6 +311,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "a batch as long as the loop": lambda: _scan(is_stacked=False),
             "only what the loop carries along": lambda: _scan(num_stacks=1),
+            "that before the loop and after it": _scan_that_carries_one,
         },
     ),
     "param_copies": (
