@@ -25,9 +25,9 @@ from pathlib import Path
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture
-from memprof.capture.launch import compile_in_child
+from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import CompileSettings
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.studies.subject import find_subject
 
 TARGET = "h100-80gb"

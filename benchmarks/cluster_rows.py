@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.capture import Capture
-from memprof.capture.launch import compile_all, num_at_a_time
+from memprof.capture.processes.launch import compile_all, num_at_a_time
+from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import CompileSettings, Task
-from memprof.capture.toolchain import installed_version
+from memprof.capture.xla.portable_program import CompileSettings
+from memprof.capture.xla.toolchain import installed_version
 from memprof.studies.subject import find_subject
 
 TECHNIQUES = (

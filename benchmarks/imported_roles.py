@@ -30,7 +30,7 @@ from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.hlo_proto import parse_proto
 from memprof.analysis.program_decoding import decode_program
 from memprof.capture.capture_file import read_capture
-from memprof.capture.launch import compile_in_child
+from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError

@@ -30,11 +30,11 @@ from typing import Any
 import jax
 
 from memprof.capture.compile import CompiledStep, compile_step
-from memprof.capture.feeding import Arguments
-from memprof.capture.run import timed_steps
-from memprof.capture.step import Feed, StepSpec
+from memprof.capture.running.feeding import Arguments
+from memprof.capture.running.run import timed_steps
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.toolchain import toolchain
+from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.capture.xla.toolchain import toolchain
 from memprof.workloads.build import build_step
 from memprof.workloads.train_step import STATE_ARGNUM
 

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from memprof.analysis.report import Report
-from memprof.capture.launch import default_num_jobs
+from memprof.capture.processes.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import CompileSettings
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import TEACHING_ROWS, find_subject
 

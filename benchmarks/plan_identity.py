@@ -37,9 +37,9 @@ from memprof.analysis.capture import Capture, CompilerTotals
 from memprof.analysis.checks import plan_totals
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
-from memprof.capture.plan import compile_to_plan, decode_plan, read_plan
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.xla.plan import compile_to_plan, decode_plan, read_plan
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step
@@ -285,8 +285,8 @@ def main() -> None:
 
 
 def _result(found: list[dict[str, Any]], not_compiled: list[str]) -> dict[str, object]:
-    from memprof.capture import xla_adapter
-    from memprof.capture.toolchain import toolchain
+    from memprof.capture.xla import xla_adapter
+    from memprof.capture.xla.toolchain import toolchain
 
     return {
         "command": " ".join(["python -m benchmarks.plan_identity", *sys.argv[1:]]).split(" -o ")[0],

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from memprof.analysis.categories import Category
 from memprof.analysis.report import Report
-from memprof.capture.launch import default_num_jobs
+from memprof.capture.processes.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows
 from memprof.studies.subject import find_subject

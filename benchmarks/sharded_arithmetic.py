@@ -37,7 +37,7 @@ from memprof.analysis.report import Report
 from memprof.capture.compile import capture_of
 from memprof.capture.targets.mesh import target_of_step
 from memprof.capture.targets.resolve import resolve_asked
-from memprof.capture.task import CompileSettings
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import WorkloadError
 from memprof.studies.subject import find_subject
 

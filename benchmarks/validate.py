@@ -35,10 +35,11 @@ from typing import Any
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
-from memprof.capture.launch import compile_all, compile_in_child, default_num_jobs
+from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs
+from memprof.capture.processes.task import Task
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import has_accelerator_device, resolve
-from memprof.capture.task import CompileSettings, Task
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
 from memprof.reports.units import format_bytes, format_short_seconds
 from memprof.studies.subject import find_subject

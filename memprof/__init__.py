@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from memprof.analysis.categories import Category, Role
     from memprof.api import Comparison, Profile, compare, fits, load, profile
     from memprof.batching import largest, peak
-    from memprof.capture.step import Feed, StepSpec
     from memprof.capture.targets.mesh import mesh
+    from memprof.capture.tracing.step import Feed, StepSpec
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Category": "memprof.analysis.categories",
     "Comparison": "memprof.api",
-    "Feed": "memprof.capture.step",
+    "Feed": "memprof.capture.tracing.step",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.categories",
-    "StepSpec": "memprof.capture.step",
+    "StepSpec": "memprof.capture.tracing.step",
     "TrainSpec": "memprof.workloads.user.train_spec",
     "WorkloadError": "memprof.errors",
     "compare": "memprof.api",

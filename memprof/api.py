@@ -23,7 +23,7 @@ from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.step_checks import argument_numbers, check_label, shown
+from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
 from memprof.reports.format import format_named
@@ -39,7 +39,7 @@ from memprof.studies.fit.budget import DEFAULT_RESERVE
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from memprof.capture.step import StepSpec
+    from memprof.capture.tracing.step import StepSpec
 
 _MOST_COLUMNS = 1000
 
@@ -238,7 +238,7 @@ def profile(
         MemprofError: a mistake in what was asked for, in one sentence.
         Exception: whatever the step raises while it is traced.
     """
-    from memprof.capture.step import StepSpec
+    from memprof.capture.tracing.step import StepSpec
 
     if label is not None:
         check_label("label", label)
@@ -259,11 +259,11 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     """Like `profile`, of a step with everything that is known about it."""
     from memprof.capture.compile import capture_of
     from memprof.capture.hints import hint
-    from memprof.capture.step import StepSpec
     from memprof.capture.targets.choose import spare_missing_devices
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.tracing.step import StepSpec
+    from memprof.capture.xla.portable_program import CompileSettings
 
     if not isinstance(spec, StepSpec):
         raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from memprof.analysis.amounts import parse_bytes
 from memprof.api import profile
-from memprof.capture.step_checks import shown
+from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
 

@@ -53,7 +53,7 @@ def measure() -> Iterator[Measured]:
     """
     import jax
 
-    from memprof.capture.memory_readings import read_pool, read_resident, resident_peak, start_resident_peak
+    from memprof.capture.running.memory_readings import read_pool, read_resident, resident_peak, start_resident_peak
 
     measured = Measured()
     devices = jax.local_devices()

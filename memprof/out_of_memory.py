@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from memprof.analysis.categories import Role
-from memprof.capture.step_checks import check_callable
+from memprof.capture.tracing.step_checks import check_callable
 from memprof.errors import MemprofError
 
 _SIGN = "RESOURCE_EXHAUSTED"

@@ -27,7 +27,7 @@ from memprof.errors import MemprofError
 
 if TYPE_CHECKING:
     from memprof.api import Profile
-    from memprof.capture.step import StepSpec
+    from memprof.capture.tracing.step import StepSpec
 
 _OPTIONS = ("max", "fits", "against", "fail_on", "target")
 _LINES = pytest.StashKey[list[str]]()
@@ -148,7 +148,7 @@ def _check_kind(name: str, value: object) -> None:
 
 def _profile(step: StepSpec, target: str | None) -> Profile:
     from memprof.api import profile_spec
-    from memprof.capture.step import StepSpec
+    from memprof.capture.tracing.step import StepSpec
 
     if not isinstance(step, StepSpec):
         raise MemprofError(f"a marked test must return or yield a memprof.StepSpec, not {type(step).__name__}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from memprof.analysis.report import Report
 from memprof.api import profile
-from memprof.capture.step_checks import shown
+from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 from memprof.reports.formats.html import document_fragment
 from memprof.reports.formats.terminal import lower

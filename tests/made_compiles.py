@@ -18,9 +18,10 @@ from hlo_nodes import f32
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
-from memprof.capture import launch, xprof_log
 from memprof.capture.capture_file import read_capture
-from memprof.capture.task import Task, encoded_task
+from memprof.capture.processes import launch
+from memprof.capture.processes.task import Task, encoded_task
+from memprof.capture.running import xprof_log
 from memprof.errors import MemprofError
 from memprof.profiler_cli import fit as fit_verb
 from memprof.profiler_cli import main, trace

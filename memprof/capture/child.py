@@ -2,8 +2,8 @@
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
 that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
-`supervisor.py` for what becomes of the first one. The second does it, leaves what came
-of it in the work folder (for a step: see `handover.py`), and ends. Messages go back as lines of JSON.
+`supervisor.py` for what becomes of the first one. The second does it, leaves what came of it in the work folder (for a
+step: see `handover.py`), and ends. Messages go back as lines of JSON.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from memprof.capture.hints import hint
-from memprof.capture.inputs import Inputs, watch_inputs
-from memprof.capture.supervisor import fork_worker
-from memprof.capture.task import (
+from memprof.capture.processes.supervisor import fork_worker
+from memprof.capture.processes.task import (
     DUMP_FOLDER,
     PLAN_FILE,
     PLAN_TASK_FILE,
@@ -33,20 +32,20 @@ from memprof.capture.task import (
     TRACE_FOLDER,
     CountingTask,
     Message,
-    PlanTask,
-    PortableProgram,
     Task,
     decoded_task,
     encoded,
     encoded_task,
 )
-from memprof.capture.user_traceback import first_line, user_traceback
-from memprof.capture.work_folder import remove_folder
+from memprof.capture.processes.user_traceback import first_line, user_traceback
+from memprof.capture.processes.work_folder import remove_folder
+from memprof.capture.tracing.inputs import Inputs, watch_inputs
+from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError, WorkloadError
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Target
-    from memprof.capture.step import StepSpec
+    from memprof.capture.tracing.step import StepSpec
 
 
 def do_task(work_folder: Path) -> NoReturn:
@@ -149,9 +148,9 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.compile import compile_step
-    from memprof.capture.handover import Handover
-    from memprof.capture.job import leave
-    from memprof.capture.memory_readings import open_drivers
+    from memprof.capture.processes.handover import Handover
+    from memprof.capture.processes.job import leave
+    from memprof.capture.running.memory_readings import open_drivers
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step
 
@@ -178,7 +177,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     )
     lowered = dataclasses.replace(compiled.lowered, inputs=inputs.digests())
     if task.num_steps:
-        from memprof.capture.run import measure
+        from memprof.capture.running.run import measure
 
         shutil.rmtree(dump_folder, ignore_errors=True)  # else it would lie there for as long as the step runs
         measured = _as_workload_error(
@@ -202,9 +201,9 @@ def _lower(
     task: Task, spec: StepSpec, target: Target, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]
 ) -> None:
     from memprof.capture.compile import lower_step
-    from memprof.capture.handover import Handover
-    from memprof.capture.plan_cache import PlanCache
-    from memprof.capture.planning import plan_key
+    from memprof.capture.processes.handover import Handover
+    from memprof.capture.xla.plan_cache import PlanCache
+    from memprof.capture.xla.planning import plan_key
 
     lowered, program, plan_task = _as_workload_error(
         f"could not be lowered for {target.name}",

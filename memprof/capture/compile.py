@@ -15,23 +15,25 @@ from typing import Any
 import jax
 
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
-from memprof.capture import jit_adapter, xla_adapter
-from memprof.capture.arguments import argument_leaves, place_on
-from memprof.capture.compiler_log import kept_stderr
-from memprof.capture.deviceless_options import with_our_options
-from memprof.capture.flops import count_flops, recomputed_flops
-from memprof.capture.jitting import TracedStep, jit_step, several_devices, trace_step
-from memprof.capture.launch import plan_in_child
-from memprof.capture.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
-from memprof.capture.plan_cache import PlanCache
-from memprof.capture.planning import capture_plan, plan_key
+from memprof.capture.processes.launch import plan_in_child
+from memprof.capture.processes.task import DUMP_FOLDER
+from memprof.capture.processes.work_folder import work_folder
 from memprof.capture.roles.leaf import longest_prefix
-from memprof.capture.step import StepSpec
 from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.targets.mesh import devices_of_step
-from memprof.capture.task import DUMP_FOLDER, TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
-from memprof.capture.toolchain import code_folders, toolchain
-from memprof.capture.work_folder import work_folder
+from memprof.capture.tracing import jit_adapter
+from memprof.capture.roles.arguments import argument_leaves, place_on
+from memprof.capture.tracing.flops import count_flops, recomputed_flops
+from memprof.capture.tracing.jitting import TracedStep, jit_step, several_devices, trace_step
+from memprof.capture.tracing.step import StepSpec
+from memprof.capture.xla import xla_adapter
+from memprof.capture.xla.compiler_log import kept_stderr
+from memprof.capture.xla.deviceless_options import with_our_options
+from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
+from memprof.capture.xla.plan_cache import PlanCache
+from memprof.capture.xla.planning import capture_plan, plan_key
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
+from memprof.capture.xla.toolchain import code_folders, toolchain
 from memprof.errors import MemprofError
 
 Progress = Callable[[str], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memprof.capture.targets.resolve import has_accelerator_device
-from memprof.capture.toolchain import installed_version
+from memprof.capture.xla.toolchain import installed_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def _backends() -> list[Finding]:
 
 
 def _cuda_tools() -> list[Finding]:
-    from memprof.capture import cuda_tools, xla_adapter
+    from memprof.capture.xla import cuda_tools, xla_adapter
 
     advice = cuda_tools.INSTALL_DEVICELESS
     tools = {

@@ -15,7 +15,7 @@ from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.xla.portable_program import CompileSettings
 
 
 _What = Annotated[
@@ -80,7 +80,7 @@ def check(
     memprof check train.py:step_spec --against baseline.json --update
     """
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.reports.json_answers import check_json
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
@@ -118,7 +118,7 @@ def _capture(
 ) -> Capture:
     """The capture that was named, or that of a step compiled now."""
     from memprof.capture.capture_file import read_capture
-    from memprof.capture.launch import compile_in_child
+    from memprof.capture.processes.launch import compile_in_child
     from memprof.studies.subject import find_subject
 
     if is_capture(what):

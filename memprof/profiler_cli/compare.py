@@ -99,9 +99,9 @@ def compare(
     memprof compare transformer --target a100-40gb -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
     """
-    from memprof.capture.launch import num_at_a_time
+    from memprof.capture.processes.launch import num_at_a_time
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.row_key import row_key
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label

@@ -32,8 +32,8 @@ def doctor() -> None:
 
 def _try_compile(target: Target) -> Finding:
     from memprof.capture.doctor import Finding
-    from memprof.capture.launch import compile_in_child
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.processes.launch import compile_in_child
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.studies.subject import find_subject
 
     what = f"compile for {target.name}"

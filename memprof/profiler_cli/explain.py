@@ -81,8 +81,8 @@ def _text(log: str) -> str:
 def _programs(paths: list[Path]) -> list[Report]:
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
-    from memprof.capture.dumps import programs_in
-    from memprof.capture.importing import import_program
+    from memprof.capture.foreign.dumps import programs_in
+    from memprof.capture.foreign.importing import import_program
 
     captures = [read_capture(path) for path in paths if is_capture(str(path))]
     dumps = [path for path in paths if not is_capture(str(path))]

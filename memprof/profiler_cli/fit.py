@@ -118,7 +118,7 @@ def fit(
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
     from memprof.studies.fit.results import DEVICES
@@ -203,7 +203,7 @@ def _print_cheapest_techniques(
         NothingFitsError: no combination does; what was tried is printed before.
         MemprofError, WorkloadError: see `fit_techniques`.
     """
-    from memprof.capture.launch import num_at_a_time
+    from memprof.capture.processes.launch import num_at_a_time
     from memprof.reports.json_answers import fit_techniques_json
     from memprof.reports.views.fit import techniques_document
     from memprof.studies.fit.search import NothingFitsError

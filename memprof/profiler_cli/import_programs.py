@@ -20,8 +20,8 @@ from memprof.reports.units import format_bytes
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
-    from memprof.capture.dumps import FoundProgram
-    from memprof.capture.importing import Sizes
+    from memprof.capture.foreign.dumps import FoundProgram
+    from memprof.capture.foreign.importing import Sizes
 
 _Paths = Annotated[
     list[Path],
@@ -71,7 +71,7 @@ def import_programs(
         memprof import logs/plugins/profile/2026_11_22 --program jit_train_step --role 'model.scale=other_state'
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.importing import import_program, sizes_of
+    from memprof.capture.foreign.importing import import_program, sizes_of
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
 
@@ -110,8 +110,8 @@ def import_programs(
 
 def _programs(paths: Sequence[Path], target: Target | None, stage: Callable[[str], None]) -> Iterator[FoundProgram]:
     """Those that are compiled, and those that are lowered, as soon as they are compiled."""
-    from memprof.capture.dumps import programs_in
-    from memprof.capture.lowered_files import compile_lowered, lowered_module
+    from memprof.capture.foreign.dumps import programs_in
+    from memprof.capture.foreign.lowered_files import compile_lowered, lowered_module
 
     modules = {path: module for path in paths if (module := lowered_module(path))}
     yield from programs_in([path for path in paths if path not in modules])

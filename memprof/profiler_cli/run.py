@@ -19,7 +19,7 @@ from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
     from memprof.analysis.report import Report
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject
 
@@ -84,9 +84,9 @@ def run(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import without_source
-    from memprof.capture.launch import compile_in_child
+    from memprof.capture.processes.launch import compile_in_child
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.task import CompileSettings
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.studies.subject import find_subject
 
     output, report_file = capture_or_report(output, otherwise="end it in .memprof")
@@ -144,7 +144,7 @@ def _verified(
     report: Report, subject: Subject, techniques: str, target: Target | None, settings: CompileSettings
 ) -> tuple[Advice, ...]:
     """The advice for a report, with what it really saves."""
-    from memprof.capture.launch import num_at_a_time
+    from memprof.capture.processes.launch import num_at_a_time
     from memprof.studies.advice.advise import advise
     from memprof.studies.advice.verify import tasks_for, verify
 

@@ -51,7 +51,7 @@ def show(
     from memprof.analysis.comparison import diff as compare_buffers
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
-    from memprof.capture.xprof_log import check_log_folder, write_compiled_session
+    from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session
 
     if format == XPROF:
         if output is None:

@@ -59,10 +59,10 @@ def trace(
         memprof trace transformer --target h100-80gb --logdir logs
     """
     from memprof.analysis.pipeline import analyze
-    from memprof.capture.launch import compile_in_child, trace_in_child
+    from memprof.capture.processes.launch import compile_in_child, trace_in_child
+    from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.task import CompileSettings
-    from memprof.capture.xprof_log import check_log_folder, write_compiled_session
+    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.studies.subject import find_subject
 
     show = rendering(format, depth=depth, top=top, width=width)

@@ -4,7 +4,7 @@
     is_of_row(capture, key, subject)      # then it need not be compiled again
 
 In doubt a key differs: it holds all that is installed, all variables of the environment that could matter, and
-memprof's own files. What a user's step was made of is in the capture itself (see `capture/inputs.py`).
+memprof's own files. What a user's step was made of is in the capture itself (see `capture/tracing/inputs.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 
 from memprof.analysis.capture import Capture
-from memprof.capture.inputs import are_unchanged, digest_of_memprof
+from memprof.capture.processes.task import Task, plain
 from memprof.capture.targets.resolve import option_of
-from memprof.capture.task import Task, plain
+from memprof.capture.tracing.inputs import are_unchanged, digest_of_memprof
 from memprof.studies.subject import Subject
 from memprof.workloads.build import BuiltInStep
 

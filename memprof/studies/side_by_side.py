@@ -9,8 +9,9 @@ from memprof.analysis.capture import Capture, Target
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.launch import compile_all
-from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
+from memprof.capture.processes.launch import compile_all
+from memprof.capture.processes.task import Task
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.row_key import row_key
 from memprof.studies.subject import Subject

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from memprof.analysis.capture import Target
+from memprof.capture.processes.task import Task
 from memprof.capture.roles.leaf import parse_roles
 from memprof.capture.targets.resolve import mesh_option, option_of
-from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.analysis.capture import Target
-from memprof.capture.step import Feed, StepSpec
+from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import (
     applied_techniques,

@@ -27,8 +27,8 @@ from flax.training.train_state import TrainState
 
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
-from memprof.capture.step import StepSpec
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.tracing.step import StepSpec
 
 TX = optax.sgd(1e-3, momentum=0.9)
 X = jnp.ones((4, 8))

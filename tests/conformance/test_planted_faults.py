@@ -15,8 +15,8 @@ from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import compile_step
-from memprof.capture.step import StepSpec
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.tracing.step import StepSpec
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.layers import checkpointed

@@ -15,9 +15,9 @@ from memprof.analysis.categories import Category
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.capture.compile import capture_of
-from memprof.capture.cuda_tools import missing_for_deviceless
 from memprof.capture.targets.mesh import mesh_of, target_of_step
 from memprof.capture.targets.resolve import resolve, resolve_asked
+from memprof.capture.xla.cuda_tools import missing_for_deviceless
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step

@@ -15,7 +15,7 @@ import pytest
 
 import memprof
 from memprof.analysis.capture import CompilerTotals
-from memprof.capture.xla_adapter import no_compilation_cache
+from memprof.capture.xla.xla_adapter import no_compilation_cache
 
 _NOTEBOOK = """
 import logging

@@ -12,8 +12,8 @@ from integration.command import Command
 
 import memprof as api
 from memprof.capture.capture_file import read_capture
-from memprof.capture.child_process import ChildProcess
-from memprof.capture.plan_cache import PlanCache
+from memprof.capture.processes.child_process import ChildProcess
+from memprof.capture.xla.plan_cache import PlanCache
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 STEP = ("mlp", "--preset", "tiny", "--target", "cpu")

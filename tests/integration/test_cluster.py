@@ -16,13 +16,13 @@ import pytest
 from integration.command import Command, parent_of, wait_until, without_progress
 
 from memprof.analysis.capture import Capture
-from memprof.capture import cluster as module
 from memprof.capture.capture_file import read_capture
-from memprof.capture.cluster import connected
-from memprof.capture.launch import compile_all, compile_in_child, default_num_jobs, num_at_a_time
+from memprof.capture.processes import cluster as module
+from memprof.capture.processes.cluster import connected
+from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs, num_at_a_time
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import CompileSettings
-from memprof.capture.toolchain import installed_version
+from memprof.capture.xla.portable_program import CompileSettings
+from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
 from memprof.studies.subject import find_subject
 

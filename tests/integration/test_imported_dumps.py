@@ -15,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
 from memprof.analysis.pipeline import analyze
-from memprof.capture.dumps import programs_in
-from memprof.capture.importing import import_program
-from memprof.capture.lowered_files import compile_lowered, lowered_module
+from memprof.capture.foreign.dumps import programs_in
+from memprof.capture.foreign.importing import import_program
+from memprof.capture.foreign.lowered_files import compile_lowered, lowered_module
 from memprof.capture.targets.choose import deviceless_devices
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError

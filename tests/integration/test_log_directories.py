@@ -14,7 +14,7 @@ from xprof.convert import raw_to_tool_data
 
 from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.xprof_log import write_compiled_session
+from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.errors import MemprofError
 
 CAPTURES = [

@@ -33,30 +33,30 @@ if IS_CHILD:
 TELLING_OF_ITS_STEP = """
 import os, pathlib, sys
 if IS_CHILD:
-    import memprof.capture.task
-    decoded = memprof.capture.task.decoded_task
+    import memprof.capture.processes.task
+    decoded = memprof.capture.processes.task.decoded_task
     def watched(line):
-        import memprof.capture.run
-        take = memprof.capture.run.Arguments.take
+        import memprof.capture.running.run
+        take = memprof.capture.running.run.Arguments.take
         def telling(self, result):
             pathlib.Path(os.environ["TMPDIR"], "has_run_a_step").touch()
             return take(self, result)
-        memprof.capture.run.Arguments.take = telling
+        memprof.capture.running.run.Arguments.take = telling
         return decoded(line)
-    memprof.capture.task.decoded_task = watched
+    memprof.capture.processes.task.decoded_task = watched
 """
 DYING_WHILE_DONATING = """
 import os, signal, sys
 if IS_CHILD:
-    import memprof.capture.task
-    decoded = memprof.capture.task.decoded_task
+    import memprof.capture.processes.task
+    decoded = memprof.capture.processes.task.decoded_task
     def watched(line):
         job = decoded(line)
         if "donate" in [each.label for each in job.recipe.techniques]:
-            import memprof.capture.run
-            memprof.capture.run.Arguments.take = lambda self, result: os.kill(os.getpid(), signal.SIGKILL)
+            import memprof.capture.running.run
+            memprof.capture.running.run.Arguments.take = lambda self, result: os.kill(os.getpid(), signal.SIGKILL)
         return job
-    memprof.capture.task.decoded_task = watched
+    memprof.capture.processes.task.decoded_task = watched
 """
 
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import memprof
 from memprof import MemprofError
-from memprof.capture import xla_adapter
+from memprof.capture.xla import xla_adapter
 
 _WRITTEN = """
 import contextlib, itertools, json, warnings

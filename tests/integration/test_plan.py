@@ -13,8 +13,8 @@ from integration.steps import Step
 
 from memprof.capture import compile as module
 from memprof.capture.compile import compile_step
-from memprof.capture.plan import compile_to_plan, decode_plan, read_plan
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.xla.plan import compile_to_plan, decode_plan, read_plan
 from memprof.errors import InternalError, MemprofError
 from memprof.workloads.build import build_step
 

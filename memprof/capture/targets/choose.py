@@ -10,10 +10,10 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.capture import Target
-from memprof.capture import xla_adapter
-from memprof.capture.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
+from memprof.capture.xla import xla_adapter
+from memprof.capture.xla.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
 from memprof.errors import MemprofError
 
 _ACCELERATOR = "the accelerator of this machine"

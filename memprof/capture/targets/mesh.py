@@ -21,13 +21,13 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from memprof.analysis.capture import Target, Topology
-from memprof.capture.jit_adapter import context_meshes
-from memprof.capture.jitting import shardings_of_jit
-from memprof.capture.step import StepSpec
-from memprof.capture.step_checks import shown
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of
+from memprof.capture.tracing.jit_adapter import context_meshes
+from memprof.capture.tracing.jitting import shardings_of_jit
+from memprof.capture.tracing.step import StepSpec
+from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
 _TARGETS: dict[Any, Target] = {}  # by the client of their devices

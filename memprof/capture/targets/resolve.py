@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.capture import Target, Topology
-from memprof.capture.step_checks import shown
 from memprof.capture.targets.gpu import Gpu, gpus
+from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
 LOCAL, CPU = "local", "cpu"

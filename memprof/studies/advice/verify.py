@@ -8,8 +8,9 @@ from dataclasses import replace
 from memprof.analysis.capture import Target
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.launch import compile_all
-from memprof.capture.task import CompileSettings, Task
+from memprof.capture.processes.launch import compile_all
+from memprof.capture.processes.task import Task
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
 from memprof.studies.advice.advice import Advice
 from memprof.studies.subject import Subject

@@ -142,10 +142,8 @@ _FORMS = (
     _form(r"Failed to allocate request for [\d.]+\w+ \(<asked>\) on device ordinal \d+", Moment.RUNNING, "GPU"),
     _form(r"[Oo]ut of memory while trying to allocate <asked>", Moment.RUNNING, "GPU"),
     _form(r"[Oo]ut of memory allocating <asked>", Moment.RUNNING, "CPU"),  # jax 0.4 to 0.12
-    _form(
-        r"Allocator \(GPU[^)]*\) ran out of memory trying to allocate \S+ \(rounded to <asked>\)", Moment.RUNNING, "GPU"
-    ),
-    _form(r"Allocator \(GPU[^)]*\) ran out of memory trying to allocate <asked>(?! with freed)", Moment.RUNNING, "GPU"),
+    _form(_ALLOCATOR + r"\S+ \(rounded to <asked>\)", Moment.RUNNING, "GPU"),
+    _form(_ALLOCATOR + r"<asked>(?! with freed)", Moment.RUNNING, "GPU"),
 )
 _NO_FAILURE = "The caller indicates that this is not a failure"
 _SIGN = re.compile(r"RESOURCE_EXHAUSTED|[Rr]esource exhausted|CompileTimeHbmOom|ran out of memory|[Oo]ut of memory")

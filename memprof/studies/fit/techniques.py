@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.launch import CompileResult, compile_all, recomputed_in_child
-from memprof.capture.task import TO_THE_PLAN, CompileSettings, CountingTask, Task
+from memprof.capture.processes.launch import CompileResult, compile_all, recomputed_in_child
+from memprof.capture.processes.task import CountingTask, Task
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import InternalError
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine

@@ -16,9 +16,10 @@ from memprof.analysis.capture import Capture, Target, Topology
 from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
-from memprof.capture.launch import compile_in_child
+from memprof.capture.processes.launch import compile_in_child
+from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
-from memprof.capture.task import TO_THE_PLAN, CompileSettings, Task
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices

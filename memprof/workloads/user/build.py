@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.analysis.capture import Target
-from memprof.capture.step import Feed, StepSpec
 from memprof.capture.targets.resolve import DEVICES
+from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
 from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target

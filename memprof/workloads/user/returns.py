@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from memprof.capture.step import StepSpec
+from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
 from memprof.workloads.user.train_spec import TrainSpec
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.capture.step_checks import check_callable, shown
+from memprof.capture.tracing.step_checks import check_callable, shown
 from memprof.errors import MemprofError
 from memprof.workloads.losses import Metrics
 from memprof.workloads.train_config import TrainConfig

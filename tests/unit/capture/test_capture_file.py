@@ -24,7 +24,7 @@ from memprof.analysis.checks import replay_totals, totals_of
 from memprof.analysis.foreign import quote
 from memprof.capture import capture_file
 from memprof.capture.capture_file import read_capture, without_source, write_capture
-from memprof.capture.plan import decode_plan, read_plan
+from memprof.capture.xla.plan import decode_plan, read_plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 

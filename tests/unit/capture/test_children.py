@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.capture.child_process import Children
+from memprof.capture.processes.child_process import Children
 
 
 class Child:

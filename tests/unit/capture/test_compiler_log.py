@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memprof.capture.compiler_log import LOG_FILE, kept_stderr, partitioner_messages
+from memprof.capture.xla.compiler_log import LOG_FILE, kept_stderr, partitioner_messages
 
 pytestmark = pytest.mark.with_one_jax
 

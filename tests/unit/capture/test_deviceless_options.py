@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memprof.capture import deviceless_options as module
-from memprof.capture.deviceless_options import deviceless_options, with_our_options
+from memprof.capture.xla import deviceless_options as module
+from memprof.capture.xla.deviceless_options import deviceless_options, with_our_options
 from memprof.errors import MemprofError
 
 NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}

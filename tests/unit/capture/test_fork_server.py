@@ -15,10 +15,11 @@ import pytest
 from integration.command import parent_of, processes_with, wait_until
 
 import memprof
-from memprof.capture import child_process, processes
-from memprof.capture.forked_process import ForkedProcess, ForkServer
+from memprof.capture.processes import child_process, process_tree
+from memprof.capture.processes.forked_process import ForkedProcess, ForkServer
+from memprof.capture.processes.task import Message, Task, common_imports, decoded
 from memprof.capture.targets.resolve import cpu
-from memprof.capture.task import Message, PlanTask, Task, common_imports, decoded
+from memprof.capture.xla.portable_program import PlanTask
 from memprof.errors import WorkloadError
 from memprof.workloads.build import plan
 from memprof.workloads.user.build import UserStep
@@ -52,7 +53,7 @@ subprocess.run([sys.executable, "-c", code, "LEFT"], env={{"TMPDIR": os.environ[
 _OWNER = """
 import json, os, sys, time
 from pathlib import Path
-from memprof.capture.forked_process import SERVER
+from memprof.capture.processes.forked_process import SERVER
 folder = Path(sys.argv[1])
 environment = {**os.environ, "TMPDIR": str(folder)}
 with (folder / "stderr").open("wb") as stderr:
@@ -309,7 +310,7 @@ def test_whoever_is_killed_all_end(start_owner, stand_in: Path, killed: list[str
     owner.wait()
     if {"supervisor", "server"} <= {*killed}:  # who would have ended what the worker started
         wait_until(lambda: len(processes_with(stand_in)) == 1, seconds=30)
-        processes.end_all_of(stand_in / "work")  # as the next command does
+        process_tree.end_all_of(stand_in / "work")  # as the next command does
     wait_until(lambda: not processes_with(stand_in), seconds=30)
     assert not (stand_in / "work").exists() or "supervisor" in killed  # whoever could clean up has done so
 
@@ -327,7 +328,7 @@ def test_a_supervisor_that_was_stopped_is_ended_by_the_next_command(start_owner,
     for who in ("server", "owner"):
         os.kill(found[who], signal.SIGKILL)
     wait_until(lambda: len(processes_with(stand_in)) == 2, seconds=30)
-    processes.end_all_of(stand_in / "work")
+    process_tree.end_all_of(stand_in / "work")
     wait_until(lambda: not processes_with(stand_in), seconds=30)
     assert (stand_in / "work").exists()  # it was killed where it stood, and did not go on to clean up
 

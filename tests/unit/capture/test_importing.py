@@ -13,10 +13,10 @@ from hlo_nodes import BACKWARD, FORWARD, PLAIN, array, f32
 
 from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze
-from memprof.capture.dumps import programs_in
-from memprof.capture.importing import import_program, sizes_of
+from memprof.capture.foreign.dumps import programs_in
+from memprof.capture.foreign.importing import import_program, sizes_of
+from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.xprof_log import write_compiled_session
 from memprof.errors import MemprofError
 
 pytestmark = pytest.mark.with_one_jax

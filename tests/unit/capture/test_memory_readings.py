@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from memprof.analysis.measurement import DriverMemory, PoolMemory, PoolReading
-from memprof.capture import memory_readings
-from memprof.capture.memory_readings import Driver, pool_memory, read_pool
-from memprof.capture.xla_adapter import bytes_asked_for, is_out_of_memory
+from memprof.capture.running import memory_readings
+from memprof.capture.running.memory_readings import Driver, pool_memory, read_pool
+from memprof.capture.xla.xla_adapter import bytes_asked_for, is_out_of_memory
 
 
 @dataclass

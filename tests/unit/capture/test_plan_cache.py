@@ -15,9 +15,9 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from memprof.capture import plan_cache
-from memprof.capture.plan import Plan
-from memprof.capture.plan_cache import PlanCache
+from memprof.capture.xla import plan_cache
+from memprof.capture.xla.plan import Plan
+from memprof.capture.xla.plan_cache import PlanCache
 from memprof.errors import MemprofError
 
 pytestmark = pytest.mark.with_one_jax

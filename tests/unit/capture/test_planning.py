@@ -13,13 +13,13 @@ from hlo_nodes import f32
 
 from memprof.analysis.capture import Capture, CodeFolders, Target, Topology
 from memprof.analysis.categories import Role
-from memprof.capture import planning, xla_adapter
-from memprof.capture.plan import Plan
-from memprof.capture.plan_cache import PlanCache
-from memprof.capture.planning import capture_plan, plan_key
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import TO_THE_PLAN, CompileSettings, PlanTask
-from memprof.capture.xla_adapter import PortableProgram
+from memprof.capture.xla import planning, xla_adapter
+from memprof.capture.xla.plan import Plan
+from memprof.capture.xla.plan_cache import PlanCache
+from memprof.capture.xla.planning import capture_plan, plan_key
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
+from memprof.capture.xla.xla_adapter import PortableProgram
 from memprof.errors import MemprofError
 
 PROGRAM = PortableProgram(module=b"module", compile_options=b"options")

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
 
-from memprof.capture.step import StepSpec
+from memprof.capture.tracing.step import StepSpec
 from tests.unit.capture.test_roles import OPT, WEIGHTS, B, P, S, X, Y, loss_of, predict, roles
 
 ADAM = optax.adam(1e-3)

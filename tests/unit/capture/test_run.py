@@ -14,9 +14,9 @@ import pytest
 from memprof.analysis.categories import Role
 from memprof.analysis.measurement import Measurement
 from memprof.capture.compile import compile_step
-from memprof.capture.run import NUM_WARMUP_STEPS, measure
-from memprof.capture.step import Feed, StepSpec
+from memprof.capture.running.run import NUM_WARMUP_STEPS, measure
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.errors import MemprofError
 
 

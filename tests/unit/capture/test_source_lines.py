@@ -10,7 +10,7 @@ import pytest
 from added_up_step import added_up_step
 
 from memprof.capture.capture_file import read_capture
-from memprof.capture.source_lines import read_source_lines
+from memprof.capture.xla.source_lines import read_source_lines
 from memprof.profiler_cli.kept_captures import KeptCaptures
 from memprof.studies.subject import find_subject
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from integration.command import parent_of, wait_until
 
-from memprof.capture.task import Message, decoded
+from memprof.capture.processes.task import Message, decoded
 
 _PROGRAM = """
 import os, sys
 from pathlib import Path
-from memprof.capture.supervisor import fork_worker
+from memprof.capture.processes.supervisor import fork_worker
 pipe = fork_worker(Path(sys.argv[1]))
 def say(text):
     os.write(pipe, text.encode() + b"\\n")

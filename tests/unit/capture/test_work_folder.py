@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-from memprof.capture.work_folder import remove_abandoned, work_folder
+from memprof.capture.processes.work_folder import remove_abandoned, work_folder
 
 # Makes a folder, leaves something that is hard to remove and a process behind, and is killed.
 _KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from memprof.capture.work_folder import work_folder
+from memprof.capture.processes.work_folder import work_folder
 with work_folder(Path(sys.argv[1])) as folder:
     Path(folder, "closed", "inner").mkdir(parents=True)
     Path(folder, "closed").chmod(0)

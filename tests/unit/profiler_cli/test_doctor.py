@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from memprof.capture import launch
+from memprof.capture.processes import launch
 from memprof.errors import MemprofError
 from memprof.profiler_cli.doctor import doctor
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_compiles import Commands, Ended
 
-from memprof.capture.inputs import Inputs, are_unchanged
+from memprof.capture.tracing.inputs import Inputs, are_unchanged
 
 COMPARE = ("compare", "mlp", "--target", "cpu", "-t", "baseline", "-t", "bf16")
 FIT = ("fit", "mlp", "--target", "cpu", "--memory", "1MiB")

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
+from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import resolve_asked
-from memprof.capture.task import Task
 from memprof.errors import MemprofError
 from memprof.reports.formats import terminal
 from memprof.reports.formats.json import render_object

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from memprof.analysis.capture import Topology
+from memprof.capture.processes.task import CountingTask, Task, decoded_task, encoded_task
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.task import CompileSettings, CountingTask, Task, decoded_task, encoded_task
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
 from memprof.studies.subject import Subject, find_subject, run_command
 from memprof.workloads import registry

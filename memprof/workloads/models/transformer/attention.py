@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.capture.xla_adapter import cudnn_version
+from memprof.capture.xla.xla_adapter import cudnn_version
 from memprof.errors import MemprofError
 
 _IMPLEMENTATION = "cudnn"

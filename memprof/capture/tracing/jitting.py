@@ -21,8 +21,8 @@ from typing import Any
 
 import jax
 
-from memprof.capture import jit_adapter
-from memprof.capture.step import StepSpec
+from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError, WorkloadError
 
 # From the path of an array and the array to its shape on the target; on no device where the step names its own.

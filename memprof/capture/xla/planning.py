@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.capture import Capture, Target
-from memprof.capture import xla_adapter
-from memprof.capture.cuda_tools import find_libdevice, find_ptxas
-from memprof.capture.deviceless_options import deviceless_options
-from memprof.capture.plan import Plan, with_plan
-from memprof.capture.plan_cache import PlanCache
-from memprof.capture.task import PlanTask, PortableProgram
-from memprof.capture.toolchain import installed_version
+from memprof.capture.xla import xla_adapter
+from memprof.capture.xla.cuda_tools import find_libdevice, find_ptxas
+from memprof.capture.xla.deviceless_options import deviceless_options
+from memprof.capture.xla.plan import Plan, with_plan
+from memprof.capture.xla.plan_cache import PlanCache
+from memprof.capture.xla.portable_program import PlanTask, PortableProgram
+from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
 
 _OF_XLA = re.compile(r"(XLA|TF|TPU|LIBTPU|PJRT|CUDA|NVIDIA|CUDNN|CUBLAS|OMP|MKL|ONEDNN|DNNL)_.*|NPROC")

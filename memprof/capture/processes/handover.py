@@ -15,7 +15,7 @@ import msgspec
 
 from memprof.analysis.capture import Capture
 from memprof.capture.capture_file import decoded_without_program, encoded_without_program
-from memprof.capture.plan import Plan, with_plan
+from memprof.capture.xla.plan import Plan, with_plan
 
 _FILE = "step.msgpack"
 

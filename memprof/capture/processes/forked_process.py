@@ -24,8 +24,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from memprof.capture import processes
+from memprof.capture.processes import process_tree
 
+_SERVER = "memprof.capture.processes.fork_server"
 _ANSWER_BYTES = 64
 # What changes from task to task, and what nothing reads when it is imported.
 _MAY_DIFFER = frozenset({"COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "TMPDIR"})
@@ -102,7 +103,7 @@ class ForkedProcess:
             assert self._pidfd is not None
             if select.select([self._pidfd], [], [], timeout)[0]:
                 return -signal.SIGKILL
-        raise subprocess.TimeoutExpired("memprof.capture.fork_server", timeout or 0.0)
+        raise subprocess.TimeoutExpired(_SERVER, timeout or 0.0)
 
     def close(self) -> None:
         """Give back what was open for it."""
@@ -120,7 +121,7 @@ class ForkedProcess:
             BlockingIOError: neither yet, for one who does not wait.
         """
         if self._pidfd is None:
-            _, descriptors = processes.receive(self._answers, _ANSWER_BYTES, flags)
+            _, descriptors = process_tree.receive(self._answers, _ANSWER_BYTES, flags)
             self._pidfd = descriptors[0] if descriptors else None
         return self._pidfd is not None
 
@@ -191,7 +192,7 @@ class ForkServer:
             owner = os.pidfd_open(os.getpid())
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "memprof.capture.fork_server", str(theirs.fileno()), str(owner)],
+                    [sys.executable, "-P", "-m", _SERVER, str(theirs.fileno()), str(owner)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""A process that has imported JAX, and forks for each task: `python -m memprof.capture.fork_server SOCKET OWNER`.
+"""A process that has imported JAX, and forks for each task: `python -m ...processes.fork_server SOCKET OWNER`.
 
 Importing JAX and its libraries is most of what a small task costs. So the first task starts this server (who asks it is
 in `forked_process.py`): a Python of one thread, which imports what tasks have in common, starts none of JAX's backends,
@@ -28,7 +28,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from memprof.capture import child, processes
+from memprof.capture import child
+from memprof.capture.processes import process_tree
 
 _REQUEST_BYTES = 1024 * 1024
 _PATIENCE_SECONDS = 15.0  # for forks that clean up when the process that asked for them is gone
@@ -46,7 +47,7 @@ class _Server:
 
     def serve(self) -> None:
         """Fork until the owner is gone, then see to it that the forks end."""
-        processes.adopt_orphans()
+        process_tree.adopt_orphans()
         gc.disable()  # imports leave no garbage to speak of
         is_wanted = True
         while is_wanted:
@@ -58,11 +59,11 @@ class _Server:
         end = time.monotonic() + _PATIENCE_SECONDS
         while self._forks and time.monotonic() < end:
             self._bury(select.select([*self._forks], [], [], _PAUSE_SECONDS)[0])
-        processes.end_descendants()
+        process_tree.end_descendants()
 
     def _answer(self) -> bool:
         """Do what is asked, or let go of what came with it: then a fresh process does it. Returns whether one asked."""
-        data, descriptors = processes.receive(self._requests, _REQUEST_BYTES)
+        data, descriptors = process_tree.receive(self._requests, _REQUEST_BYTES)
         if data:
             *streams, working_folder, to_answer = descriptors
             with socket.socket(fileno=to_answer) as answers, suppress(OSError):
@@ -115,7 +116,7 @@ class _Server:
             os.close(pidfd)
             exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if exit_code != 0:  # it may have been killed before it could end what it had started
-                processes.end_orphans({pid for pid, _ in self._forks.values()})
+                process_tree.end_orphans({pid for pid, _ in self._forks.values()})
             with answers, suppress(OSError):  # who asked is gone
                 answers.send(str(exit_code).encode("ascii"))
 

@@ -13,8 +13,8 @@ import numpy as np
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Role
 from memprof.capture.compile import CompiledStep
-from memprof.capture.jitting import is_array
-from memprof.capture.step import Feed, StepSpec
+from memprof.capture.tracing.jitting import is_array
+from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.errors import MemprofError
 
 

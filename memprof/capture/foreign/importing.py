@@ -19,7 +19,7 @@ from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.liveness import replay
 from memprof.analysis.program import Program
 from memprof.analysis.program_decoding import decode_program
-from memprof.capture.dumps import FoundProgram
+from memprof.capture.foreign.dumps import FoundProgram
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import cpu, of_file, of_gpu

@@ -13,29 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memprof.analysis.capture import Capture, Target
-from memprof.capture.child_process import ChildProcess, Children, Progress
-from memprof.capture.handover import Handover
-from memprof.capture.plan import Plan
-from memprof.capture.plan_cache import PlanCache
-from memprof.capture.task import (
+from memprof.capture.processes.child_process import ChildProcess, Children, Progress
+from memprof.capture.processes.handover import Handover
+from memprof.capture.processes.task import (
     PLAN_FILE,
     PLAN_TASK_FILE,
     RECOMPUTED_FILE,
     TRACE_FOLDER,
     AnyTask,
-    CompileSettings,
     CountingTask,
-    PlanTask,
-    PortableProgram,
     Task,
     decoded_task,
 )
-from memprof.capture.work_folder import work_folder
-from memprof.capture.xprof_log import write_traced_session
+from memprof.capture.processes.work_folder import work_folder
+from memprof.capture.running.xprof_log import write_traced_session
+from memprof.capture.xla.plan import Plan
+from memprof.capture.xla.plan_cache import PlanCache
+from memprof.capture.xla.portable_program import CompileSettings, PlanTask, PortableProgram
 from memprof.errors import MemprofError
 
 if TYPE_CHECKING:
-    from memprof.capture.cluster import Cluster
+    from memprof.capture.processes.cluster import Cluster
 
 # What one compile of a large step takes at its highest, jax and its libraries included.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
@@ -158,7 +156,7 @@ def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
     """
     if settings.cluster is None:
         return default_num_jobs()
-    from memprof.capture.cluster import connected
+    from memprof.capture.processes.cluster import connected
 
     with connected(settings.cluster, [target]) as cluster:
         return cluster.num_threads + default_num_jobs()
@@ -198,7 +196,7 @@ def _cluster_of(tasks: Sequence[Task]) -> Iterator[Cluster | None]:
     if not addresses:
         yield None
         return
-    from memprof.capture.cluster import connected
+    from memprof.capture.processes.cluster import connected
 
     (address,) = addresses
     with connected(str(address), [task.target for task in tasks]) as cluster:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from memprof.analysis.amounts import parse_bytes
 from memprof.analysis.foreign import open_regular
-from memprof.capture.plan import Plan
+from memprof.capture.xla.plan import Plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
 

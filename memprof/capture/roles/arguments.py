@@ -10,13 +10,13 @@ from jax.sharding import NamedSharding
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Role
-from memprof.capture import xla_adapter
-from memprof.capture.jitting import Place, TracedStep, several_devices
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
 from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
+from memprof.capture.tracing.jitting import Place, TracedStep, several_devices
+from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from memprof.analysis.capture import Target
 from memprof.analysis.categories import Role
-from memprof.capture.step_checks import argument_numbers, check_callable, check_step, shown
+from memprof.capture.tracing.step_checks import argument_numbers, check_callable, check_step, shown
 from memprof.errors import MemprofError
 
 

@@ -23,14 +23,16 @@ import numpy as np
 
 from memprof.analysis.foreign import convert
 from memprof.analysis.measurement import MeasuredDevice, Measurement, OutOfMemory, PoolReading, ResidentMemory
-from memprof.capture import job, memory_readings, xla_adapter
 from memprof.capture.compile import CompiledStep
-from memprof.capture.feeding import Arguments
-from memprof.capture.step import StepSpec
+from memprof.capture.processes import job
+from memprof.capture.processes.task import plain
+from memprof.capture.running import memory_readings
+from memprof.capture.running.feeding import Arguments
+from memprof.capture.running.trace_reading import read_trace, session_folder
+from memprof.capture.running.xprof_log import module_name, program_file_name
 from memprof.capture.targets.gpu import gpu_of_kind
-from memprof.capture.task import plain
-from memprof.capture.trace_reading import read_trace, session_folder
-from memprof.capture.xprof_log import module_name, program_file_name
+from memprof.capture.tracing.step import StepSpec
+from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
 
 NUM_WARMUP_STEPS = 2

@@ -14,7 +14,7 @@ import jax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from memprof.capture.xla_adapter import PROCESS_WIDE
+from memprof.capture.xla.xla_adapter import PROCESS_WIDE
 
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memprof.analysis.capture import Target
-from memprof.capture import xla_adapter
-from memprof.capture.toolchain import installed_version
+from memprof.capture.xla import xla_adapter
+from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
 
 _AUTOTUNING = "autotune"  # in the names of all options that are about it

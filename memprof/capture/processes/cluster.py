@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from memprof.analysis.capture import Target
-from memprof.capture.child_process import Children
-from memprof.capture.toolchain import installed_version
+from memprof.capture.processes.child_process import Children
+from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError, WorkloadError
 from memprof.version import __version__
 

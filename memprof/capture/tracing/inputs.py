@@ -21,9 +21,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from memprof.capture import plan_cache
+from memprof.capture.xla import plan_cache
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 _LARGE_BYTES = 64 * 1024**2
 _MOST_FILES = 2000
 _NEVER = ""  # a path that is never unchanged

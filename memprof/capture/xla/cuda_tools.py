@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from memprof.capture import xla_adapter
+from memprof.capture.xla import xla_adapter
 
 INSTALL_DEVICELESS = 'pip install "jax-memprof[deviceless]"'
 _TOOLKIT = Path("/usr/local/cuda")

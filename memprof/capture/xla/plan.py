@@ -25,8 +25,8 @@ from memprof.analysis.checks import check_allocations, check_memory_spaces, plan
 from memprof.analysis.decoded import decode, keep_decoded
 from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.program import Program
-from memprof.capture.compiler_log import partitioner_messages
-from memprof.capture.source_lines import source_lines_of
+from memprof.capture.xla.compiler_log import partitioner_messages
+from memprof.capture.xla.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
 
 _PLAN, _MEMORY_REPORT = "*_after_optimizations.hlo.pb", "*_after_optimizations-memory-usage-report.pb"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from memprof.capture import processes
+from memprof.capture.processes import process_tree
 from memprof.errors import MemprofError
 
 _LOCK = "in-use.lock"
@@ -58,7 +58,7 @@ def remove_abandoned(parent: Path, *, prefix: str = "memprof-") -> None:
             continue
         with _locked(folder) as is_abandoned:
             if is_abandoned:
-                processes.end_all_of(folder)
+                process_tree.end_all_of(folder)
                 remove_folder(folder)
 
 

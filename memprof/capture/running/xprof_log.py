@@ -19,7 +19,7 @@ from pathlib import Path
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.hlo_proto import message_classes, parse_proto
-from memprof.capture.work_folder import work_folder
+from memprof.capture.processes.work_folder import work_folder
 from memprof.errors import MemprofError
 
 SESSIONS = Path("plugins", "profile")

@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from memprof.capture import processes
-from memprof.capture.task import Message, encoded, no_process
-from memprof.capture.work_folder import remove_folder
+from memprof.capture.processes import process_tree
+from memprof.capture.processes.task import Message, encoded, no_process
+from memprof.capture.processes.work_folder import remove_folder
 
 _KEPT_BYTES = 64 * 1024  # of what the worker prints
 _CHUNK_BYTES = 64 * 1024
@@ -40,7 +40,7 @@ def fork_worker(work_folder: Path) -> int:
     Returns:
         The descriptor on which the worker sends its messages, each a line.
     """
-    processes.adopt_orphans()
+    process_tree.adopt_orphans()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -59,7 +59,7 @@ def fork_worker(work_folder: Path) -> int:
         _supervise(_Watch(worker=worker, woken=woken, messages=messages, printed=printed), work_folder)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    processes.die_with(supervisor)
+    process_tree.die_with(supervisor)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, stream in ((nothing, 0), (send_printed, 1), (send_printed, 2)):
@@ -72,7 +72,7 @@ def fork_worker(work_folder: Path) -> int:
 def _supervise(watch: _Watch, work_folder: Path) -> NoReturn:
     with suppress(BrokenPipeError):  # the command is gone
         watch.run()
-    processes.end_descendants(watch.worker)
+    process_tree.end_descendants(watch.worker)
     for _ in range(_MAX_REMOVALS):  # what cannot be killed at once may put back what was just removed
         remove_folder(work_folder)
         if not work_folder.exists():
@@ -133,7 +133,7 @@ class _Watch:
 
     def _end(self, exit_code: int) -> None:
         """End what the worker has left, and tell the command what there is to tell."""
-        processes.end_descendants()
+        process_tree.end_descendants()
         while self._relay():
             pass
         while self._keep():

@@ -22,8 +22,7 @@ import numpy as np
 from jax.experimental import topologies
 
 from memprof.analysis.capture import Target
-from memprof.capture.lowered_files import PORTABLE_STABLEHLO
-from memprof.capture.task import PortableProgram
+from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortableProgram
 
 # Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the

@@ -13,10 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from memprof.capture import processes
-from memprof.capture.compiler_log import LOG_FILE
-from memprof.capture.forked_process import SERVER, ForkedProcess
-from memprof.capture.task import (
+from memprof.capture.processes import process_tree
+from memprof.capture.processes.forked_process import SERVER, ForkedProcess
+from memprof.capture.processes.task import (
     DUMP_FOLDER,
     RESULT_FILE,
     STDERR_FILE,
@@ -27,7 +26,8 @@ from memprof.capture.task import (
     encoded_task,
     no_process,
 )
-from memprof.capture.user_traceback import shortened
+from memprof.capture.processes.user_traceback import shortened
+from memprof.capture.xla.compiler_log import LOG_FILE
 from memprof.errors import InternalError, MemprofError, WorkloadError
 
 Progress = Callable[[str], None]
@@ -236,7 +236,7 @@ class ChildProcess:
         if isinstance(self._process, ForkedProcess):
             self._process.close()
         if not is_clean:
-            processes.end_all_of(self._work_folder)
+            process_tree.end_all_of(self._work_folder)
 
 
 def _raise(result: Message) -> None:

@@ -13,14 +13,12 @@ import re
 from pathlib import Path
 
 from memprof.analysis.capture import Target
-from memprof.capture.child_process import Progress
-from memprof.capture.dumps import FoundProgram, content_of
-from memprof.capture.launch import plan_in_child
-from memprof.capture.task import TO_THE_PLAN, PlanTask, PortableProgram
+from memprof.capture.foreign.dumps import FoundProgram, content_of
+from memprof.capture.processes.child_process import Progress
+from memprof.capture.processes.launch import plan_in_child
+from memprof.capture.xla.portable_program import BYTECODE, PORTABLE_STABLEHLO, TO_THE_PLAN, PlanTask, PortableProgram
 from memprof.errors import MemprofError
 
-_BYTECODE = b"ML\xefR"
-PORTABLE_STABLEHLO = re.compile(_BYTECODE + rb".{1,2}StableHLO_v", re.DOTALL)  # the version, then who wrote it
 _TEXT = re.compile(rb"\bfunc\.func\b[^\0]*?\b(?:stablehlo|mhlo|chlo)\.|\b(?:stablehlo|mhlo)\.[^\0]*?\bfunc\.func\b")
 _NUM_PARTITIONS = re.compile(rb"mhlo\.num_(?:partitions|replicas) = (\d+)")
 _NAME = re.compile(rb"\bmodule @([\w.$-]+)")
@@ -35,7 +33,7 @@ def lowered_module(path: Path) -> bytes | None:
     if not os.path.isfile(path):  # of a name that is too long, `Path` raises an error
         return None
     content = content_of(path)
-    if content.startswith(_BYTECODE) or _TEXT.search(content):
+    if content.startswith(BYTECODE) or _TEXT.search(content):
         return content
     # What `jax.export` has serialized is a flatbuffer: a vector of bytes lies in it as it is, after its length.
     portable = PORTABLE_STABLEHLO.search(content, 4)

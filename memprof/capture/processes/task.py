@@ -9,27 +9,24 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from memprof.analysis.capture import Target
 from memprof.analysis.foreign import convert
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
 
 if TYPE_CHECKING:
-    from memprof.capture.step import StepSpec
+    from memprof.capture.tracing.step import StepSpec
 
 TRACE_FOLDER = "trace"
 RECOMPUTED_FILE = "recomputed.json"
 RESULT_FILE = "result.json"
 PLAN_TASK_FILE = "plan_task.json"
 STDERR_FILE = "stderr"
-MODULE_FILE = "step.mlirbc"
-OPTIONS_FILE = "compile_options.pb"
 DUMP_FOLDER = "dump"
 PLAN_FILE = "plan.msgpack"
 
@@ -52,26 +49,6 @@ class Recipe(Protocol):
         Args:
             target: what was asked for; where it is a mesh, the arguments of the step lie on it.
         """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileSettings:
-    """How compiles are made, whatever is compiled.
-
-    Attributes:
-        complete: whether to compile to the end where no step runs, and not to the plan alone.
-        use_cache: whether a plan may come from the user's cache.
-        timeout_seconds: a compile is given up after so long; None: never.
-        cluster: the address of the Dask scheduler that hands lowered steps to workers; None: all is done here.
-    """
-
-    complete: bool = False
-    use_cache: bool = True
-    timeout_seconds: float | None = None
-    cluster: str | None = None
-
-
-TO_THE_PLAN = CompileSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,45 +80,6 @@ class CountingTask:
     recipes: tuple[Recipe, ...]
     target: Target | None
     settings: CompileSettings = TO_THE_PLAN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanTask:
-    """A program that was lowered elsewhere, `MODULE_FILE` and `OPTIONS_FILE`, to be compiled.
-
-    Attributes:
-        options: XLA's options that its step asks for.
-        xla_flags: the variable of the environment, as it was where the program was lowered.
-    """
-
-    target: Target
-    options: Mapping[str, Any]
-    xla_flags: str
-    settings: CompileSettings = TO_THE_PLAN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortableProgram:
-    """A lowered step, which any process with the same jaxlib can compile.
-
-    Attributes:
-        module: its StableHLO module as MLIR bytecode.
-        compile_options: a serialized `CompileOptions`: on which devices, numbered within their topology, what XLA may
-            shard by itself, and what JAX's settings in this process say of compiles.
-    """
-
-    module: bytes
-    compile_options: bytes
-
-    def write(self, folder: Path) -> None:
-        """Leave it in a work folder."""
-        (folder / MODULE_FILE).write_bytes(self.module)
-        (folder / OPTIONS_FILE).write_bytes(self.compile_options)
-
-    @classmethod
-    def read(cls, folder: Path) -> PortableProgram:
-        """The one that was left in a work folder."""
-        return cls(module=(folder / MODULE_FILE).read_bytes(), compile_options=(folder / OPTIONS_FILE).read_bytes())
 
 
 AnyTask = Task | CountingTask | PlanTask

@@ -1,0 +1,1 @@
+"""Programs that others have lowered or compiled."""

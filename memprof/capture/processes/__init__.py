@@ -1,0 +1,1 @@
+"""The processes that compile and run, what they are told, and what they hand back."""

@@ -1,0 +1,1 @@
+"""A compiled step on real devices: what it is fed, and what is measured."""
