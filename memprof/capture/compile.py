@@ -18,11 +18,11 @@ from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Targ
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
 from memprof.capture.processes.work_folder import work_folder
+from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.targets.mesh import devices_of_step
 from memprof.capture.tracing import jit_adapter
-from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
 from memprof.capture.tracing.jitting import TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.tracing.step import StepSpec

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from memprof.analysis.capture import ArgumentLeaf
+from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.targets.choose import devices_of
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.tracing.jitting import TracedStep, jit_step, trace_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError, WorkloadError

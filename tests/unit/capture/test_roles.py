@@ -16,9 +16,9 @@ from flax import linen as nn
 from flax import nnx
 from flax.training.train_state import TrainState
 
+from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.targets.choose import devices_of
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.tracing.jitting import jit_step, trace_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
