@@ -1,0 +1,171 @@
+"""Memory in the log of a training run: TensorBoard, Weights & Biases, MLflow.
+
+    from memprof import loggers
+
+    profile = memprof.profile(train_step, state, batch)
+    with loggers.to_tensorboard("logs", profile) as log:
+        for number, batch in enumerate(batches):
+            state, loss = train_step(state, batch)
+            log(number)
+
+The first call writes what was predicted: `memprof/predicted/footprint_bytes`, `.../live_peak_bytes`, and the bytes of
+each category, `memprof/predicted/activations_bytes`. Each call writes what was measured since the last one, of each
+device of this process: `memprof/measured/cuda_0/allocator_peak_bytes`, `..._start_bytes`, `..._end_bytes`. Nothing
+measures by category: a device counts bytes and does not know what they are for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from memprof.api import Profile
+from memprof.capture.step_checks import shown
+from memprof.errors import MemprofError
+from memprof.measuring import Measured, measure
+
+Write = Callable[[Mapping[str, int], int], None]  # metrics by name, and the number of the step
+
+_STEP = "memprof/step"
+
+
+class MemoryLogger:
+    """A callback for a training loop: called with the number of the step that has ended, it writes to a log.
+
+    A step runs after its call has returned. Where what is measured is to be of finished steps, wait for their results
+    (`jax.block_until_ready`) before the call.
+
+    Args:
+        write: writes metrics: whole bytes by name, and the step's number.
+        profile: what was predicted; None: only what is measured is written.
+        close: what ends the log.
+    """
+
+    def __init__(self, write: Write, profile: Profile | None, *, close: Callable[[], object] = lambda: None) -> None:
+        if profile is not None and not isinstance(profile, Profile):
+            raise MemprofError(f"the profile of a step was expected, but this is {shown(profile)}")
+        self._write = write
+        self._unwritten = {} if profile is None else predicted_metrics(profile)
+        self._close = close
+        self._block = ExitStack()
+        self._measured = self._block.enter_context(measure())
+
+    def __call__(self, step: int) -> None:
+        """Write what was measured since the last call; with the first call also what was predicted."""
+        self._block.close()
+        metrics = {**self._unwritten, **measured_metrics(self._measured)}
+        self._unwritten = {}
+        self._measured = self._block.enter_context(measure())
+        self._write(metrics, step)
+
+    def close(self) -> None:
+        """End what was opened here: files are complete. A run that was the caller's goes on."""
+        self._block.close()
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def to_tensorboard(where: str | Path | Any, profile: Profile | None = None) -> MemoryLogger:
+    """Scalars for TensorBoard, whose numbers have 24 bits: seven digits.
+
+    Args:
+        where: a log directory; or a writer with `add_scalar(tag, value, step)`, as TensorBoard, tensorboardX and
+            PyTorch have it, which stays open.
+        profile: what was predicted.
+
+    Raises:
+        MemprofError: TensorBoard is not installed, or `where` is neither.
+    """
+    writer: Any = where
+    if isinstance(where, (str, Path)):
+        try:
+            from tensorboard.summary import Writer
+        except ImportError as error:
+            raise _missing("TensorBoard", '"jax-memprof[tensorboard]"') from error
+        writer = Writer(str(where))
+    elif not callable(getattr(where, "add_scalar", None)):
+        raise MemprofError(f"a log directory or a writer with add_scalar was expected, but this is {shown(where)}")
+
+    def write(metrics: Mapping[str, int], step: int) -> None:
+        for name, size_bytes in metrics.items():
+            writer.add_scalar(name, size_bytes, step)
+        writer.flush()
+
+    return MemoryLogger(write, profile, close=(lambda: None) if writer is where else writer.close)
+
+
+def to_wandb(run: Any = None, profile: Profile | None = None) -> MemoryLogger:
+    """Metrics of a run of Weights & Biases, drawn over `memprof/step`.
+
+    Each call is a row of the run's history. Who logs with `step=` calls this after that.
+
+    Args:
+        run: what `wandb.init` gave; None: the run that is active.
+        profile: what was predicted.
+
+    Raises:
+        MemprofError: Weights & Biases is not installed, or there is no run.
+    """
+    if run is None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise _missing("Weights & Biases", "wandb") from error
+        run = wandb.run
+    if run is None:
+        raise MemprofError("there is no run of Weights & Biases: begin one with wandb.init()")
+    if not callable(getattr(run, "define_metric", None)):
+        raise MemprofError(
+            f"a run of Weights & Biases was expected, as wandb.init() gives it, but this is {shown(run)}"
+        )
+    run.define_metric(_STEP, hidden=True)
+    run.define_metric("memprof/*", step_metric=_STEP)
+    return MemoryLogger(lambda metrics, step: run.log({**metrics, _STEP: step}), profile)
+
+
+def to_mlflow(run_id: str | None = None, profile: Profile | None = None) -> MemoryLogger:
+    """Metrics of a run of MLflow.
+
+    Args:
+        run_id: of the run; None: the run that is active, which MLflow begins where there is none.
+        profile: what was predicted.
+
+    Raises:
+        MemprofError: MLflow is not installed.
+    """
+    try:
+        import mlflow
+    except ImportError as error:
+        raise _missing("MLflow", "mlflow") from error
+    return MemoryLogger(lambda metrics, step: mlflow.log_metrics(dict(metrics), step=step, run_id=run_id), profile)
+
+
+def predicted_metrics(profile: Profile) -> dict[str, int]:
+    """What a profile predicts, in bytes by the names of metrics; the categories add up to the footprint."""
+    report = profile.report
+    sizes = {"footprint": report.footprint_bytes, "live_peak": report.live_peak_bytes}
+    sizes |= {category.value: size for category, size in report.categories.items() if size}
+    return {f"memprof/predicted/{name}_bytes": size for name, size in sizes.items()}
+
+
+def measured_metrics(measured: Measured) -> dict[str, int]:
+    """What was measured, in bytes by the names of metrics; without the peaks that are not known."""
+    sizes = {
+        f"{re.sub('[^A-Za-z0-9_.-]', '_', each.device)}/{each.source}_{when}": size
+        for each in measured.devices
+        for when, size in (("start", each.start_bytes), ("end", each.end_bytes), ("peak", each.peak_bytes))
+        if size is not None
+    }
+    return {f"memprof/measured/{name}_bytes": size for name, size in sizes.items()}
+
+
+def _missing(name: str, to_install: str) -> MemprofError:
+    return MemprofError(f"logging to {name} needs it: install it with pip install {to_install}")
