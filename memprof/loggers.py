@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memprof.api import Profile
-from memprof.capture.step_checks import shown
+from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 from memprof.measuring import Measured, measure
 
