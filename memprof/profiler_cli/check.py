@@ -67,6 +67,7 @@ def check(
     hosts: options.Hosts = None,
     timeout: options.Timeout = None,
     cache: options.Cache = True,
+    cluster: options.Cluster = None,
     complete: options.Complete = False,
     format: options.Format = None,  # noqa: A002 - the option's name
     top: options.Top = None,
@@ -86,7 +87,7 @@ def check(
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
 
     show = rendering(format, width=width, top=top)
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout)
+    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     show.check_shows_documents("a check")
     aim = resolve_asked(target if update else target or fits, mesh=mesh, hosts=hosts)
     if update:

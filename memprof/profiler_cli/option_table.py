@@ -23,7 +23,7 @@ XPROF = "xprof"  # not a format of reports: it is made of the compiled program, 
 
 _COMPILED = (
     *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
-    *("timeout", "complete", "cache"),
+    *("timeout", "complete", "cache", "cluster"),
 )
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
 _OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
@@ -114,7 +114,7 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "cluster", "steps", "jobs", "save", "resume", "source"),
+        options=(*_COMPILED, "steps", "jobs", "save", "resume", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(

@@ -110,6 +110,11 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     for field in ("compiler", "replay", "arguments", "source_lines", "flops_by_scope", "inputs"):
         assert getattr(there, field) == getattr(here, field)
 
+    # A check is answered by the plan of a worker, too.
+    running, _ = started("check", "--max", "1GiB", "--format", "json")
+    stdout, _ = running.communicate(timeout=60)
+    assert (running.returncode, json.loads(stdout)["passed"]) == (0, True)
+
     # Ctrl-C: what is at work there ends, too.
     running, _ = started("run", "--no-save")
     running.send_signal(signal.SIGINT)

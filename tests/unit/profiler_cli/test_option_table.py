@@ -24,7 +24,7 @@ _VIEW = {"by", "depth", "top", "sort"}
 _WHOLE = {"full", "verbose"}
 _COMPILED = {
     *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
-    *("timeout", "complete", "cache"),
+    *("timeout", "complete", "cache", "cluster"),
 }
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("run", "workload"): (["run", "mlp"], {"arguments", "role", "depth", "top"}),
@@ -51,7 +51,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "cluster", "steps", "jobs", "save", "resume", "depth", "source"},
+        {*_COMPILED, "steps", "jobs", "save", "resume", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
