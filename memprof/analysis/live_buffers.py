@@ -70,6 +70,7 @@ class Attribution:
             op=argument.path if argument else value.op_name,
             source=lines.user,
             library=lines.library,
+            stack=lines.stack,
             rule=claim.rule,
             evidence=claim.evidence,
             start=start,

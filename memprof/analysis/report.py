@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
+from memprof.analysis.sources import StackFrame
 from memprof.analysis.timeline import Timeline
 
 
@@ -34,6 +35,7 @@ class LiveBuffer:
         is_of_attention: it relates queries to keys within an attention (see `patterns.py`).
         is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
         is_stacked: a loop puts it together, a piece in each turn.
+        stack: the calls of the Python stack that it was traced in, outermost first; empty where the program tells none.
         family: the same number for arrays that exist in pieces if one of them does; 0 for those that cannot be cut, and
             for small ones (see `patterns.py`).
     """
@@ -59,6 +61,7 @@ class LiveBuffer:
     family: int = 0
     library: str = ""
     shape_index: tuple[int, ...] = ()
+    stack: tuple[StackFrame, ...] = field(default=(), hash=False)
 
     @property
     def is_temp(self) -> bool:

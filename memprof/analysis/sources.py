@@ -1,4 +1,4 @@
-"""The line of the user's own code that an operation comes from, and the library's line beneath it.
+"""Where an operation comes from: the line of the user's own code, the library's line beneath it, and the stack.
 
 The user's own code is what lies in the working folder or in the script's, and whatever is not installed: neither in
 a `site-packages` folder nor in the standard library. Not a list of libraries' names: nobody knows them all.
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from memprof.analysis.capture import CodeFolders
@@ -31,6 +31,7 @@ _MACHINERY = re.compile(
 _WORKLOAD = re.compile(r"[/\\]memprof[/\\]workloads[/\\]")
 # A line that this many others of libraries call is a helper of theirs.
 _CALLED_FROM_EVERYWHERE = 3
+_DEEPEST = 100  # the calls of a stack that are kept: code that calls itself has more, and they say little
 
 
 class _Kind(Enum):
@@ -44,16 +45,35 @@ class _Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One call of the Python stack that an operation was traced in.
+
+    Attributes:
+        file: of an installed package its path in the package (`flax/linen/linear.py`), of any other its full path.
+        function: its qualified name (`Attention.__call__`); empty where the program does not tell.
+        line: from 1.
+        is_own: it is the user's own code, and not a library's.
+    """
+
+    file: str
+    function: str
+    line: int
+    is_own: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePlace:
     """Where an operation comes from, each `file.py:12` or empty.
 
     Attributes:
         user: the innermost line of the user's own code; where the program does not tell one, of a library.
         library: the line of a library that says most of what that line does; empty where it calls JAX itself.
+        stack: the step's calls, outermost first, without what called the step.
     """
 
     user: str
     library: str
+    stack: tuple[StackFrame, ...] = field(default=(), compare=False)
 
 
 class Sources:
@@ -82,17 +102,26 @@ class Sources:
 
     def _find(self, stack: Sequence[Frame]) -> SourcePlace:
         """Args: stack: innermost frame first."""
+        of_step = [(frame, self._kind(frame.file)) for frame in self._of_step(stack)]
+        calls = tuple(
+            StackFrame(_shown_file(frame), frame.function, frame.line, kind is _Kind.USER)
+            for frame, kind in reversed(of_step[:_DEEPEST])
+        )
         beneath: list[Frame] = []
-        for place, frame in enumerate(stack):
-            kind = self._kind(frame.file)
+        for frame, kind in of_step:
             if kind is _Kind.USER:
-                return SourcePlace(_line(frame), self._library_line(beneath[::-1]))
+                return SourcePlace(_line(frame), self._library_line(beneath[::-1]), calls)
             if kind is _Kind.LIBRARY:
                 beneath.append(frame)
-            elif kind is _Kind.MEMPROF and place:
-                break  # what called the step is not in it
         frames = beneath or stack
-        return SourcePlace(_line(frames[0]) if frames else "", "")
+        return SourcePlace(_line(frames[0]) if frames else "", "", calls)
+
+    def _of_step(self, stack: Sequence[Frame]) -> Iterator[Frame]:
+        """The frames of the step: what called it is not in it."""
+        for place, frame in enumerate(stack):
+            if self._kind(frame.file) is _Kind.MEMPROF and place:
+                return
+            yield frame
 
     def _library_line(self, frames: Sequence[Frame]) -> str:
         """Of the library's frames beneath the user's, outermost first: the innermost that is no helper of theirs."""
@@ -140,5 +169,9 @@ def _lies_in(file: str, folder: str) -> bool:
 
 
 def _line(frame: Frame) -> str:
+    return f"{_shown_file(frame)}:{frame.line}"
+
+
+def _shown_file(frame: Frame) -> str:
     installed = _INSTALLED.match(frame.file)
-    return f"{installed.group(1) if installed else frame.file}:{frame.line}"
+    return installed.group(1) if installed else frame.file

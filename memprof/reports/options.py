@@ -22,6 +22,7 @@ class By(StrEnum):
     CATEGORY = "category"
     MODULE = "module"
     SOURCE = "source"
+    STACK = "stack"
     DTYPE = "dtype"
     PHASE = "phase"
     BUFFER = "buffer"

@@ -8,6 +8,7 @@ import pytest
 from comparisons_data import COMPARISONS
 from recorded import check_recorded
 from reports_data import REPORTS
+from stacked_report import stacked
 
 from memprof.reports.format import format_named
 from memprof.reports.options import By, RenderOptions
@@ -26,6 +27,8 @@ _FIRST_SCREEN = RenderOptions(
         ("transformer_ascii", "transformer", _ASCII),
         ("transformer_wide", "transformer", RenderOptions(width=140)),
         ("transformer_by_buffer", "transformer", RenderOptions(width=80, by=By.BUFFER, top=5)),
+        ("stacked_by_source", "stacked", RenderOptions(width=80, by=By.SOURCE)),
+        ("stacked_by_stack", "stacked", RenderOptions(width=80, by=By.STACK)),
         ("hostile_names", "hostile_names", _UNICODE),
         ("hostile_names_ascii", "hostile_names", _ASCII),
         ("does_not_fit", "does_not_fit", _UNICODE),
@@ -39,7 +42,8 @@ _FIRST_SCREEN = RenderOptions(
     ],
 )
 def test_the_text_is_as_recorded(recording: str, report: str, options: RenderOptions) -> None:
-    check_recorded(format_named("terminal").render_report(REPORTS[report](), options), f"terminal/{recording}.txt")
+    made = stacked() if report == "stacked" else REPORTS[report]()
+    check_recorded(format_named("terminal").render_report(made, options), f"terminal/{recording}.txt")
 
 
 @pytest.mark.parametrize(

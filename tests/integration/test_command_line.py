@@ -216,7 +216,7 @@ class TestRun:
 
 class TestShow:
     def test_it_needs_no_jax(self, memprof, capture_path):
-        views = [[], *(["--by", by] for by in ("category", "module", "source", "dtype", "phase", "buffer"))]
+        views = [[], *(["--by", by] for by in ("category", "module", "source", "stack", "dtype", "phase", "buffer"))]
         formats = [["--format", name] for name in ("json", "csv", "html", "markdown", "speedscope")]
         options = [*views, *formats]
         commands = [["show", str(capture_path), *each, "-o", f"{n}"] for n, each in enumerate(options)]

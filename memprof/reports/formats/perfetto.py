@@ -2,8 +2,10 @@
 
 The trace is JSON in the Trace Event Format (Chrome's). Time is program order: one microsecond a position of the
 schedule, whatever the clock of the viewer says. One process for each configuration has a counter for each category and
-one for all live bytes, a track of the phases, and a track of the modules at work, nested as their paths are. What is
-beside the timeline (totals, categories, effects) stands in `otherData`, in whole bytes.
+one for all live bytes, a track of the phases, and a track of the modules at work, nested as their paths are. Below them
+the peak is drawn as flame graphs, by stack, module and category: there the whole width stands for all live bytes, and
+each slice has its own among its arguments. What is beside the timeline (totals, categories, effects) stands in
+`otherData`, in whole bytes.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
 from memprof.reports.format import Format
+from memprof.reports.hierarchies import Hierarchy, Paths, Weighted, array_name, grouped, total_bytes
 from memprof.reports.json_types import Json
 from memprof.reports.options import RenderOptions
 
-_PHASES, _MODULES = 1, 2  # threads of a process
+_PHASES, _MODULES, _FLAMES = 1, 2, 3  # threads of a process; flame graphs from the third on
+_SMALLEST = 0.001  # the viewer counts in nanoseconds
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
@@ -86,6 +90,24 @@ def _events(report: Report, process: int) -> Iterator[dict[str, Json]]:
         yield _slice(span.phase.value, span.start, span.end, process, _PHASES)
     for path, start, end in _nested(report.timeline.modules):
         yield _slice(path, start, end, process, _MODULES)
+    paths = Paths(report)
+    for thread, hierarchy in enumerate(Hierarchy, start=_FLAMES):
+        yield _name("thread_name", f"live peak by {hierarchy.value}, widths are bytes", process, thread)
+        weighted = [((*paths.of(each, hierarchy), array_name(each)), each.size_bytes) for each in report.buffers]
+        scale = report.timeline.num_positions / max(report.live_peak_bytes, 1)
+        yield from _flames(weighted, 0, scale, process, thread)
+
+
+def _flames(weighted: Weighted, start_bytes: int, scale: float, process: int, thread: int) -> Iterator[dict[str, Json]]:
+    """Slices for what begins alike, around the slices of what is in them; those too short to be seen are left out."""
+    for name, members in grouped(weighted):
+        size_bytes = total_bytes(members)
+        start, end = (round(scale * at, 3) for at in (start_bytes, start_bytes + size_bytes))
+        if end - start >= _SMALLEST:
+            place: dict[str, Json] = {"pid": process, "tid": thread, "ts": start, "dur": round(end - start, 3)}
+            yield {"ph": "X", "name": name, **place, "args": {"bytes": size_bytes}}
+            yield from _flames(members, start_bytes, scale, process, thread)
+        start_bytes += size_bytes
 
 
 def _name(kind: str, name: str, process: int, thread: int) -> dict[str, Json]:
@@ -166,7 +188,8 @@ def _nested(spans: Iterable[ModuleSpan]) -> Iterator[tuple[str, int, int]]:
 FORMAT = Format(
     name="perfetto",
     suffix=".perfetto.json",
-    summary="live bytes by category, phases and modules over program order, for ui.perfetto.dev and chrome://tracing",
+    summary="live bytes by category, phases and modules over program order, and the peak as flame graphs, for "
+    "ui.perfetto.dev and chrome://tracing",
     render_report=render_report,
     render_comparison=render_comparison,
     render_diff=render_diff,

@@ -1,8 +1,9 @@
 """Speedscope: the peak as flame graphs of bytes, for a viewer that many have (https://www.speedscope.app).
 
 A report gives several profiles to switch between: the footprint by category and module, and what is live at the peak by
-module, operation and array. A comparison gives one of each configuration. The file format is that of speedscope's
-`file-format-schema.json`: a sample is a stack of frames, and its weight is in bytes.
+module and by the calls of the Python stack, down to operation and array. A comparison gives one of each configuration.
+The file format is that of speedscope's `file-format-schema.json`: a sample is a stack of frames, and its weight is in
+bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.reports.format import Format
+from memprof.reports.hierarchies import NO_MODULE, Hierarchy, Paths, array_name
 from memprof.reports.json_types import Json
 from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 from memprof.reports.text import printable
-from memprof.reports.units import format_array_type, format_bytes, format_signed_bytes
+from memprof.reports.units import format_bytes, format_signed_bytes
 from memprof.version import __version__
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -27,12 +29,16 @@ Stack = tuple[str, ...]
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
-    """The footprint and the live peak of one report, as two profiles."""
+    """The footprint, and the live peak by module and by stack."""
     del options
-    frames = _Frames()
+    frames, paths = _Frames(), Paths(report)
     profiles = [
         frames.profile(f"footprint, {format_bytes(report.footprint_bytes)}", _by_category(report)),
         frames.profile(f"live peak, {format_bytes(report.live_peak_bytes)}", map(_by_module, report.buffers)),
+        frames.profile(
+            f"live peak by stack, {format_bytes(report.live_peak_bytes)}",
+            (((*paths.of(each, Hierarchy.STACK), array_name(each)), each.size_bytes) for each in report.buffers),
+        ),
     ]
     return _file(report.label, frames, profiles)
 
@@ -104,12 +110,11 @@ def _own_bytes(node: ModuleNode, category: Category) -> Iterable[tuple[Stack, in
 
 def _by_module(buffer: LiveBuffer) -> tuple[Stack, int]:
     operation = buffer.op.rpartition("/")[2] or buffer.name or "(no name)"
-    array = format_array_type(buffer.dtype, buffer.shape)
-    return (*_module_frames(buffer.module), operation, f"{array}, {buffer.category.value}"), buffer.size_bytes
+    return (*_module_frames(buffer.module), operation, array_name(buffer)), buffer.size_bytes
 
 
 def _module_frames(path: str) -> Stack:
-    return tuple(path.split("/")) if path else ("(no module)",)
+    return tuple(path.split("/")) if path else (NO_MODULE,)
 
 
 def _file(name: str, frames: _Frames, profiles: Sequence[Json]) -> str:
@@ -131,7 +136,7 @@ def _clean(text: str) -> str:
 FORMAT = Format(
     name="speedscope",
     suffix=".speedscope.json",
-    summary="flame graphs of the peak by module, for https://www.speedscope.app",
+    summary="flame graphs of the peak by module and by stack, for https://www.speedscope.app",
     render_report=render_report,
     render_comparison=render_comparison,
     render_diff=render_diff,

@@ -156,8 +156,15 @@ def short_names(sources: Iterable[str]) -> dict[str, str]:
 
     What is in the report stays whole; this is for display alone.
     """
-    split = {source: source.split("/") for source in sources if source}
+    sources = tuple(sources)
+    folder = common_folder(sources)
+    return {"": "", **{source: source[len(folder) :] for source in sources if source}}
+
+
+def common_folder(sources: Iterable[str]) -> str:
+    """The folder that all source lines lie in, with its slash; empty where there is none."""
+    split = [source.split("/") for source in sources if source]
     # The last part is the file itself: it always stays.
-    levels = zip(*(parts[:-1] for parts in split.values()), strict=False)
-    num_common = sum(1 for _ in takewhile(lambda folders: len(set(folders)) == 1, levels))
-    return {"": "", **{source: "/".join(parts[num_common:]) for source, parts in split.items()}}
+    levels = zip(*(parts[:-1] for parts in split), strict=False)
+    shared = [folders[0] for folders in takewhile(lambda folders: len(set(folders)) == 1, levels)]
+    return "".join(f"{folder}/" for folder in shared)

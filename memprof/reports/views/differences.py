@@ -60,6 +60,8 @@ def _shares_of(rows: Sequence[ComparedRow], *, by: By, depth: int) -> tuple[Shar
             return shares_by(
                 [report.by_phase for report in reports], label=lambda phase: _key_cell(phase_name(phase), by)
             )
+        case By.STACK:
+            raise MemprofError("Stacks of several programs cannot be shown side by side. Compare by source.")
         case By.BUFFER:
             raise MemprofError(
                 "Buffers of several programs cannot be shown side by side. Compare by category, module, source, dtype "

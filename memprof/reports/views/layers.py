@@ -42,6 +42,30 @@ def fold_equal_siblings(node: ModuleNode) -> ModuleNode:
     return replace(node, children=tuple(children))
 
 
+def folded_paths(root: ModuleNode) -> dict[str, str]:
+    """What each module's path is in the folded tree: `layers_3/mlp` is `layers_{0..11}/mlp`."""
+    paths: dict[str, str] = {}
+
+    def walk(node: ModuleNode, folded: ModuleNode) -> None:
+        paths[node.path] = folded.path
+        for child in node.children:
+            walk(child, next(each for each in folded.children if _stands_for(each.name, child.name)))
+
+    walk(root, fold_equal_siblings(root))
+    return paths
+
+
+def _stands_for(folded: str, name: str) -> bool:
+    """Whether a name in the folded tree is this one, or that of several layers of which it is one."""
+    several, one = _NUMBERED.fullmatch(folded), _NUMBERED.fullmatch(name)
+    if folded == name or several is None or several["folded"] is None:
+        return folded == name
+    if one is None or one["number"] is None or one["stem"] != several["stem"]:
+        return False
+    ranges = (run.split("..") for run in several["folded"][1:-1].split(","))
+    return any(int(run[0]) <= int(one["number"]) <= int(run[-1]) for run in ranges)
+
+
 def family(name: str) -> str:
     """What the layers of one kind are called together: `layers` for `layers_3` and `layers_{0..11}`, else nothing."""
     match = _NUMBERED.fullmatch(name)

@@ -26,10 +26,11 @@ from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views import header
 from memprof.reports.views.advice import advice_blocks
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
-from memprof.reports.views.cells import category_table, group_legend, share_table, short_names
+from memprof.reports.views.cells import category_table, group_legend, share_table
 from memprof.reports.views.measured import measured_blocks, operation_blocks
 from memprof.reports.views.mesh import mesh_blocks, partitioner_notes
 from memprof.reports.views.modules import module_table
+from memprof.reports.views.sources import source_table, stack_table
 from memprof.studies.advice.advice import Advice
 
 # More than a terminal has columns. A format that has fewer keeps the highest moment of each, so no peak gets lost.
@@ -150,9 +151,9 @@ def _breakdown(report: Report, *, by: By, depth: int, top: int) -> Table:
         case By.MODULE:
             return module_table(report.modules, depth=depth, top=top)
         case By.SOURCE:
-            names = short_names(report.by_source)
-            sizes = {names[source]: size_bytes for source, size_bytes in report.by_source.items()}
-            return share_table("source", sizes, nameless="(no source line)", top=top)
+            return source_table(report, top=top)
+        case By.STACK:
+            return stack_table(report, top=top)
         case By.DTYPE:
             return share_table("dtype", report.by_dtype, nameless="(no dtype)", top=top)
         case By.PHASE:

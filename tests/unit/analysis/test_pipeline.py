@@ -15,6 +15,7 @@ from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.measurement import OpTime
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import LiveBuffer, ModuleNode
+from memprof.analysis.sources import StackFrame
 from memprof.analysis.timeline import LiveChange, PhaseSpan
 
 V = f32(4)
@@ -79,6 +80,7 @@ def test_what_is_live_at_the_peak_is_listed_largest_first() -> None:
         offset=0,
         at_peak=True,
         family=2,  # after that of t, which is larger
+        stack=(StackFrame("model.py", "f", 12, is_own=True),),
     )
     assert (buffers[0].start, buffers[0].end, buffers[0].offset) == (5, 7, 16)
     assert (buffers[1].start, buffers[1].end, buffers[1].offset) == (0, 11, None)

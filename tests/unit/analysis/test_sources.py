@@ -8,7 +8,7 @@ from hlo_nodes import f32
 
 from memprof.analysis.capture import CodeFolders
 from memprof.analysis.program_decoding import decode_program
-from memprof.analysis.sources import SourcePlace, Sources
+from memprof.analysis.sources import SourcePlace, Sources, StackFrame
 
 _SITE = "/venv/lib/python3.12/site-packages"
 
@@ -125,3 +125,18 @@ def test_instructions_without_a_stack_have_lines_of_their_own() -> None:
     program = decode_program(proto)
     sources = Sources(program)
     assert [sources.lines(instruction).user for instruction in program.instructions] == ["loss.py:5", "loss.py:6"]
+
+
+def test_the_stack_has_all_calls_of_the_step() -> None:
+    files = ["/me/run.py", "/src/memprof/api.py", "/me/train.py", f"{_SITE}/flax/linear.py", f"{_SITE}/jax/lax.py"]
+    assert _lines(*files).stack == (
+        StackFrame("/me/train.py", "f", 3, is_own=True),
+        StackFrame("flax/linear.py", "f", 4, is_own=False),
+        StackFrame("jax/lax.py", "f", 5, is_own=False),
+    )
+    assert _lines().stack == ()
+
+
+def test_of_code_that_calls_itself_the_innermost_calls_are_kept() -> None:
+    stack = _lines(*["/me/train.py"] * 300).stack
+    assert (len(stack), stack[0].line, stack[-1].line) == (100, 201, 300)

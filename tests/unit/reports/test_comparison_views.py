@@ -286,7 +286,7 @@ def test_a_footprint_that_shrank_is_good_news_and_one_that_grew_a_warning() -> N
     ]
 
 
-@pytest.mark.parametrize("by", [by for by in By if by is not By.BUFFER])
+@pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.STACK)])
 def test_differences_end_with_the_change_of_the_footprint(by: By) -> None:
     comparison = comparisons_data.techniques()
     table = _table(_document(comparison, by, top=2))
@@ -308,6 +308,11 @@ def test_what_belongs_to_nothing_is_named() -> None:
 def test_there_is_no_comparison_buffer_by_buffer() -> None:
     with pytest.raises(MemprofError, match=r"^Buffers of several programs cannot be shown side by side\."):
         _document(comparisons_data.techniques(), By.BUFFER)
+
+
+def test_there_is_no_comparison_by_stack() -> None:
+    with pytest.raises(MemprofError, match=r"^Stacks of several programs cannot be shown side by side\."):
+        _document(comparisons_data.techniques(), By.STACK)
 
 
 def test_unrolled_layers_line_up_with_stacked_ones() -> None:

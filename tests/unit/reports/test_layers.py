@@ -6,7 +6,7 @@ from report_builder import buffer, node
 
 from memprof.analysis.categories import Category
 from memprof.analysis.report import ModuleNode
-from memprof.reports.views.layers import fold_equal_siblings
+from memprof.reports.views.layers import fold_equal_siblings, folded_paths
 
 _KERNEL = (("kernel", (2, 2), "f32"),)
 
@@ -56,3 +56,15 @@ def test_plain_numbers_fold_too() -> None:
     layers = tuple(_dense(f"layers/{number}") for number in range(12))
     (stack,) = _root(node("layers", (), children=layers)).children
     assert [child.path for child in stack.children] == ["layers/{0..11}"]
+
+
+def test_every_path_has_a_place_in_the_folded_tree() -> None:
+    layers = tuple(
+        node(f"layers_{number}", (), children=(_dense(f"layers_{number}/mlp"),), params=_KERNEL if number % 2 else ())
+        for number in range(8)
+    )
+    paths = folded_paths(node("", (), children=(*layers, _dense("head"))))
+    assert paths["head"] == "head"
+    assert paths["layers_3/mlp"] == "layers_{1,3,5,7}/mlp"
+    assert paths["layers_4"] == "layers_{0,2,4,6}"
+    assert len(paths) == 18

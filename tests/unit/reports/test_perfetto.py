@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from comparisons_data import COMPARISONS
 from reports_data import REPORTS
+from stacked_report import stacked
 
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
@@ -75,6 +76,19 @@ def test_modules_are_slices_inside_those_around_them() -> None:
     ]
 
 
+def test_the_peak_is_a_flame_graph_as_wide_as_the_program_is_long() -> None:
+    report = stacked()  # 16 MiB over three positions
+    events = json.loads(FORMAT.render_report(report, RenderOptions()))["traceEvents"]
+    by_stack = [event for event in events if event["ph"] == "X" and event["tid"] == 3]
+    assert (
+        sum(event["args"]["bytes"] for event in by_stack if event["name"].startswith(("step (", "(a", "(no s")))
+        == 16 * 2**20
+    )
+    first, *_, last = sorted(by_stack, key=lambda event: (event["ts"], -event["dur"]))
+    assert (first["name"], first["ts"], first["dur"]) == ("step (train.py)", 0, round(3 * 14 / 16, 3))
+    assert last["ts"] + last["dur"] == 3
+
+
 @pytest.mark.parametrize("name", [name for name in REPORTS if REPORTS[name]().timeline.num_positions])
 def test_the_peak_of_the_counter_is_that_of_the_timeline(name: str) -> None:
     timeline = REPORTS[name]().timeline
@@ -84,13 +98,18 @@ def test_the_peak_of_the_counter_is_that_of_the_timeline(name: str) -> None:
 
 
 def test_slices_of_one_track_nest_or_follow() -> None:
-    slices = [event for event in _events() if event["ph"] == "X" and event["tid"] == 2]
+    flames = json.loads(FORMAT.render_report(stacked(), RenderOptions()))["traceEvents"]
+    for track, events in ((2, _events()), (3, flames), (4, flames), (5, flames)):
+        _check_nesting([event for event in events if event["ph"] == "X" and event["tid"] == track])
+
+
+def _check_nesting(slices: list[dict[str, Any]]) -> None:
     for first in slices:
         for second in slices:
-            start, end = second["ts"], second["ts"] + second["dur"]
-            inside = first["ts"] <= start and end <= first["ts"] + first["dur"]
-            around = start <= first["ts"] and first["ts"] + first["dur"] <= end
-            apart = end <= first["ts"] or first["ts"] + first["dur"] <= start
+            (a, b), (start, end) = ((each["ts"], round(each["ts"] + each["dur"], 3)) for each in (first, second))
+            inside = a <= start and end <= b
+            around = start <= a and b <= end
+            apart = end <= a or b <= start
             assert inside or around or apart
 
 

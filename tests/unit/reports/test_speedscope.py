@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from comparisons_data import techniques
 from reports_data import REPORTS
+from stacked_report import stacked
 
 from memprof.reports.formats.speedscope import FORMAT
 from memprof.reports.options import RenderOptions
@@ -22,8 +23,8 @@ def _file(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", list(REPORTS))
 def test_the_weights_add_up_to_the_two_totals(name: str) -> None:
     report, file = REPORTS[name](), _file(name)
-    footprint, peak = file["profiles"]
-    assert (footprint["endValue"], peak["endValue"]) == (report.footprint_bytes, report.live_peak_bytes)
+    totals = [profile["endValue"] for profile in file["profiles"]]
+    assert totals == [report.footprint_bytes, report.live_peak_bytes, report.live_peak_bytes]
     for profile in file["profiles"]:
         assert sum(profile["weights"]) == profile["endValue"]
         assert len(profile["samples"]) == len(profile["weights"])
@@ -35,6 +36,16 @@ def test_a_stack_is_module_operation_array() -> None:
     names = [frame["name"] for frame in file["shared"]["frames"]]
     stacks = [[names[frame] for frame in stack] for stack in file["profiles"][1]["samples"]]
     assert ["layers_0", "attn", "exp", "f32[8,12,1024,1024], activations"] in stacks
+
+
+def test_a_stack_of_calls_ends_with_operation_and_array() -> None:
+    file = json.loads(FORMAT.render_report(stacked(), RenderOptions()))
+    names = [frame["name"] for frame in file["shared"]["frames"]]
+    stack = [names[frame] for frame in file["profiles"][2]["samples"][0]]
+    assert stack[:2] + stack[-3:] == [
+        *("step (train.py)", "step.loss (train.py)"),
+        *("blocks.py:69", "dot", "f32[524288], activations"),
+    ]
 
 
 def test_a_comparison_has_a_profile_for_each_configuration() -> None:
