@@ -18,25 +18,25 @@ from memprof.analysis.aliases import called_computations
 from memprof.analysis.capture import Topology
 from memprof.analysis.dataflow import ROLES, Origin
 from memprof.analysis.program import COLLECTIVES, Computation, Instruction, Program, ResultLeaf
-from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs
+from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs, part_of_axes
 from memprof.analysis.report import CollectiveTraffic
 from memprof.analysis.values import Values
 
+_Key = tuple[str, tuple[str, ...] | None, int | None]  # kind, axes, and how many devices along them
 _IN_PAIRS = "collective-permute"
 _INTO_THE_WHOLE = "all-gather"
 _RAGGED = "ragged-all-to-all"  # its further operands say where the pieces go
 
 
 def collective_traffic(program: Program, topology: Topology, values: Values) -> tuple[CollectiveTraffic, ...]:
-    """All collectives of one step by kind and axes, those of most bytes first."""
-    counts: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
-    sizes: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
-    of_params: Counter[tuple[str, tuple[str, ...] | None]] = Counter()
+    """All collectives of one step by kind and the devices that they connect, those of most bytes first."""
+    counts: Counter[_Key] = Counter()
+    sizes: Counter[_Key] = Counter()
+    of_params: Counter[_Key] = Counter()
     at_least = set()
     for instruction, times, is_known in _runs(program):
         kind = COLLECTIVES[instruction.opcode]
-        axes_of = axes_of_pairs if kind == _IN_PAIRS else axes_of_groups
-        key = kind, axes_of(instruction.device_groups, topology.axes)
+        key = kind, *_connected(instruction, kind, topology)
         if key[1] == ():
             continue  # each device by itself
         counts[key] += times
@@ -52,14 +52,25 @@ def collective_traffic(program: Program, topology: Topology, values: Values) -> 
         CollectiveTraffic(
             kind=kind,
             axes=axes or (),
-            count=counts[kind, axes],
-            size_bytes=sizes[kind, axes],
-            param_bytes=of_params[kind, axes],
-            at_least=(kind, axes) in at_least,
+            group_size=group_size,
+            count=counts[key],
+            size_bytes=sizes[key],
+            param_bytes=of_params[key],
+            at_least=key in at_least,
         )
-        for kind, axes in counts
+        for key in counts
+        for kind, axes, group_size in (key,)
     )
-    return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.kind, each.axes)))
+    return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.kind, each.axes, each.group_size or 0)))
+
+
+def _connected(instruction: Instruction, kind: str, topology: Topology) -> tuple[tuple[str, ...] | None, int | None]:
+    """The axes along which a collective connects devices, and how many of those (see `replica_groups.py`)."""
+    groups = instruction.device_groups
+    if kind == _IN_PAIRS:
+        return axes_of_pairs(groups, topology.axes), None
+    axes = axes_of_groups(groups, topology.axes)
+    return axes, part_of_axes(groups, topology.axes, axes) if axes else None
 
 
 def _runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:

@@ -8,7 +8,7 @@ that is reshaped and transposed, or as axes of a mesh of XLA's own; a permute na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise, product
 from math import prod
@@ -41,13 +41,22 @@ def device_groups(message: Any) -> Groups:
 def axes_of_groups(groups: Groups, axes: Mapping[str, int]) -> tuple[str, ...] | None:
     """The axes of a mesh along which the devices of each group lie, in the mesh's order.
 
-    Each group has to hold all devices along these axes, and the groups together all devices; None: they do not. Empty:
-    each device is a group of its own.
+    A group may hold a part of the devices along these axes (see `part_of_axes`), but each as many, and the groups
+    together all devices; None: they do not. Empty: each device is a group of its own.
 
     Args:
         axes: the size of each axis by its name, in the mesh's order.
     """
     return _axes_of_groups(groups, tuple(axes.items()))
+
+
+def part_of_axes(groups: Groups, axes: Mapping[str, int], along: Iterable[str]) -> int | None:
+    """How many of the devices along some axes a group holds; None: all of them.
+
+    XLA divides an axis where an array of fewer pieces than that is divided over it, or is given another shape.
+    """
+    size = len(groups[0]) if groups else None
+    return None if size == prod(axes[axis] for axis in along) else size
 
 
 def axes_of_pairs(pairs: Groups, axes: Mapping[str, int]) -> tuple[str, ...] | None:
@@ -67,10 +76,10 @@ def _axes_of_groups(groups: Groups, axes: tuple[tuple[str, int], ...]) -> tuple[
     groups = groups or (tuple(range(num_devices)),)
     if sorted(chain(*groups)) != list(range(num_devices)):
         return None
-    found = {_varying([_place(number, sizes) for number in group]) for group in groups}
-    varying = next(iter(found))
-    if len(found) > 1 or len(groups[0]) != prod(sizes[number] for number in varying):
+    found = {(len(group), _varying([_place(number, sizes) for number in group])) for group in groups}
+    if len(found) > 1:
         return None
+    [(_, varying)] = found
     return tuple(axes[number][0] for number in varying)
 
 

@@ -149,6 +149,7 @@ class CollectiveTraffic:
         kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all`, `ragged-all-to-all`, `collective-permute` or
             `collective-broadcast`.
         axes: along which the devices of a group lie, in the mesh's order; empty: they lie along none.
+        group_size: how many of the devices along these axes a group connects; None: all of them.
         count: how many run in a step.
         size_bytes: their payload on one device, of all that run (see `collectives.py`).
         param_bytes: the part of it that is made of parameters alone.
@@ -161,6 +162,7 @@ class CollectiveTraffic:
     size_bytes: int
     param_bytes: int
     at_least: bool
+    group_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

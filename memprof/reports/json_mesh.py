@@ -34,6 +34,7 @@ class CollectiveJson(Struct, frozen=True, kw_only=True):
 
     kind: Annotated[str, about("XLA's name: `all-gather`, `all-reduce`, `reduce-scatter`, `collective-permute`, ...")]
     axes: Annotated[tuple[str, ...], about("Axes of the mesh; empty: the groups of devices lie along none of them.")]
+    group_size: Annotated[Size | None, about("How many of the devices along these axes a group connects; null: all.")]
     count: Annotated[Size, about("How many run in a step.")]
     bytes: Annotated[
         Size,

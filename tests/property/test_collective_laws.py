@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memprof.analysis.hlo_proto import CollectiveDevices, HloProto
-from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs, device_groups
+from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs, device_groups, part_of_axes
 
 pytestmark = pytest.mark.with_one_jax
 laws = settings(max_examples=40, deadline=None, derandomize=True)
@@ -39,7 +39,9 @@ def test_groups_in_any_order_are_along_their_axes(mesh: tuple[dict[str, int], tu
     groups = groups_along(tuple(axes.values()), taken)
     for each in [groups, *groups]:
         random.shuffle(each)  # type: ignore[attr-defined]
-    assert axes_of_groups(tuple(map(tuple, groups)), axes) == tuple(f"axis{number}" for number in taken)
+    along = axes_of_groups(tuple(map(tuple, groups)), axes)
+    assert along == tuple(f"axis{number}" for number in taken)
+    assert part_of_axes(tuple(map(tuple, groups)), axes, along) is None
 
 
 @laws

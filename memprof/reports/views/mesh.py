@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from memprof.analysis.capture import Topology
 from memprof.analysis.report import CollectiveTraffic, PartitionerNote, Report
 from memprof.analysis.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
@@ -32,7 +34,7 @@ def mesh_blocks(report: Report) -> tuple[Block, ...]:
     if report.collectives:
         found += [
             Heading(text="Collectives of one step", level=2, aside="payload on a device"),
-            _collectives_table(report.collectives),
+            _collectives_table(report.collectives, topology),
         ]
     return tuple(found)
 
@@ -88,7 +90,7 @@ def _share_cell(share: Share, num_devices: int) -> Cell:
     return Cell(text=text, key=Tone.GOOD if is_even and round(times) == num_devices else None)
 
 
-def _collectives_table(collectives: tuple[CollectiveTraffic, ...]) -> Table:
+def _collectives_table(collectives: tuple[CollectiveTraffic, ...], topology: Topology) -> Table:
     return Table(
         columns=(
             Column(title="kind"),
@@ -101,7 +103,7 @@ def _collectives_table(collectives: tuple[CollectiveTraffic, ...]) -> Table:
             Row(
                 cells=(
                     Cell(text=each.kind),
-                    Cell(text=" and ".join(each.axes) or "other groups"),
+                    Cell(text=_along(each, topology)),
                     Cell(text=f"{'≥ ' if each.at_least else ''}{each.count:,}"),
                     size_cell(each.size_bytes),
                     size_cell(each.param_bytes),
@@ -110,6 +112,13 @@ def _collectives_table(collectives: tuple[CollectiveTraffic, ...]) -> Table:
             for each in collectives
         ),
     )
+
+
+def _along(traffic: CollectiveTraffic, topology: Topology) -> str:
+    """The devices that a collective connects: `fsdp and tp`, or `fsdp (2 of 4)` where a group has a part of them."""
+    num_devices = prod(topology.axes[axis] for axis in traffic.axes)
+    part = f" ({traffic.group_size} of {num_devices})" if traffic.group_size else ""
+    return f"{' and '.join(traffic.axes)}{part}" if traffic.axes else "other groups"
 
 
 def _axes_table(axes: tuple[ReplicatedOver, ...]) -> Table:

@@ -13,7 +13,7 @@ from memprof.analysis.capture import Topology
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.hlo_proto import CollectiveDevices, HloProto
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs, device_groups
+from memprof.analysis.replica_groups import axes_of_groups, axes_of_pairs, device_groups, part_of_axes
 from memprof.analysis.report import CollectiveTraffic, PartitionerNote
 from memprof.errors import InternalError
 
@@ -22,6 +22,7 @@ AXES = {"fsdp": 4, "tp": 2}
 # Devices are numbered with tp varying fastest: fsdp 0 has 0 and 1, fsdp 1 has 2 and 3, ...
 ALONG_FSDP, ALONG_TP = ((0, 2, 4, 6), (1, 3, 5, 7)), ((0, 1), (2, 3), (4, 5), (6, 7))
 ALL = (tuple(range(8)),)
+HALF_OF_FSDP = ((0, 2), (4, 6), (1, 3), (5, 7))
 
 
 def instruction(**fields: Any) -> Any:
@@ -143,8 +144,9 @@ def test_impossible_groups_are_damage(message: Any) -> None:
         (ALL, ("fsdp", "tp")),
         ((), ("fsdp", "tp")),  # XLA leaves out the list of all
         (tuple((number,) for number in range(8)), ()),
-        (((0, 2), (4, 6), (1, 3), (5, 7)), None),  # half of an axis
-        (((0, 3), (1, 2), (4, 7), (5, 6)), None),  # across both axes, but not all of them
+        (HALF_OF_FSDP, ("fsdp",)),
+        (((0, 3), (1, 2), (4, 7), (5, 6)), ("fsdp", "tp")),  # across both axes, but not all of them
+        (((0, 2, 4), (6,), (1, 3, 5), (7,)), None),  # each has another number of them
         (ALONG_TP[:3], None),  # some devices are in none
         (((0, 1, 2), (3, 4, 5, 6, 7)), None),
         (((0, 8),), None),
@@ -152,6 +154,13 @@ def test_impossible_groups_are_damage(message: Any) -> None:
 )
 def test_groups_are_the_axes_along_which_their_devices_lie(groups: Any, axes: tuple[str, ...] | None) -> None:
     assert axes_of_groups(groups, AXES) == axes
+
+
+def test_groups_of_a_part_of_an_axis_say_how_many_of_it() -> None:
+    assert part_of_axes(HALF_OF_FSDP, AXES, ["fsdp"]) == 2
+    assert part_of_axes(((0, 3), (1, 2), (4, 7), (5, 6)), AXES, ["fsdp", "tp"]) == 2
+    assert [part_of_axes(groups, AXES, ["fsdp", "tp"]) for groups in (ALL, ())] == [None, None]
+    assert part_of_axes(ALONG_FSDP, AXES, ["fsdp"]) is None
 
 
 def test_pairs_are_the_axes_along_which_they_go() -> None:
@@ -169,10 +178,22 @@ def traffic(step: Step, axes: dict[str, int] = AXES) -> tuple[CollectiveTraffic,
 
 
 def found(
-    kind: str, *axes: str, count: int = 1, size_bytes: int, param_bytes: int = 0, at_least: bool = False
+    kind: str,
+    *axes: str,
+    count: int = 1,
+    size_bytes: int,
+    param_bytes: int = 0,
+    at_least: bool = False,
+    group_size: int | None = None,
 ) -> CollectiveTraffic:
     return CollectiveTraffic(
-        kind=kind, axes=axes, count=count, size_bytes=size_bytes, param_bytes=param_bytes, at_least=at_least
+        kind=kind,
+        axes=axes,
+        count=count,
+        size_bytes=size_bytes,
+        param_bytes=param_bytes,
+        at_least=at_least,
+        group_size=group_size,
     )
 
 
@@ -193,14 +214,16 @@ def test_the_payload_is_the_whole_array_on_one_device() -> None:
     alone = step.op(
         "alone", "all-reduce", array("bf16", 4), [sent], BACKWARD, groups=tuple((number,) for number in range(8))
     )
-    half = step.op("half", "all-reduce", V, [alone], BACKWARD, groups=((0, 2), (4, 6), (1, 3), (5, 7)))
-    step.result(half)
+    half = step.op("half", "all-reduce", V, [alone], BACKWARD, groups=HALF_OF_FSDP)
+    odd = step.op("odd", "all-reduce", V, [half], BACKWARD, groups=((0, 2, 4), (6,), (1, 3, 5), (7,)))
+    step.result(odd)
     assert traffic(step) == (
         found("all-gather", "fsdp", count=2, size_bytes=128, param_bytes=128),
         found("reduce-scatter", "fsdp", size_bytes=64),
+        found("all-reduce", size_bytes=16),  # of some devices more than of others
         found("all-reduce", "fsdp", "tp", size_bytes=16),
         found("all-reduce", "tp", size_bytes=16),
-        found("all-reduce", size_bytes=8),  # of bf16, among half of the devices along an axis
+        found("all-reduce", "fsdp", group_size=2, size_bytes=8),  # of bf16, among half of the devices along an axis
         found("collective-permute", "fsdp", size_bytes=8),
     )
 
