@@ -38,6 +38,7 @@ class Aim(Enum):
     FUSE_ATTENTION = auto()  # attend by a kernel that holds no probabilities
     GATHER_IN_LAYERS = auto()  # gather parameters from other devices when their layer needs them
     GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library
+    KEEP_BATCH_DIVIDED = auto()  # constrain what is made of a batch to stay divided as the batch is
     OFFLOAD_OPTIMIZER_STATE = auto()
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
     RECOMPUTE_MODULES = auto()

@@ -21,10 +21,12 @@ LAYER, HEAD = 4 * WIDTH * WIDTH, 4 * WIDTH * VOCABULARY
 FSDP, TX = P("fsdp"), optax.adam(1e-3)
 
 
-def loss(params: Any, x: Any, labels: Any, *, mesh: Mesh, gathers: bool) -> Any:
+def loss(params: Any, x: Any, labels: Any, *, mesh: Mesh, gathers: bool, gathers_batch: bool) -> Any:
     def whole(weight: Any) -> Any:
         return jax.lax.with_sharding_constraint(weight, NamedSharding(mesh, P())) if gathers else weight
 
+    if gathers_batch:
+        x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P()))
     layers = params["layers"]
     if isinstance(layers, dict):
         for name in layers:
@@ -46,6 +48,7 @@ def profile(
     moments: P | None = None,
     scanned: bool = False,
     gathers: bool = False,
+    gathers_batch: bool = False,
     num_examples: int = BATCH,
 ) -> memprof.Profile:
     """A step of Adam.
@@ -54,6 +57,7 @@ def profile(
         head: None: the model ends with its layers.
         moments: of the optimizer, where they do not lie as their parameters do.
         gathers: the step asks for whole weights, as FSDP written by hand does.
+        gathers_batch: it asks for all examples.
     """
 
     def shape(spec: P, *dimensions: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
@@ -67,7 +71,7 @@ def profile(
 
     def step(state: Any, x: Any, labels: Any) -> Any:
         params, opt_state = state
-        grads = jax.grad(partial(loss, mesh=mesh, gathers=gathers))(params, x, labels)
+        grads = jax.grad(partial(loss, mesh=mesh, gathers=gathers, gathers_batch=gathers_batch))(params, x, labels)
         updates, opt_state = TX.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
@@ -86,7 +90,7 @@ def profile(
 
 def found(made: memprof.Profile) -> dict[str, Any]:
     """The rules that speak of a mesh, by what they would do."""
-    names = ("replicated_state", "gather_in_chunks", "undivided_batch", "undivided_logits")
+    names = ("replicated_state", "gather_in_chunks", "gathered_batch", "undivided_batch", "undivided_logits")
     return {each.proposal.what: each for each in advise(made.report) if each.rule in names}
 
 
@@ -124,6 +128,15 @@ def test_a_batch_that_is_not_divided_is_named_with_its_bytes() -> None:
     assert f"{7 * of_examples:,} bytes" in advice.proposal.evidence
     assert "all 4 devices along fsdp have the same 1,024 examples" in advice.proposal.evidence
     assert 'PartitionSpec(("dp", "fsdp"))' in advice.proposal.how_to
+
+
+def test_a_batch_that_is_gathered_in_the_step_is_named_with_its_bytes() -> None:
+    made = profile(h100s(dp=8), layers=P(), batch=P("dp"), num_examples=2048, gathers_batch=True)
+    advice = found(made)["Keep what is made of the batch divided over dp=8"]
+    # of all 2,048 examples: the gathered input, what three layers give, and four cotangents
+    assert f"8 arrays, {8 * 4 * 2048 * WIDTH:,} bytes at the peak" in advice.proposal.evidence
+    assert "the largest is made at test_sharding_faults.py:" in advice.proposal.evidence
+    assert 'PartitionSpec("dp")' in advice.proposal.how_to
 
 
 @pytest.mark.with_one_jax

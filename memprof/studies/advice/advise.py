@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable
 
 from memprof.analysis.report import Report
 from memprof.studies.advice.advice import Advice, Proposal
-from memprof.studies.advice.meshes import gather_in_chunks, replicated_state, undivided_batch, undivided_logits
+from memprof.studies.advice.meshes import (
+    gather_in_chunks,
+    gathered_batch,
+    replicated_state,
+    undivided_batch,
+    undivided_logits,
+)
 from memprof.studies.advice.passes import (
     chunked_loss,
     flash_attention,
@@ -42,6 +48,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     flash_attention,
     fragmentation,
     gather_in_chunks,
+    gathered_batch,
     half_precision,
     huge_buffer,
     narrow_accumulators,

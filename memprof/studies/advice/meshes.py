@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate, combinations
+from math import prod
+from operator import mul
 
 from memprof.analysis.capture import ArgumentLeaf
 from memprof.analysis.categories import Category, Role
@@ -11,7 +14,7 @@ from memprof.analysis.report import LiveBuffer, Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.passes import MADE_IN_PASSES, is_logits, num_classes
 from memprof.studies.advice.recomputation import repeated_modules
-from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak
+from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
 _OF_BATCH = MADE_IN_PASSES | {Category.BATCH, Category.COLLECTIVES}
@@ -116,6 +119,53 @@ def undivided_batch(report: Report) -> Iterator[Proposal]:
             cost="gradients are added up along it, or the batch is to grow",
             without=without,
         )
+
+
+def gathered_batch(report: Report) -> Iterator[Proposal]:
+    """Arrays with the examples of several devices, where the batch comes in divided.
+
+    They are known by how many examples they have, or tokens where two dimensions are one, in a step that gathers more
+    than parameters.
+    """
+    divided = {leaf.path: leaf for leaf in _known(report, Role.BATCH)}
+    arguments = [buffer for buffer in report.buffers if buffer.op in divided and not buffer.is_temp and buffer.shape]
+    axes = [
+        (axis, size)
+        for axis, size in _long_axes(report)
+        if any(axis in (leaf.mesh_axes or ()) for leaf in divided.values()) and _gathers_values(report, axis)
+    ]
+    parts = {prod(sizes) for count in range(len(axes)) for sizes in combinations([size for _, size in axes], count + 1)}
+    lengths = {
+        length * part: part
+        for buffer in arguments
+        if buffer.shape[0] < divided[buffer.op].shape[0]
+        for length in accumulate(buffer.shape[:2], mul)
+        for part in sorted(parts)
+    }
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        part = lengths.get(buffer.shape[0]) if buffer.is_temp and buffer.shape else None
+        return Instead(size_bytes=buffer.size_bytes // part) if part and buffer.category in _OF_BATCH else None
+
+    whole = changed_at_peak(report, without)
+    if whole:
+        over = " and ".join(f"{axis}={size}" for axis, size in axes)
+        largest = max(whole, key=lambda buffer: (buffer.size_bytes, buffer.source != ""))
+        yield Proposal(
+            intent=Intent(aim=Aim.KEEP_BATCH_DIVIDED, axes=tuple(axis for axis, _ in axes)),
+            what=f"Keep what is made of the batch divided over {over}",
+            evidence=f"{amount(whole, 'arrays')} at the peak, have the examples of several devices, though the batch"
+            f" comes in divided over {over} and is gathered in the step; the largest is made at {made_at(largest)}",
+            cost="none, unless the step is to hold examples against those of other devices",
+            without=without,
+        )
+
+
+def _gathers_values(report: Report, axis: str) -> bool:
+    """Whether more than parameters is gathered along an axis, and nothing is sent on (see `undivided_batch`)."""
+    along = [each for each in report.collectives if axis in each.axes]
+    gathered = any(each.kind == "all-gather" and each.size_bytes > each.param_bytes for each in along)
+    return gathered and not any(each.kind in _SENDING_ON for each in along)
 
 
 def _divides_layers(report: Report, size: int) -> bool:

@@ -275,6 +275,11 @@ def divided_batch(intent: Intent) -> Means:
     )
 
 
+def kept_divided(intent: Intent) -> Means:
+    """What a layer gives: XLA may choose another sharding for each value that has none of its own."""
+    return Means(code=f"x = {_CONSTRAIN}(x, {_SHARDING.format(_as_code(intent.axes))})  # after each layer")
+
+
 def divided_logits(intent: Intent) -> Means:
     """Along the last dimension, that of the vocabulary; XLA keeps what it has chosen for the others."""
     others = "*[jax.sharding.PartitionSpec.UNCONSTRAINED] * (logits.ndim - 1)"
@@ -291,6 +296,7 @@ MEANS = {
     Aim.DIVIDE_BATCH: divided_batch,
     Aim.DIVIDE_LOGITS: divided_logits,
     Aim.DIVIDE_STATE: divided_state,
+    Aim.KEEP_BATCH_DIVIDED: kept_divided,
     Aim.GATHER_IN_LAYERS: Means(
         code="x, _ = jax.lax.scan(jax.checkpoint(lambda x, params: (block(params, x), None)), x, stacked_params)"
     ),

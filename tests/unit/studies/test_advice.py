@@ -240,6 +240,14 @@ def _on_mesh(
     return replace(made, target=replace(made.target, topology=topology), collectives=(traffic,) if sent else ())
 
 
+def _batch_gathered(*, param_bytes: int = 0, kind: str = "all-gather", rows: int = 32) -> Report:
+    """A batch of 32 examples, 4 on each of 8 devices, and an array made of it."""
+    made = _on_mesh(_over(_X, "dp"), beside=report([_passes((rows, 16), "f32")]), sent=kind)
+    x, *others = made.buffers
+    traffic = [replace(each, param_bytes=param_bytes) for each in made.collectives]
+    return replace(made, buffers=(replace(x, shape=(4, 16)), *others), collectives=tuple(traffic))
+
+
 def _over(leaf: ArgumentLeaf, *axes: str) -> ArgumentLeaf:
     return replace(leaf, mesh_axes=axes)
 
@@ -391,6 +399,14 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "too few examples": lambda: _on_mesh(_over(_X), _over(_W), beside=_FULL, axes={"dp": 5}),
             "parts of layers": lambda: _on_mesh(_over(_X), _over(_W), beside=report([_passes((32, 2), "f32")])),
             "stages that send on": lambda: _on_mesh(_over(_X), _over(_W), beside=_FULL, sent="collective-permute"),
+        },
+    ),
+    "gathered_batch": (
+        _batch_gathered,
+        {
+            "parameters are gathered": lambda: _batch_gathered(param_bytes=8),
+            "gradients are added up": lambda: _batch_gathered(kind="all-reduce"),
+            "the examples of one device": lambda: _batch_gathered(rows=4),
         },
     ),
     "undivided_logits": (
