@@ -25,6 +25,12 @@ def hint(error: BaseException) -> str:
         return _callback_hint()
     if "cudnn" in message.lower() and "dot_product_attention" in _frames(error):
         return "implementation='cudnn' asks for cuDNN while it is traced: install nvidia-cudnn-cu13 (or -cu12)"
+    if "Couldn't find output tile sizes" in message:  # XLA's own kernels, where none was measured (jaxlib 0.10.2)
+        option = "xla_gpu_enable_triton_gemm"
+        return (
+            f"XLA finds no way to generate this matrix product: have cuBLAS make it with -t xla:{option}=false, or with"
+            f' compiler_options={{"{option}": False}}'
+        )
     if kind == "UnexpectedTracerError":
         return "the function keeps a traced value beyond its own end; return it instead of storing it"
     if kind == "ConcretizationTypeError" or kind.startswith("Tracer"):

@@ -197,6 +197,26 @@ def test_what_does_not_go_together_is_one_sentence(ask: Callable[[], Any], sente
     assert "\n" not in str(caught.value)
 
 
+def test_shardings_that_do_not_fit_are_one_sentence_where_they_are_not_in_the_step() -> None:
+    mesh = memprof.mesh("h100-80gb", {"d": 8})
+    x, over_d = jax.ShapeDtypeStruct((6, 64), "float32"), NamedSharding(mesh, P("d"))
+    uneven = r"P\('d',\) divides dimension 0 in 8 parts, which is 6 long in an array of the shape \(6, 64\): pad it"
+    for options in ({"in_shardings": over_d}, {"in_shardings": NamedSharding(mesh, P()), "out_shardings": over_d}):
+        with pytest.raises(MemprofError, match=f"in_shardings or out_shardings of the step's jit do not fit: {uneven}"):
+            memprof.profile(jax.jit(double, **options), x)
+    no_axis = r"do(?:es)? not fit: P\('tp',\) names the axis tp, and the axes of the mesh are 'd'"
+    with jax.set_mesh(mesh):
+        for step, argument in (
+            (jax.jit(double, in_shardings=P("tp")), x),
+            (double, jax.ShapeDtypeStruct((6, 64), "float32", sharding=P("tp"))),
+        ):
+            with pytest.raises(MemprofError, match=no_axis):
+                memprof.profile(step, argument)
+        # A line of the step itself is the user's code, which is shown as it is for any other error in it.
+        with pytest.raises(ValueError, match="Resource axis: tp"):
+            memprof.profile(lambda x: jax.lax.with_sharding_constraint(x, P("tp")), x, target="h100-80gb")
+
+
 def test_memories_that_are_said_of_a_step_do_not_stay_with_its_function() -> None:
     """JAX keeps what it has lowered, and gives it again where the same function comes without them."""
     x = on(memprof.mesh("h100-80gb", {"d": 8}), "d")

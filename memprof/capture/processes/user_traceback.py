@@ -70,6 +70,11 @@ def user_traceback(error: BaseException) -> str:
     return shortened("".join(shown.format()))
 
 
+def is_of_user_code(error: BaseException) -> bool:
+    """Whether an exception comes from a line of the user's own code, and not only from what that code has asked for."""
+    return any(_is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+
+
 def _user_frames(shown: traceback.TracebackException) -> list[traceback.FrameSummary]:
     return [frame for frame in shown.stack if _is_users(frame.filename)]
 

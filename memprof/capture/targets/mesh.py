@@ -24,7 +24,7 @@ from memprof.analysis.capture import Target, Topology
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of
-from memprof.capture.tracing.jit_adapter import context_meshes
+from memprof.capture.tracing.jit_adapter import context_meshes, sharding_mistake
 from memprof.capture.tracing.jitting import shardings_of_jit
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.tracing.step_checks import shown
@@ -226,10 +226,11 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
     """The mesh of several devices that a step names: in its arguments, its jit, or around it with `jax.set_mesh`.
 
     Raises:
-        MemprofError: there are several, of other devices or other sizes, or one has an axis twice.
+        MemprofError: there are several, of other devices or other sizes, or one has an axis twice; or an argument lies
+            on an axis that the mesh has not.
     """
     leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
-    shardings = [*(getattr(leaf, "sharding", None) for leaf in leaves), *shardings_of_jit(spec)]
+    shardings = [*map(_sharding_of, leaves), *shardings_of_jit(spec)]
     meshes = [each.mesh for each in shardings if isinstance(each, NamedSharding)]
     several = [each for each in dict.fromkeys([*meshes, *context_meshes()]) if each.size > 1]
     for each in several:
@@ -241,3 +242,13 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
     if num_kinds > 1:
         raise MemprofError(f"the shardings of the step lie on {num_kinds} meshes of other devices: put all on one")
     return next(iter(of_devices or several), None)
+
+
+def _sharding_of(leaf: Any) -> Any:
+    try:
+        return getattr(leaf, "sharding", None)
+    except ValueError as error:  # a shape whose sharding is P(...) alone asks the mesh around only now
+        mistake = sharding_mistake(error)
+        if mistake is None:
+            raise
+        raise MemprofError(f"the sharding of an argument of the step does not fit: {mistake}") from error

@@ -5,6 +5,7 @@ What a compile takes of JAX and XLA is in `xla_adapter.py`.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +17,11 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from memprof.capture.xla.xla_adapter import PROCESS_WIDE
 
+_NO_SUCH_AXIS = re.compile(r"Resource axis: (?P<axis>.+?) of (?P<spec>.+?) is not found in mesh: \((?P<axes>.*?),?\)")
+_DOES_NOT_DIVIDE = re.compile(
+    r"spec=(?P<spec>P.*?\))[,)].* array axis (?P<dimension>\d+) is partitioned (?P<parts>\d+) times, but the dimension"
+    r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
+)
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
 
 
@@ -59,6 +65,22 @@ def jit_shardings(jitted: Any) -> tuple[Any, ...]:
     inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if hasattr(jitted, name)), jitted)
     options = getattr(inner, "_jit_info", None)  # `jax.pmap` has none
     return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
+
+
+def sharding_mistake(error: ValueError) -> str | None:
+    """What is wrong with a sharding that does not fit its mesh or its array; None: the error is another one.
+
+    JAX says it in these words (jax 0.10.2 to 0.12).
+    """
+    message = str(error)
+    if found := _NO_SUCH_AXIS.search(message):
+        return f"{found['spec']} names the axis {found['axis']}, and the axes of the mesh are {found['axes']}"
+    if found := _DOES_NOT_DIVIDE.search(message):
+        return (
+            f"{found['spec']} divides dimension {found['dimension']} in {found['parts']} parts, which is"
+            f" {found['length']} long in an array of the shape {found['shape']}: pad it, or divide another dimension"
+        )
+    return None
 
 
 def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:

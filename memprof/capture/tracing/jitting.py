@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 
+from memprof.capture.processes.user_traceback import is_of_user_code
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError, WorkloadError
@@ -192,7 +193,13 @@ class _Observer:
             name: kwargs[name] if name in options.static_argnames else self._abstract(name, kwargs[name])
             for name in sorted(kwargs)
         }
-        self._traced = self._inner.trace(*abstract_args, **abstract_kwargs)
+        try:
+            self._traced = self._inner.trace(*abstract_args, **abstract_kwargs)
+        except ValueError as error:
+            mistake = jit_adapter.sharding_mistake(error)
+            if mistake is None or is_of_user_code(error):
+                raise
+            raise MemprofError(f"in_shardings or out_shardings of the step's jit do not fit: {mistake}") from error
         return self._traced
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,11 @@
+"""What to do about errors that people meet again and again is said with the error."""
+
+from __future__ import annotations
+
+from memprof.capture.hints import hint
+
+
+def test_a_matrix_product_that_xla_cannot_generate_can_be_made_by_cublas() -> None:
+    refusal = RuntimeError("INTERNAL: Couldn't find output tile sizes that satisfy hlo: %dot.147 = f32[4096,1024]{1,0}")
+    assert "-t xla:xla_gpu_enable_triton_gemm=false" in hint(refusal)
+    assert hint(RuntimeError("INTERNAL: something else")) == ""
