@@ -11,6 +11,7 @@ the cache must be a whole plan, or the unnamed rest of a process that was killed
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memprof.capture.xla.plan import Plan
-from memprof.capture.xla.plan_cache import SUFFIX, PlanCache
+from memprof.capture.xla.plan_cache import CLAIMS, SUFFIX, PlanCache
 
 _NUM_KEYS, _NUM_USES, _PLAN_BYTES = 24, 40, 200_000  # a plan of the tiny MLP has so many
 _LIMIT_BYTES = 16 * _PLAN_BYTES
@@ -92,13 +93,13 @@ def _rounds(cache: PlanCache, num_processes: int, num_rounds: int) -> Iterator[R
         left = [_key(which) for which in range(_NUM_KEYS) if (cache.folder / f"{_key(which)}{SUFFIX}").exists()]
         damaged = [key for key in left if cache.find(key) != _plan(int(key, 16))]
         result = Round(
-            num_found=used["found"],
+            num_found=used["used"] - used["kept"],
             num_kept=used["kept"],
             num_cleared=used["cleared"],
             num_failed=sum(process.exitcode != 0 for process in running[1:]),
             num_plans_left=len(left),
             num_damaged=len(damaged),
-            num_unnamed=sum(1 for path in cache.folder.iterdir() if path.suffix != SUFFIX),
+            num_unnamed=sum(1 for path in cache.folder.iterdir() if path.suffix != SUFFIX and path.name != CLAIMS),
         )
         print(number + 1, result, flush=True)
         yield result
@@ -108,16 +109,20 @@ def _use(cache: PlanCache, seed: int, counts: multiprocessing.SimpleQueue[Counte
     choose, used = random.Random(seed), Counter[str]()
     for _ in range(_NUM_USES):
         which = choose.randrange(_NUM_KEYS)
-        found = cache.find(_key(which))
-        if found is None:
-            cache.keep(_key(which), _plan(which))
-        elif found != _plan(which):
+        make = functools.partial(_made, used, which)
+        found = cache.find_or_make(_key(which), make, waiting=lambda: None)
+        if found != _plan(which):
             sys.exit(f"{found.hlo_proto[:20]!r} is not plan {which}")
-        used["kept" if found is None else "found"] += 1
+        used["used"] += 1
         if choose.random() < 0.01:
             cache.clear()
             used["cleared"] += 1
     counts.put(used)
+
+
+def _made(used: Counter[str], which: int) -> Plan:
+    used["kept"] += 1
+    return _plan(which)
 
 
 def _key(which: int) -> str:

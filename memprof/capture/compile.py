@@ -31,7 +31,7 @@ from memprof.capture.xla.compiler_log import kept_stderr
 from memprof.capture.xla.deviceless_options import with_our_options
 from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
 from memprof.capture.xla.plan_cache import PlanCache
-from memprof.capture.xla.planning import capture_plan, plan_key
+from memprof.capture.xla.planning import WAITING, capture_plan, plan_key
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
 from memprof.capture.xla.toolchain import code_folders, toolchain
 from memprof.errors import MemprofError
@@ -45,7 +45,7 @@ class CompiledStep:
 
     Attributes:
         lowered: what was known of it before (see `with_plan`).
-        cache_key: under which whoever checks the plan may keep it in the user's cache; empty: it is not to be kept.
+        cache_key: under which the plan is in the user's cache; empty: it is not there.
         executable: takes the arguments that the step's jit passes on; what is static is in it. None where only the
             plan was asked for.
         given: these arguments, positional and by keyword, with the user's own leaves.
@@ -127,10 +127,6 @@ def compile_step(
         Exception: whatever the user's function raises while it is traced.
     """
     step, executable = _lower_step(spec, target, progress), None
-    plan, key = None, ""
-    if stop_at_plan and use_cache and _is_portable(target):
-        key = plan_key(step.program, target, step.options)
-        plan = PlanCache.of_user().find(key)
 
     def compile_it() -> Plan:
         nonlocal executable
@@ -145,9 +141,14 @@ def compile_step(
         totals = None if executable is None else _totals(executable, target)
         return read_plan(dump_folder, totals=totals, compile_seconds=seconds)
 
+    if stop_at_plan and use_cache and _is_portable(target):
+        key = plan_key(step.program, target, step.options)
+        plan = PlanCache.of_user().find_or_make(key, compile_it, waiting=lambda: progress(WAITING))
+    else:
+        plan, key = compile_it(), ""
     return CompiledStep(
         lowered=step.capture,
-        plan=plan or compile_it(),
+        plan=plan,
         cache_key=key,
         executable=executable,
         given=step.traced.given,
@@ -173,7 +174,8 @@ def capture_of(
         with work_folder() as folder:
             return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
     lowered, program, task = lower_step(spec, target, progress=progress, settings=settings)
-    return capture_plan(lowered, program, task, lambda: plan_in_child(program, task, progress=progress))
+    make = functools.partial(plan_in_child, program, task, progress=progress)
+    return capture_plan(lowered, program, task, make, progress=progress)
 
 
 def lower_step(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,3 +59,12 @@ def test_the_api_starts_no_process_for_a_plan_that_it_has(monkeypatch: pytest.Mo
     assert second.timings.cached_compile_seconds == first.timings.compile_seconds
     assert second == replace(first, timings=second.timings)
     assert PlanCache.of_user().usage().num_plans == 1
+
+
+def test_of_two_equal_commands_at_one_moment_one_compiles(start: Any, tmp_path: Path) -> None:
+    commands = [start("run", *STEP, "--format", "json", "--no-save") for _ in range(2)]
+    answers = [json.loads(command.communicate(timeout=120)[0]) for command in commands]
+    cached = [answer["timings"].pop("cached_compile_seconds") for answer in answers]
+    assert cached.count(None) == 1
+    assert answers[0]["categories"] == answers[1]["categories"]
+    assert sorted(path.suffix for path in (tmp_path / "cache" / "plans").iterdir()) == ["", ".memprof-plan"]

@@ -29,7 +29,7 @@ class Handover:
         search_path: where the child looks for modules, for the text of source lines; the user's code may have added
             to it.
         plan: None where another machine is to make it.
-        cache_key: under which a plan that is made now is kept in the user's cache; empty: it is not to be kept.
+        cache_key: of the plan in the user's cache, also of one that is still to be made; empty: it is not kept there.
     """
 
     lowered: bytes

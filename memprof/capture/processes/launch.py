@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -226,8 +227,13 @@ def _compile_on(
     if step.plan is None:
         assert isinstance(plan_task, PlanTask)
         progress("on the cluster")
-        plan = cluster.call(plan_on_worker, program, plan_task, target=plan_task.target, children=children)
-        step = replace(step, plan=plan)
+        call = functools.partial(
+            cluster.call, plan_on_worker, program, plan_task, target=plan_task.target, children=children
+        )
+        cache = PlanCache.of_user()
+        step = replace(
+            step, plan=cache.find_or_make(step.cache_key, call, waiting=children.check) if step.cache_key else call()
+        )
     return _captured(step) or _compile_on(cluster, task, progress=progress, children=children, lowering=lowering)
 
 
@@ -246,25 +252,23 @@ def _finished(folder: Path, task: AnyTask, progress: Progress, children: Childre
 
 
 def _captured(step: Handover) -> Capture | None:
-    """The capture of a step that a child has handed over; its plan is kept in the user's cache where it is a new one.
+    """The capture of a step that a child has handed over. A plan that is none leaves the user's cache.
 
     Returns:
-        None where the plan in the cache was what had been written, and none of this step: it is gone.
+        None where it was in the cache as it had been written, and is none of this step.
 
     Raises:
         MemprofError, InternalError: what the compiler has made does not hold together (see `with_plan`).
     """
     assert step.plan is not None
     try:
-        capture = step.capture()
+        return step.capture()
     except MemprofError:
+        if step.cache_key:
+            PlanCache.of_user().remove(step.cache_key)
         if not step.plan.is_cached:
             raise
-        PlanCache.of_user().remove(step.cache_key)
         return None
-    if step.cache_key and not step.plan.is_cached:
-        PlanCache.of_user().keep(step.cache_key, step.plan)
-    return capture
 
 
 def _free_memory_bytes() -> int | None:

@@ -7,8 +7,9 @@
 A plan is a file of its own in a folder that is the user's alone, and never a pickle. It begins with a digest, so that
 what is cut, damaged, or of another key or version is as if it were not there. Files come and go whole, and the time of
 a file is that of its last use: when there are more bytes than there may be, those go first that were not used for the
-longest time. Commands that work at the same time need no lock for that. A cache never keeps a command from its answer:
-where it cannot be read or written, there is none. Needs no JAX.
+longest time. Commands that work at the same time need no lock for that; but of those that want the same plan, which is
+not there yet, one makes it, and the others wait (`find_or_make`). A cache never keeps a command from its answer: where
+it cannot be read or written, there is none. Needs no JAX.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from memprof.analysis.amounts import parse_bytes
 from memprof.analysis.foreign import open_regular
+from memprof.capture.xla.claims import claimed
 from memprof.capture.xla.plan import Plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
@@ -34,6 +36,7 @@ FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
 _DEFAULT_SIZE = "1GiB"
 SUFFIX = ".memprof-plan"
 _OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
+CLAIMS = ".claims"  # see `claims.py`
 _VERSION = b"memprof.plan/2\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 # The seconds of the compile, and the lengths of proto and report, before these two and the partitioner's messages.
@@ -86,11 +89,28 @@ class PlanCache:
         if len(content) > self.limit_bytes:
             return
         with suppress(OSError, MemprofError):
-            self.folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-            if self.is_own():
-                self.folder.chmod(stat.S_IRWXU)
+            if self._is_made():
                 write_whole(self._path(key), content, what="the plan", if_taken=IfTaken.REPLACE)
                 self._make_room()
+
+    def find_or_make(self, key: str, make: Callable[[], Plan], *, waiting: Callable[[], object]) -> Plan:
+        """The plan with that key; where it is not there, it is made and kept, by one process at a time.
+
+        Args:
+            waiting: called again and again while another process makes it.
+
+        Raises:
+            Exception: whatever `make` or `waiting` raises.
+        """
+        plan = self.find(key)
+        if plan is not None or not self._is_made():
+            return plan or make()
+        with claimed(self.folder / CLAIMS, key, waiting=waiting):
+            plan = self.find(key)
+            if plan is None:
+                plan = make()
+                self.keep(key, plan)
+        return plan
 
     def remove(self, key: str) -> None:
         """Remove the plan with that key, which is not what it should be."""
@@ -127,6 +147,16 @@ class PlanCache:
             with suppress(OSError):
                 path.unlink()
         return before
+
+    def _is_made(self) -> bool:
+        """Make the folder, unless it is there. Returns whether it is this user's alone, and anything may be kept."""
+        with suppress(OSError):
+            if self.limit_bytes:
+                self.folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+                if self.is_own():
+                    self.folder.chmod(stat.S_IRWXU)
+                    return True
+        return False
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{SUFFIX}"

@@ -6,6 +6,7 @@ options of the compile have JAX's settings. Of memprof there is nothing in it bu
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -33,13 +34,20 @@ _WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*")
 _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
-def capture_plan(lowered: Capture, program: PortableProgram, task: PlanTask, make: Callable[[], Plan]) -> Capture:
+Progress = Callable[[str], None]
+WAITING = "waiting for an equal compile"  # a stage
+
+
+def capture_plan(
+    lowered: Capture, program: PortableProgram, task: PlanTask, make: Callable[[], Plan], *, progress: Progress
+) -> Capture:
     """The capture of a step by its plan: the one in the user's cache, else as it is made, which is then kept there.
 
     Args:
         lowered: what is known of the step (see `with_plan`).
         program: the same step as any process can compile it.
         make: compiles it as the task says.
+        progress: called with a stage where another process makes it.
 
     Raises:
         MemprofError: a variable of the environment does not say where the cache is, or how large; see `with_plan`.
@@ -47,15 +55,16 @@ def capture_plan(lowered: Capture, program: PortableProgram, task: PlanTask, mak
     """
     if task.settings.complete or not task.settings.use_cache:
         return with_plan(lowered, make())
-    key = plan_key(program, task.target, task.options)
-    kept = PlanCache.of_user().find(key)
-    if kept is not None:
-        with suppress(MemprofError):  # it is what was written, and is no plan of this step: it is replaced
-            return with_plan(lowered, kept)
-    plan = make()
-    capture = with_plan(lowered, plan)
-    PlanCache.of_user().keep(key, plan)
-    return capture
+    key, cache = plan_key(program, task.target, task.options), PlanCache.of_user()
+    find_or_make = functools.partial(cache.find_or_make, key, make, waiting=lambda: progress(WAITING))
+    plan = find_or_make()
+    try:
+        return with_plan(lowered, plan)
+    except MemprofError:
+        cache.remove(key)
+        if not plan.is_cached:
+            raise
+    return with_plan(lowered, find_or_make())  # what was there is what was written, and is no plan of this step
 
 
 def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:

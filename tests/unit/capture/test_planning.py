@@ -133,7 +133,7 @@ class Compiles:
 
     def capture(self, settings: CompileSettings = TO_THE_PLAN) -> Capture:
         task = PlanTask(xla_flags="", target=CPU, options={}, settings=settings)
-        return capture_plan(self._lowered, PROGRAM, task, self._compile)
+        return capture_plan(self._lowered, PROGRAM, task, self._compile, progress=lambda stage: None)
 
     def _compile(self) -> Plan:
         self.count += 1
