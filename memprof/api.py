@@ -26,6 +26,7 @@ from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
+from memprof.notebook_bar import notebook_bar
 from memprof.reports.format import format_named
 from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
 from memprof.reports.formats.terminal import lower
@@ -274,12 +275,15 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     try:
         settings = CompileSettings(complete=complete)
         chosen = target_of_step(spec, asked)
-        capture = capture_of(spec, chosen, progress=lambda stage: None, settings=settings)
+        with notebook_bar(spec.workload) as progress:
+            capture = capture_of(spec, chosen, progress=progress, settings=settings)
+            progress("analysing")
+            report = analyze(capture)
     except Exception as error:  # the user's own, on its way: a remedy goes with it
         if not isinstance(error, MemprofError) and (remedy := hint(error)):
             error.add_note(f"memprof: {remedy}")
         raise
-    return Profile(capture, analyze(capture))
+    return Profile(capture, report)
 
 
 def load(path: str | Path) -> Profile:

@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import memprof
+from memprof.notebook_bar import notebook_bar
 
 SETUP = """
 import jax, jax.numpy as jnp
@@ -97,3 +98,28 @@ def test_an_error_of_the_cell_is_shown_once(notebook: Notebook) -> None:
     notebook.run("%%memprof --target cpu\nadd(x, jnp.ones(63))")
     assert notebook.shown.stdout.count("incompatible shapes for broadcasting") <= 2  # in the traceback's last line
     assert not notebook.profiles
+
+
+def test_while_a_step_compiles_a_bar_says_the_stage_and_goes_afterwards(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel makes IPython's shell that of a notebook. What is updated there comes in a row here."""
+    monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
+    with capture_output() as shown, notebook_bar("a <step>") as progress:
+        for stage in ("tracing", "compiling"):
+            progress(stage)
+    first, tracing, compiling, last = (each.data for each in shown.outputs)
+    assert first["text/plain"] == "a <step>"
+    assert tracing["text/plain"] == "a <step>: tracing ..."
+    assert compiling["text/plain"] == "a <step>: tracing 0.0 s, compiling ..."
+    assert "<progress " in compiling["text/html"]
+    assert "a &lt;step&gt;: tracing" in compiling["text/html"]
+    assert last == {"text/plain": "", "text/html": ""}
+    notebook.run("memprof_found = %memprof --target cpu add(x, x)")
+    assert len(notebook.shown.outputs) > len(shown.outputs)
+
+
+def test_elsewhere_than_in_a_notebook_nothing_is_shown(notebook: Notebook) -> None:
+    with capture_output() as shown, notebook_bar("a step") as progress:
+        progress("compiling")
+    assert (shown.outputs, shown.stdout, shown.stderr) == ([], "", "")
