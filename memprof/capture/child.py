@@ -148,16 +148,21 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.compile import compile_step
+    from memprof.capture.processes import job
     from memprof.capture.processes.handover import Handover
-    from memprof.capture.processes.job import leave
     from memprof.capture.running.memory_readings import open_drivers
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step
 
     drivers = open_drivers() if task.num_steps else ()  # before JAX takes hold of the devices
     spare_devices(task.target)
+    is_users_code = not task.recipe.imports
+    if task.num_steps and not is_users_code:
+        job.join()
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
     spec = _as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+    if task.num_steps and task.label:
+        job.refuse_rows()
     progress("preparing")
     target = target_of_step(spec, task.target, runs=bool(task.num_steps))
     if task.lowers_only:
@@ -192,7 +197,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
             ),
         )
         lowered = dataclasses.replace(lowered, measured=measured)
-    leave()
+    job.leave()
     progress("writing")
     Handover.of(lowered, compiled.plan, compiled.cache_key).write(work_folder)
 

@@ -118,6 +118,10 @@ def run(
         path, not_written = _written(capture, output, force=force) if save else (None, None)
         stage("analysing")
         report = analyze(capture)
+    if verify and report.measured is not None and report.measured.num_processes > 1:
+        raise MemprofError(
+            f"--verify is for one process, and this is one of {report.measured.num_processes} of a job: leave it out"
+        )
     if verify:
         verified = _verified(report, subject, techniques, aim, settings)
         show = replace(show, options=replace(show.options, advice=verified))

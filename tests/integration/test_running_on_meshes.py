@@ -21,6 +21,7 @@ from jsonschema import Draft202012Validator
 
 import memprof as mp
 from memprof.capture.capture_file import read_capture
+from memprof.capture.processes import job
 from memprof.capture.targets.mesh import mesh_of, target_of_step
 from memprof.capture.targets.resolve import ProjectTarget, resolve, resolve_asked
 
@@ -34,6 +35,12 @@ ARGUMENT_BYTES = 3 * 4 * 64 * 64 // 8 + 4 + 4 * 64 * 64 // 8
 
 def flags(num_devices: int) -> str:
     return f"--xla_force_host_platform_device_count={num_devices}"
+
+
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def losses_on_one_device(num_steps: int) -> list[float]:
@@ -70,12 +77,9 @@ def test_a_step_on_the_devices_of_one_process_is_measured_on_each(memprof: Comma
 def test_the_processes_of_a_job_are_one_report_and_one_session(
     memprof: Command, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    job = {"JAX_COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2", "XLA_FLAGS": flags(4)}
+    environment = {"JAX_COORDINATOR_ADDRESS": free_address(), "NUM_PROCESSES": "2", "XLA_FLAGS": flags(4)}
     trace = ("trace", EXAMPLE, *SMALL, "--steps", "2", "--logdir", "logs", "--format", "json")
-    processes = [start(*trace, **job, PROCESS_ID=str(number)) for number in range(2)]
+    processes = [start(*trace, **environment, PROCESS_ID=str(number)) for number in range(2)]
     (first, said), (other, what_other_said) = (process.communicate(timeout=300) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], said + what_other_said
 
@@ -95,6 +99,43 @@ def test_the_processes_of_a_job_are_one_report_and_one_session(
     assert [name.rpartition("_")[2] for name in traces] == ["0.xplane.pb", "1.xplane.pb"]
     assert len(list(session.glob("jit_train_step(*).hlo_proto.pb"))) == 1
     assert memprof.left_behind() == []
+
+
+@pytest.mark.with_one_jax
+def test_a_built_in_workload_joins_the_job_that_slurm_has_started(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    environment = {"JAX_COORDINATOR_ADDRESS": free_address(), "XLA_FLAGS": flags(4), **slurm}
+    run = ("run", "mlp", "--preset", "tiny", "--mesh", "8", "-t", "dp", "--target", "cpu", "--steps", "1", "--no-save")
+    processes = [start(*run, "--format", "json", **environment, SLURM_PROCID=n, SLURM_LOCALID=n) for n in ("0", "1")]
+    (first, said), (other, what_other_said) = (process.communicate(timeout=300) for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], said + what_other_said
+    measured = json.loads(first)["measured"]
+    assert [each["process"] for each in measured["devices"]] == [0] * 4 + [1] * 4
+    assert other == ""
+    assert what_other_said.splitlines()[-1].startswith("process 1 of 2 has run its part of mlp dp")
+
+
+@pytest.mark.with_one_jax
+def test_what_a_job_cannot_do_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
+    job.join()  # no address, no job
+    job.refuse_rows()
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+
+    def initialize() -> None:  # as it is without a launcher
+        raise ValueError("Number of processes must be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(mp.MemprofError, match="JAX finds no Slurm or MPI that says which of how many processes this"):
+        job.join()
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(
+        mp.MemprofError, match="steps of several rows run in one process, and this is one of 2 of a job"
+    ):
+        job.refuse_rows()
 
 
 ON_FOUR_DEVICES = """

@@ -1,17 +1,51 @@
 """The job of `jax.distributed` that this process is one of: what its processes tell each other of a run.
 
 Each process of a job is a command of its own with a child that runs the user's code, and it is that code which calls
-`jax.distributed.initialize`: the children form the job. A process alone is a job of one.
+`jax.distributed.initialize`: the children form the job. For a built-in workload the child does. A process alone is a
+job of one.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+from memprof.capture.processes.user_traceback import first_line
+from memprof.errors import MemprofError
+
+_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+
+
+def join() -> None:
+    """Join the job whose first process is at `JAX_COORDINATOR_ADDRESS`, where that is set.
+
+    Raises:
+        MemprofError: nothing says how many processes there are, and which of them this is.
+    """
+    if _ADDRESS not in os.environ:
+        return
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        raise MemprofError(
+            f"{_ADDRESS} is set, but JAX finds no Slurm or MPI that says which of how many processes this is"
+            f" ({first_line(error)}): start it by srun or mpirun, unset the variable, or give a step of your own that"
+            " calls jax.distributed.initialize"
+        ) from error
+
+
+def refuse_rows() -> None:
+    """Raises `MemprofError` where this process is one of several: each of them would tell of all rows."""
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
+        raise MemprofError(
+            f"steps of several rows run in one process, and this is one of {jax.process_count()} of a job: give each"
+            " row to a memprof run of its own, and compare their captures"
+        )
 
 
 def gathered(text: bytes) -> list[bytes]:
