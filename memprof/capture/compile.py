@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.targets.mesh import devices_of_step
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
-from memprof.capture.tracing.jitting import TracedStep, jit_step, several_devices, trace_step
+from memprof.capture.tracing.jitting import JittedStep, TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
@@ -198,6 +199,26 @@ def lower_step(
     return step.capture, step.program, step.plan_task(settings)
 
 
+def trace_call(
+    spec: StepSpec, step: JittedStep, target: Target
+) -> tuple[Capture, TracedStep, Callable[[], tuple[PortableProgram, PlanTask]]]:
+    """Trace and lower the call of a function that is jitted already, as another process does what it is told.
+
+    Args:
+        spec: the function and its arguments, as they were given.
+        step: the same, or the `jax.jit` inside of its framework's (see `inside_of`).
+
+    Returns:
+        What is known of it before it is compiled (see `with_plan`), how it was traced, and what gives what it takes to
+        compile it elsewhere.
+
+    Raises:
+        MemprofError: the step cannot be compiled for that target.
+    """
+    lowered = _lower_step(spec, target, lambda stage: None, step)
+    return lowered.capture, lowered.traced, lambda: (lowered.program, lowered.plan_task(TO_THE_PLAN))
+
+
 def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> Plan:
     """Compile a program that another process has lowered, to a plan that is not checked yet.
 
@@ -226,11 +247,11 @@ def _is_portable(target: Target) -> bool:
     return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
 
 
-def _lower_step(spec: StepSpec, target: Target, progress: Progress) -> _LoweredStep:
+def _lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedStep | None = None) -> _LoweredStep:
     started = time.perf_counter()
     progress("tracing")
     devices = devices_of_step(spec, target)
-    traced = _trace(spec, target, devices)
+    traced = _trace(spec, target, devices, step)
     progress("lowering")
     lowered = _lower(traced, target, devices)
     arguments, doubts = argument_leaves(traced, lowered, spec.roles)
@@ -266,12 +287,12 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
     return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).traced.jaxpr))
 
 
-def _trace(spec: StepSpec, target: Target, devices: Devices) -> TracedStep:
+def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | None = None) -> TracedStep:
     if spec.check_target is not None:
         spec.check_target(target)
-    step, place = jit_step(spec), place_on(devices, spec.memory_kinds)
+    step, place = step or jit_step(spec), place_on(devices, spec.memory_kinds)
     own_devices, num_devices = devices.named, devices.as_written.num_devices
-    with jax.default_device(devices.device):
+    with _on(devices.device):
         traced = trace_step(step, place, own_devices, num_devices)
         if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
@@ -286,7 +307,7 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
     Raises:
         MemprofError: the step runs on other devices than those of the target.
     """
-    with jax.default_device(devices.device), xla_adapter.full_tracebacks():
+    with _on(devices.device), xla_adapter.full_tracebacks():
         if devices.written_for is not None:
             return xla_adapter.lower_for_platform(step.traced, target.platform)
         lowered = step.traced.lower()
@@ -296,6 +317,12 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
         if xla_adapter.is_lowered_for(lowered, devices.on_device):
             return lowered
         return xla_adapter.lower_for_platform(step.traced, target.platform)
+
+
+def _on(device: jax.Device) -> AbstractContextManager[Any]:
+    """Have a step traced for a device. To name the one that is the default would have JAX trace it once more."""
+    is_default = jax.config.jax_default_device is None and device == jax.local_devices()[0]
+    return nullcontext() if is_default else jax.default_device(device)
 
 
 def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Iterable[ArgumentLeaf]) -> None:

@@ -20,6 +20,7 @@ from memprof.profiler_cli import (
     run,
     show,
     trace,
+    watch,
 )
 from memprof.profiler_cli.option_table import Commands, Verb
 from memprof.version import __version__
@@ -39,6 +40,9 @@ app.command("fit", cls=Verb)(fit.fit)
 app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)
+app.command("watch", cls=Verb, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
+    watch.watch
+)
 app.command("import", cls=Verb)(import_programs.import_programs)
 app.command("explain", cls=Verb)(explain.explain)
 app.command("list", cls=Verb)(list_names.list_names)

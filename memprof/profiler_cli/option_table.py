@@ -296,6 +296,12 @@ ROWS = (
         options=("top",),
         why="cuts long lists, and --by category is always whole",
     ),
+    Row(
+        commands=("watch",),
+        where=lambda values: values["keep"] == 0,
+        options=("output",),
+        why="is the folder of captures, and --keep 0 writes none",
+    ),
 )  # fmt: skip
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any
 
 import jax
@@ -23,6 +26,7 @@ _DOES_NOT_DIVIDE = re.compile(
     r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
 )
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+_MOST_FRAMES = 40  # from a call of a framework's jit to that of the `jax.jit` inside it
 
 
 def is_framework_jit(fn: Any) -> bool:
@@ -146,3 +150,90 @@ def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
     """Tell kernels that are traced inside which device they are for (jax 0.10.2 to 0.12)."""
     around: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
     return around
+
+
+def framework_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The call of a framework's jit that this code runs in, if the jit inside is `inner` (flax 0.12, equinox 0.13).
+
+    Returns:
+        The framework's jitted function, and what it was called with; None: `inner` was called by itself.
+    """
+    wanted = inner._fun
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        frame = frame and frame.f_back
+        package = "" if frame is None else str(frame.f_globals.get("__name__")).partition(".")[0]
+        if frame is None or package not in _INNER_JIT:
+            continue  # local variables that are looked at live on as long as their function (up to Python 3.12)
+        found = frame.f_locals
+        if "self" not in found or "args" not in found:
+            continue
+        fn = found["self"]
+        if getattr(getattr(fn, _INNER_JIT[package], None), "_fun", None) is wanted:
+            return fn, found["args"], found["kwargs"]
+    return None
+
+
+def watch_compiles(
+    traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None],
+    compiled: Callable[[str, str | None, Callable[[Mapping[str, Any]], Any]], Any],
+) -> None:
+    """Have all compiles of this process go by from now on, whether the persistent cache knows them or not.
+
+    A jit that is called with something new, or lowered ahead of time, is traced (`_infer_params`), lowered
+    (`lower_sharding_computation`) and compiled (`compile_or_get_cached`), and all three are looked up by name when they
+    are called (jax 0.10.2 to 0.12). What the fast path of a call takes has nothing to do with them.
+
+    Args:
+        traced: called with a jitted function and its arguments as soon as it has been traced, from outside of any other
+            trace. What it returns stands for that trace.
+        compiled: called with the name of each program, what `traced` has returned for it, and what compiles it with
+            more options of XLA; returns the same.
+    """
+    from jax._src import compiler, core, pjit
+    from jax._src.interpreters import pxla
+
+    infer, lower = pjit._infer_params, pxla.lower_sharding_computation
+    within = threading.local()  # not to watch what `traced` does
+    known: dict[int, tuple[weakref.ref[Any], list[str | None]]] = {}  # a jaxpr or a module, and what stands for it
+
+    def remember(thing: Any, stands_for: list[str | None]) -> None:
+        number = id(thing)
+        known[number] = weakref.ref(thing, lambda _: known.pop(number, None)), stands_for
+
+    def recall(thing: Any) -> list[str | None]:
+        return known[id(thing)][1] if id(thing) in known else [None]
+
+    def infer_params(fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
+        found = infer(fun, info, args, kwargs)
+        jaxpr = found[0].params["jaxpr"]
+        if not getattr(within, "ours", False) and core.trace_state_clean() and id(jaxpr) not in known:
+            within.ours = True
+            stands_for: list[str | None] = [None]
+            remember(jaxpr, stands_for)  # first: what `traced` lowers is not lowered again
+            try:
+                stands_for[0] = traced(pjit._cpp_pjit(fun, info), args, kwargs)
+            finally:
+                within.ours = False
+        return found
+
+    def lower_computation(jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
+        computation = lower(jaxpr, *args, **kwargs)
+        remember(computation.stablehlo(), recall(jaxpr))
+        return computation
+
+    def compile_module(
+        backend: Any, module: Any, devices: Any, options: Any, callbacks: Any, on: Any, profiler: Any = None
+    ) -> Any:
+        def compile_it(more: Mapping[str, Any]) -> Any:
+            options.env_option_overrides = [*options.env_option_overrides, *more.items()]
+            return compiler.backend_compile_and_load(backend, module, on, options, callbacks)
+
+        if getattr(within, "ours", False):
+            return compile_it({})
+        name = str(module.operation.attributes["sym_name"]).strip('"')
+        return compiled(name, recall(module)[0], compile_it)
+
+    pjit._infer_params = infer_params
+    pxla.lower_sharding_computation = lower_computation
+    compiler.compile_or_get_cached = compile_module

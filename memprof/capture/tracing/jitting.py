@@ -39,6 +39,7 @@ class JittedStep:
         args, kwargs: arrays, shapes or static values.
         names: what JAX calls the positional arguments.
         arguments: the user's arguments by name, which may be grouped in another way in `args`.
+        is_inside: whether `fn` is the `jax.jit` inside a framework's, and `args` what the framework calls it with.
     """
 
     fn: Any
@@ -46,6 +47,7 @@ class JittedStep:
     kwargs: Mapping[str, Any]
     names: tuple[str, ...]
     arguments: Mapping[str, Any]
+    is_inside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,14 @@ def jit_step(spec: StepSpec) -> JittedStep:
     if _is_of("equinox", fn) and _is_equinox(fn.__wrapped__):
         return replace(step, arguments={"self": fn.__wrapped__, **arguments})  # its arrays are arguments too
     return step
+
+
+def inside_of(step: JittedStep, inner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JittedStep:
+    """The `jax.jit` inside a framework's jitted function, with what the framework calls it with."""
+    # Equinox groups the arguments again; all of its arrays are known by their identity.
+    is_grouped = not hasattr(step.fn, "trace") or len(args) != len(step.names)
+    names = tuple(f"args[{number}]" for number in range(len(args))) if is_grouped else step.names
+    return replace(step, fn=inner, args=args, kwargs=kwargs, names=names, is_inside=True)
 
 
 def shardings_of_jit(spec: StepSpec) -> tuple[Any, ...]:
@@ -166,11 +176,12 @@ class _Observer:
         return self._traced
 
     def _trace_outer(self) -> None:
-        fn = self._step.fn
-        if not jit_adapter.is_framework_jit(fn):
+        fn, is_framework_jit = self._step.fn, jit_adapter.is_framework_jit(self._step.fn)
+        if is_framework_jit or self._step.is_inside:
+            self._known_paths = _paths_by_identity(self._step.arguments)
+        if not is_framework_jit:
             self.trace(*self._step.args, **self._step.kwargs)
             return
-        self._known_paths = _paths_by_identity(self._step.arguments)
         with jit_adapter.inner_jit_replaced(fn, self) as self._inner:
             (fn.trace if hasattr(fn, "trace") else fn.lower)(*self._step.args, **self._step.kwargs)
 

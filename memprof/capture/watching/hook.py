@@ -1,0 +1,236 @@
+"""Inside of a watched script: what it traces, what it compiles, and what is on the device meanwhile, is written down.
+
+The script comes first. Whatever fails here is written down too, and the script goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+
+from memprof.analysis.watched import Ending, SeenCall, SeenCompile
+from memprof.capture.compile import trace_call
+from memprof.capture.processes.handover import Handover
+from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
+from memprof.capture.processes.user_traceback import first_line
+from memprof.capture.roles.by_use import follow
+from memprof.capture.targets.mesh import target_of_step
+from memprof.capture.targets.resolve import resolve_asked
+from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, is_array, jit_step
+from memprof.capture.tracing.step import StepSpec
+from memprof.capture.watching import records
+from memprof.capture.watching.live_arrays import live_arrays, since_start, type_text
+from memprof.capture.xla import xla_adapter
+from memprof.capture.xla.portable_program import PlanTask, PortableProgram
+
+_MOST_TEXT = 200
+_PLAN = "_after_optimizations"  # what is kept of a dump
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
+_GROWS_FOR_GOOD = 3
+_MOST_HOLDERS_LOOKED_FOR = 5
+
+
+class Watcher:
+    """Writes what happens into a work folder.
+
+    Args:
+        target: what each program of the script is to be compiled for instead; None: what runs is what is kept.
+        num_programs: the script is ended when so many programs of its own have been seen.
+        may_end: whether else it is ended with its first training step.
+    """
+
+    def __init__(self, folder: str, *, target: str | None, num_programs: int | None, may_end: bool) -> None:
+        self._folder = Path(folder)
+        self._target = resolve_asked(target or "local")
+        self._is_instead = target is not None
+        self._num_programs = num_programs
+        self._may_end = may_end
+        self._counter = count()
+        self._num_seen = 0
+        self._has_ended_it = False
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def start(self) -> None:
+        """Watch from now on."""
+        jit_adapter.watch_compiles(self._traced, self._compiled)
+        threading.Thread(target=self._sample, name="memprof watch", daemon=True).start()
+
+    def end(self, error: BaseException | None, shown: str) -> None:
+        """Write down how the script ended.
+
+        Args:
+            error: what nobody caught; None: nothing, or its own `sys.exit`.
+            shown: its traceback.
+        """
+        is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(str(error))
+        live = live_arrays()
+        if is_out_of_memory:
+            largest = [group.type for group in live.groups[:_MOST_HOLDERS_LOOKED_FOR]]
+            live = live_arrays(find_holders_of=largest, error=error)
+        ending = Ending(error=shown, is_out_of_memory=is_out_of_memory, has_seen_enough=self._has_ended_it, live=live)
+        records.write(self._folder / records.END, ending)
+
+    def _sample(self) -> None:
+        """Look at the arrays every now and then, and for no more than a hundredth of the time."""
+        file, before = self._folder / records.LIVE, None
+        growing: dict[str, int] = {}  # how often in a row there were more of a type
+        while True:
+            time.sleep(self._pause)
+            started = time.thread_time()
+            found = live_arrays()
+            self._pause = min(_LONGEST_PAUSE_SECONDS, max(1.1 * self._pause, 100 * (time.thread_time() - started)))
+            wanted = [kind for kind, times in growing.items() if times == _GROWS_FOR_GOOD]
+            if wanted:
+                found = live_arrays(find_holders_of=wanted)
+            with file.open("ab") as lines:
+                lines.write(msgspec.json.encode(found) + b"\n")
+            if before is not None:
+                counts = {group.type: group.count for group in before.groups}
+                growing = {
+                    group.type: growing.get(group.type, 0) + 1
+                    for group in found.groups
+                    if group.count > counts.get(group.type, 0)
+                }
+            before = found
+
+    def _traced(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Write down a call that was traced; returns its id, or None for what JAX itself calls."""
+        if _is_of_jax(fn):
+            return None
+        outer = jit_adapter.framework_call(fn)
+        shown = fn if outer is None else outer[0]
+        call = SeenCall(id=self._next(), function=_name(shown), place=_place(shown), jit=id(fn._fun))
+        try:
+            call = self._followed(call, outer or (fn, args, kwargs), fn, args, kwargs)
+        except Exception as error:  # whatever it is, the script goes on
+            call = replace(call, not_followed=first_line(error) or type(error).__name__)
+        records.write(self._folder / records.CALL.format(call.id), call)
+        self._pause = _FIRST_PAUSE_SECONDS  # for what comes now is new
+        if self._has_seen_enough(call):
+            self._has_ended_it = True
+            raise SystemExit(0)
+        return call.id
+
+    def _followed(
+        self, call: SeenCall, outer: tuple[Any, Any, Any], fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> SeenCall:
+        """Trace and lower it as `memprof.profile` does, which JAX has just done too and finds again."""
+        shown, given, given_kwargs = outer
+        spec = StepSpec(shown, tuple(given), kwargs=dict(given_kwargs), workload=call.function)
+        step = jit_step(spec)
+        statics = _statics(step, jit_adapter.jit_options(fn)) if shown is fn else _static_leaves(step)
+        if shown is not fn:
+            step = inside_of(step, fn, args, kwargs)
+        known, traced, program = trace_call(spec, step, target_of_step(spec, self._target))
+        (self._folder / records.STEP.format(call.id)).write_bytes(msgspec.msgpack.encode(Handover.of(known, None, "")))
+        if self._is_instead:
+            self._keep_program(call, *program())
+        avals = jax.tree.leaves(traced.traced.in_avals)
+        differentiates = any("transpose(" in scope for scope in known.flops_by_scope)
+        return replace(
+            call,
+            arguments={path: _aval_text(aval) for path, aval in zip(traced.paths, avals, strict=True)},
+            statics=statics,
+            results=tuple(type_text(aval) for aval in jax.tree.leaves(traced.traced.out_info)),
+            differentiates=differentiates,
+            updates=differentiates and _updates(traced),
+        )
+
+    def _keep_program(self, call: SeenCall, program: PortableProgram, task: PlanTask) -> None:
+        """Leave to the command what it takes to compile a program for another target."""
+        folder = self._folder / records.COMPILING.format(self._next())
+        folder.mkdir()
+        program.write(folder)
+        (folder / PLAN_TASK_FILE).write_bytes(encoded_task(task))
+        seen = SeenCompile(name=f"jit_{call.function}", call=call.id, began=since_start(), live=live_arrays())
+        records.write(folder / records.COMPILE, seen)
+
+    def _has_seen_enough(self, call: SeenCall) -> bool:
+        self._num_seen += 1
+        if self._num_programs is not None:
+            return self._num_seen >= self._num_programs
+        return self._may_end and call.differentiates
+
+    def _compiled(self, name: str, call: str | None, compile_it: Callable[[Mapping[str, Any]], Any]) -> Any:
+        """Compile with a dump, and write down how that went."""
+        if self._is_instead:
+            return compile_it({})
+        folder = self._folder / records.COMPILING.format(self._next())
+        folder.mkdir()
+        seen = SeenCompile(name=name, call=call, began=since_start(), live=live_arrays() if call else None)
+        records.write(folder / records.COMPILE, seen)
+        started = time.monotonic()
+        try:
+            executable = compile_it(xla_adapter.dump_options(folder / DUMP_FOLDER))
+        except Exception as error:
+            records.write(folder / records.COMPILE, replace(seen, failed=first_line(error)))
+            raise
+        records.write(folder / records.COMPILE, replace(seen, seconds=time.monotonic() - started))
+        for file in (folder / DUMP_FOLDER).iterdir():
+            if _PLAN not in file.name:
+                file.unlink()
+        return executable
+
+    def _next(self) -> str:
+        return f"{os.getpid()}-{next(self._counter)}"  # a fork counts on by itself
+
+
+def _is_of_jax(fn: Any) -> bool:
+    """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
+    module = str(getattr(_function(fn), "__module__", ""))
+    return module.split(".")[0] == "jax" and module != "jax._src.pmap"
+
+
+def _function(fn: Any) -> Any:
+    """What was jitted, without what it was wrapped in."""
+    while True:
+        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None)
+        if inner is None:
+            return fn
+        fn = inner
+
+
+def _name(fn: Any) -> str:
+    name = getattr(fn, "__name__", None) or getattr(_function(fn), "__name__", None) or type(_function(fn)).__name__
+    return str(name)[:_MOST_TEXT]
+
+
+def _place(fn: Any) -> str:
+    code = getattr(_function(fn), "__code__", None)
+    return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _statics(step: JittedStep, options: Any) -> dict[str, str]:
+    """The static arguments of a `jax.jit`."""
+    by_number = {step.names[number]: step.args[number] for number in options.static_argnums if number < len(step.args)}
+    by_name = {name: step.kwargs[name] for name in options.static_argnames if name in step.kwargs}
+    return {name: repr(value)[:_MOST_TEXT] for name, value in {**by_number, **by_name}.items()}
+
+
+def _static_leaves(step: JittedStep) -> dict[str, str]:
+    """What is no array in the arguments of a framework's jit, which takes it for static."""
+    leaves = (
+        (name + jax.tree_util.keystr(keys), leaf)
+        for name, argument in step.arguments.items()
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(argument)
+    )
+    return {path: repr(leaf)[:_MOST_TEXT] for path, leaf in leaves if not is_array(leaf)}
+
+
+def _updates(traced: TracedStep) -> bool:
+    uses = follow(traced.traced.jaxpr, range(len(traced.paths))).uses
+    return any(use.is_trained and use.is_differentiated for use in uses)
+
+
+def _aval_text(aval: Any) -> str:
+    return f"{type_text(aval)}{' (weak type)' if getattr(aval, 'weak_type', False) else ''}"

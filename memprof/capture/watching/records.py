@@ -1,0 +1,63 @@
+"""What a watched script leaves in a work folder, and how the command reads it: plain records, written as they come.
+
+    call-4012-3.msgpack     a call of a jitted function that was traced anew, and what it was called with
+    call-4012-3.step        the same as a capture without its program, where memprof could follow it
+    compile-4012-7/         one compile: `compile.msgpack`, and `dump/`, where XLA wrote the program; with another
+                            target what it takes to compile it for that, which is left to the command
+    live.jsonl              the arrays that were on the device, every now and then
+    end.msgpack             how the script ended
+
+A script may be killed at any moment: what is there counts. Needs no JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from memprof.analysis.watched import Ending, LiveArrays, SeenCall, SeenCompile
+
+CALL, STEP = "call-{}.msgpack", "call-{}.step"
+COMPILING, COMPILE = "compile-{}", "compile.msgpack"
+LIVE, END, ENOUGH = "live.jsonl", "end.msgpack", "enough"
+_Record = TypeVar("_Record")
+
+
+def write(path: Path, record: object) -> None:
+    """Write a record, as a whole or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_bytes(msgspec.msgpack.encode(record))
+    unfinished.rename(path)
+
+
+def read(path: Path, kind: type[_Record]) -> _Record:
+    """A record that was written."""
+    return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+
+
+def read_ending(folder: Path) -> Ending | None:
+    """How the script ended; None where it was killed."""
+    path = folder / END
+    return read(path, Ending) if path.exists() else None
+
+
+def read_calls(folder: Path) -> dict[str, SeenCall]:
+    """The calls, by id."""
+    calls = [read(path, SeenCall) for path in folder.glob(CALL.format("*"))]
+    return {call.id: call for call in calls}
+
+
+def read_compiles(folder: Path) -> Iterator[tuple[SeenCompile, Path]]:
+    """The compiles in their order, each with its folder."""
+    found = [(read(path, SeenCompile), path.parent) for path in folder.glob(f"{COMPILING.format('*')}/{COMPILE}")]
+    yield from sorted(found, key=lambda pair: pair[0].began)
+
+
+def read_live(folder: Path) -> list[LiveArrays]:
+    """The samples, in their order; a last line that was cut short does not count."""
+    path = folder / LIVE
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [msgspec.json.decode(line, type=LiveArrays) for line in lines]

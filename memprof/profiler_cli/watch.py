@@ -1,0 +1,152 @@
+"""`memprof watch`: run a training script as it is, and say what it compiles and what is on the device."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memprof.errors import MemprofError
+from memprof.files import IfTaken, check_folder_writable, make_folder
+from memprof.profiler_cli import options
+from memprof.profiler_cli.capture_names import file_name, stem
+from memprof.profiler_cli.console import ExitCode, say, stages, write
+from memprof.profiler_cli.render import Rendering, rendering
+
+if TYPE_CHECKING:
+    from memprof.analysis.capture import Capture
+    from memprof.capture.watching.process import StopAfter
+    from memprof.studies.watch.job import Job
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_MOST_OF_JAX = 5  # the last operations of JAX itself, one of which may have run when memory was out
+_SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
+_Script = Annotated[str, typer.Argument(help="A script, as after `python`.", metavar="SCRIPT")]
+_Arguments = Annotated[list[str], typer.Argument(help="What the script finds in sys.argv.", metavar="[ARGS...]")]
+_Module = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after `python -m`.")]
+_StopAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--stop-after",
+        help="End the script after so many programs of its own (3) or so much time (90s, 5m); with --target after the"
+        " first training step.",
+        metavar="N|TIME",
+    ),
+]
+_Keep = Annotated[
+    int, typer.Option("--keep", min=0, max=options.MOST, help="Write captures of so many programs, the largest first.")
+]
+_Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="The folder to write captures to.", metavar="FOLDER")
+]
+
+
+def watch(
+    script: _Script,
+    arguments: _Arguments = [],  # noqa: B006 - Typer copies it
+    module: _Module = False,
+    target: options.Target = None,
+    stop_after: _StopAfter = None,
+    keep: _Keep = 3,
+    output: _Output = None,
+    top: options.Top = None,
+    width: options.Width = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a training script as it is, and say what it compiled, why again, and what else was on the device.
+
+    The script runs as `python SCRIPT ARGS...` runs it, and ends with its own exit code. When it ends, by itself, by
+    Ctrl-C, or out of memory, a table has all programs that it compiled, by their footprint.
+
+        memprof watch train.py --batch-size 64
+
+        memprof watch --target h100-80gb -m my_project.train --config large
+    """
+    from memprof.capture.processes.work_folder import work_folder
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.watching.process import Script, run_script
+    from memprof.reports.formats.terminal import lower
+    from memprof.reports.views.job import job_document
+    from memprof.studies.watch.reading import read_job
+
+    show = rendering("terminal", width=width, top=top)
+    aim, stop = resolve_asked(target), _stop_after(stop_after)
+    aim = aim if aim is not None and aim.is_deviceless else None
+    folder = output or Path(file_name("watch", script.rpartition(".")[2] if module else Path(script).stem))
+    if keep:
+        check_folder_writable(folder)
+    run = Script(name=script, is_module=module, arguments=tuple(arguments))
+    with work_folder() as work:
+        ended = run_script(run, work, target=aim, stop_after=stop)
+        if aim is not None:
+            from memprof.studies.watch.for_target import compile_for_target  # JAX is imported when the script has ended
+
+            with stages(f"{run.label} for {aim.name}") as stage:
+                for error in compile_for_target(work, stage):
+                    say(f"left out: {error}")
+        job = read_job(work, run.label)
+        write(lower(job_document(job, top=show.options.top), show.options))
+        captures = _captures(job, work, keep)
+        if job.ending is not None and job.ending.is_out_of_memory:
+            _explain(job, captures, work, show)
+        elif ended == -signal.SIGKILL:
+            say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
+        _write(captures, folder)
+    has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
+    raise typer.Exit(ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended)
+
+
+def _stop_after(text: str | None) -> StopAfter:
+    """When to end the script, by what the user wrote: `3`, `90s`, `5m`.
+
+    Raises:
+        MemprofError: it is neither a number nor a time.
+    """
+    from memprof.capture.watching.process import StopAfter
+
+    if text is None:
+        return StopAfter()
+    found = re.fullmatch(r"([0-9]{1,7})([smh]?)", text.strip())
+    if found is None or int(found[1]) == 0:
+        raise MemprofError(f"--stop-after {text} is neither a number of programs nor a time: write 3, 90s or 5m")
+    if not found[2]:
+        return StopAfter(num_programs=int(found[1]))
+    return StopAfter(seconds=float(int(found[1]) * _SECONDS[found[2]]))
+
+
+def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
+    """The captures of the programs that take most, the largest first."""
+    from memprof.studies.watch.reading import capture_of
+
+    largest = [program.largest for program in job.programs if program.largest.footprint_bytes is not None]
+    return [capture_of(each, work) for each in largest[:keep]]
+
+
+def _explain(job: Job, captures: Sequence[Capture], work: Path, show: Rendering) -> None:
+    """Why memory ran out, by the error that the script ended with."""
+    from memprof.analysis.pipeline import analyze
+    from memprof.reports.formats.terminal import lower
+    from memprof.reports.views.explain import explanation_document
+    from memprof.studies.explain.explanation import explain
+    from memprof.studies.explain.log import read_log
+    from memprof.studies.watch.reading import capture_of
+
+    assert job.ending is not None
+    of_jax = [capture_of(each, work) for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
+    explanation = explain(read_log(job.ending.error), [analyze(each) for each in (*captures, *of_jax)])
+    write(lower(explanation_document(explanation, top=show.options.top), show.options))
+
+
+def _write(captures: Sequence[Capture], folder: Path) -> None:
+    from memprof.capture.capture_file import write_capture
+
+    if not captures:
+        return
+    make_folder(folder)
+    paths = [write_capture(each, folder / f"{stem(each)}.memprof", if_taken=IfTaken.NUMBER) for each in captures]
+    for path in paths:
+        say(f"capture written to {path}; show it with: memprof show {path}")

@@ -1,0 +1,192 @@
+"""The document of a watched script: its programs, why some were compiled again, and what was on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memprof.reports.document import (
+    Align,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Facts,
+    Heading,
+    Note,
+    Row,
+    Shorten,
+    Table,
+    Tone,
+)
+from memprof.reports.units import format_bytes
+from memprof.reports.views.cells import aside_cell, more_label, size_cell
+from memprof.studies.watch.job import Job
+from memprof.studies.watch.moments import Growth, LargestMoment, OtherArrays
+from memprof.studies.watch.programs import Compiled, JobProgram
+
+
+def job_document(job: Job, *, top: int) -> Document:
+    """What a script has compiled, and the largest moment of its memory.
+
+    Args:
+        top: rows of each table; the rest is counted in one.
+    """
+    blocks: list[Block] = [Heading(text=job.label, level=1, aside="memprof watch"), _facts(job)]
+    if job.programs:
+        blocks += [_programs_table(job, top), *_recompiles(job.programs)]
+    if job.moment is not None:
+        blocks += _moment(job.moment, top)
+    if job.growth:
+        blocks += [Heading(text="What became more while nothing new was compiled", level=2), _growth(job.growth, top)]
+    return Document(blocks=tuple(blocks))
+
+
+def _facts(job: Job) -> Facts:
+    own = [each for program in job.programs for each in program.compiles]
+    facts = [
+        Fact(label="compiled", values=(_count(own, "for the script"), _count(job.of_jax, "for operations of JAX"))),
+    ]
+    if job.moment is not None:
+        moment = job.moment
+        values = [format_bytes(moment.size_bytes), f"{moment.program} {format_bytes(moment.footprint_bytes)}"]
+        if moment.others:
+            values.append(f"{format_bytes(moment.others_bytes)} of other arrays")
+        facts.append(Fact(label="largest moment", values=tuple(values)))
+    shared = _shared_state(job.programs)
+    facts += [Fact(label="one state", values=(", ".join(names),)) for names in shared]
+    return Facts(facts=tuple(facts))
+
+
+def _count(compiles: Sequence[Compiled], what: str) -> str:
+    seconds = sum(each.seen.seconds or 0.0 for each in compiles)
+    noun = "program" if len(compiles) == 1 else "programs"
+    return f"{len(compiles):,} {noun} {what} ({seconds:.1f} s)"
+
+
+def _shared_state(programs: Sequence[JobProgram]) -> list[list[str]]:
+    """The names of programs whose parameters are the same, by type and number."""
+    groups: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for program in programs:
+        if program.state:
+            groups.setdefault(tuple(sorted(program.state.items())), []).append(program.name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def _programs_table(job: Job, top: int) -> Table:
+    columns = (
+        Column(title="program", shorten=Shorten.MIDDLE, min_width=12),
+        Column(title="kind", priority=1),
+        Column(title="footprint", align=Align.RIGHT),
+        Column(title="live peak", align=Align.RIGHT, priority=2),
+        Column(title="compiled", align=Align.RIGHT),
+        Column(title="took", align=Align.RIGHT, priority=3),
+        Column(title="place", priority=4, shorten=Shorten.MIDDLE),
+    )
+    rows = [_program_row(program) for program in job.programs[:top]]
+    if len(job.programs) > top:
+        left_out = job.programs[top:]
+        rows.append(_row(more_label(len(left_out)), left_out[0].largest, sum(len(each.compiles) for each in left_out)))
+    if job.of_jax:
+        largest = max(job.of_jax, key=lambda each: each.footprint_bytes or 0)
+        rows.append(_row("(operations of JAX)", largest, len(job.of_jax)))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _program_row(program: JobProgram) -> Row:
+    largest = program.largest
+    return Row(
+        cells=(
+            Cell(text=program.name),
+            Cell(text=program.kind),
+            _size(largest.footprint_bytes),
+            _size(largest.live_peak_bytes),
+            Cell(text=_times(len(program.compiles))),
+            Cell(text=f"{program.seconds:.1f} s"),
+            aside_cell(program.place),
+        )
+    )
+
+
+def _row(name: str, largest: Compiled, num_compiles: int) -> Row:
+    """A row for several programs, with the size of the largest."""
+    footprint, peak = _size(largest.footprint_bytes), _size(largest.live_peak_bytes)
+    nothing = Cell(text="")
+    return Row(cells=(aside_cell(name), nothing, footprint, peak, Cell(text=_times(num_compiles)), nothing, nothing))
+
+
+def _size(size_bytes: int | None) -> Cell:
+    return aside_cell("not known") if size_bytes is None else size_cell(size_bytes)
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def _recompiles(programs: Sequence[JobProgram]) -> list[Block]:
+    again = [program for program in programs if program.recompiles]
+    if not again:
+        return []
+    facts = [
+        Fact(label=program.name, values=tuple(f"{_times(each.times)}: {each.reason}" for each in program.recompiles))
+        for program in again
+    ]
+    return [Heading(text="Compiled again", level=2), Facts(facts=tuple(facts))]
+
+
+def _moment(moment: LargestMoment, top: int) -> list[Block]:
+    when = f"{moment.seconds:.0f} s after the script began"
+    if moment.is_seen:
+        text = f"When {moment.program} ran for the first time, {when}, it needed {format_bytes(moment.footprint_bytes)}"
+    else:
+        text = (
+            f"{moment.program}, which needs most, may have run {when}, beside the arrays that were there: it needs"
+            f" {format_bytes(moment.footprint_bytes)}"
+        )
+    text += f", and arrays beside it held {format_bytes(moment.others_bytes)}." if moment.others else ", and was alone."
+    if moment.in_use_bytes is not None:
+        rest = moment.in_use_bytes - moment.live_bytes
+        text += (
+            f" The allocator had given out {format_bytes(moment.in_use_bytes)}, {format_bytes(abs(rest))}"
+            f" {'more' if rest >= 0 else 'less'} than the {format_bytes(moment.live_bytes)} of all arrays."
+        )
+    blocks: list[Block] = [Heading(text="The largest moment", level=2), Note(text=text, tone=Tone.MUTED)]
+    return [*blocks, _others_table(moment.others, top)] if moment.others else blocks
+
+
+def _others_table(others: Sequence[OtherArrays], top: int) -> Table:
+    columns = (
+        Column(title="arrays beside it", shorten=Shorten.MIDDLE, min_width=12),
+        Column(title="how many", align=Align.RIGHT),
+        Column(title="size", align=Align.RIGHT),
+        Column(title="what", shorten=Shorten.END, below=True),
+    )
+    rows = [_arrays_row(each.type, f"{each.count:,}", each.size_bytes, each.what) for each in others[:top]]
+    if len(others) > top:
+        rest = others[top:]
+        count, size = sum(each.count for each in rest), sum(each.size_bytes for each in rest)
+        rows.append(_arrays_row(more_label(len(rest)), f"{count:,}", size, ""))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _growth(growth: Sequence[Growth], top: int) -> Table:
+    columns = (
+        Column(title="arrays", shorten=Shorten.MIDDLE, min_width=12),
+        Column(title="how many", align=Align.RIGHT),
+        Column(title="more", align=Align.RIGHT),
+        Column(title="what", shorten=Shorten.END, below=True),
+    )
+    rows = [
+        _arrays_row(
+            each.type,
+            f"{each.from_count:,} to {each.to_count:,} in {each.seconds:.0f} s",
+            each.grown_bytes,
+            each.what,
+        )
+        for each in growth[:top]
+    ]
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _arrays_row(name: str, count: str, size_bytes: int, what: str) -> Row:
+    return Row(cells=(Cell(text=name), Cell(text=count), size_cell(size_bytes), aside_cell(what)))

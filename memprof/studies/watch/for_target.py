@@ -1,0 +1,54 @@
+"""The programs of a script compiled for another target than the one that it ran on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.watched import SeenCompile
+from memprof.capture.processes.launch import plan_in_child
+from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
+from memprof.capture.watching import records
+from memprof.capture.xla.planning import capture_plan
+from memprof.capture.xla.portable_program import PlanTask, PortableProgram
+from memprof.errors import MemprofError
+from memprof.studies.watch.reading import known_of
+
+
+def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[MemprofError]:
+    """Compile what a script has left for another target, and put XLA's plans where its own would be.
+
+    Args:
+        progress: called with the name of each program.
+
+    Returns:
+        Why some cannot be compiled.
+    """
+    errors = []
+    for seen, place in records.read_compiles(folder):
+        progress(seen.name)
+        try:
+            capture = _compiled_for_target(folder, seen, place)
+        except MemprofError as error:
+            errors.append(error)
+            records.write(place / records.COMPILE, replace(seen, failed=str(error)))
+            continue
+        dump = place / DUMP_FOLDER
+        dump.mkdir()
+        (dump / f"{seen.name}.gpu_after_optimizations.hlo.pb").write_bytes(capture.hlo_proto)
+        records.write(place / records.COMPILE, replace(seen, seconds=capture.timings.compile_seconds))
+    return errors
+
+
+def _compiled_for_target(folder: Path, seen: SeenCompile, place: Path) -> Capture:
+    task, program = decoded_task((place / PLAN_TASK_FILE).read_bytes()), PortableProgram.read(place)
+    assert isinstance(task, PlanTask)
+    make = functools.partial(plan_in_child, program, task, progress=_silent)
+    return capture_plan(known_of(folder, seen), program, task, make, progress=_silent)
+
+
+def _silent(stage: str) -> None:
+    """The stages of one program of many."""

@@ -1,0 +1,48 @@
+"""A whole job: what a script has compiled, what was on the device, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.watched import Ending, LiveArrays
+from memprof.studies.watch.moments import Growth, LargestMoment, growth_of, largest_moment, with_holders
+from memprof.studies.watch.programs import Compiled, JobProgram, programs_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A watched script.
+
+    Attributes:
+        label: the script, as it was called.
+        programs: the functions of the script, those that take most memory first.
+        of_jax: the operations that JAX compiled by themselves.
+        moment: None where no program of the script was seen.
+        ending: None where the script was killed.
+    """
+
+    label: str
+    programs: tuple[JobProgram, ...]
+    of_jax: tuple[Compiled, ...]
+    moment: LargestMoment | None
+    growth: tuple[Growth, ...]
+    ending: Ending | None
+
+
+def job_of(label: str, compiled: Sequence[Compiled], samples: Sequence[LiveArrays], ending: Ending | None) -> Job:
+    """The job that came of what was seen.
+
+    Args:
+        samples: what was on the device every now and then, in order.
+    """
+    at_end = [ending.live] if ending is not None and ending.live is not None else []
+    programs, live = programs_of(compiled), with_holders([*samples, *at_end])
+    return Job(
+        label=label,
+        programs=programs,
+        of_jax=tuple(each for each in compiled if each.call is None),
+        moment=largest_moment(programs, live),
+        growth=growth_of(programs, live[: len(samples)]),
+        ending=ending,
+    )

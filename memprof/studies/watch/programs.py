@@ -1,0 +1,117 @@
+"""The functions of a script that were compiled, with the programs that were made of each, and what they are for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memprof.analysis.categories import Role
+from memprof.analysis.watched import SeenCall, SeenCompile
+from memprof.studies.watch.recompiles import Recompile, recompiles
+
+TRAIN_STEP, GRADIENTS, UPDATE, EVAL_STEP, INIT = "train step", "gradients", "update", "eval step", "init"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """One program that was compiled.
+
+    Attributes:
+        seen: its compile.
+        call: what it was compiled for; None for an operation of JAX itself.
+        roles: how many of its arguments of each type are in each role; none where they could not be followed.
+        footprint_bytes, live_peak_bytes: None where XLA has left no plan of it, as where it was killed.
+    """
+
+    seen: SeenCompile
+    call: SeenCall | None
+    folder: Path
+    roles: Mapping[Role, Mapping[str, int]]
+    footprint_bytes: int | None
+    live_peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgram:
+    """A function of the script, and the programs that were compiled of it.
+
+    Attributes:
+        name: of the function: `train_step`.
+        place: where it is: `train.py:31`; empty where nobody knows.
+        kind: `train step`, `eval step`, `init`, ...; empty where it is none of these.
+        compiles: in their order.
+        state: what its parameters are, by type and number; programs with the same share their state.
+        recompiles: why there are several.
+    """
+
+    name: str
+    place: str
+    kind: str
+    compiles: tuple[Compiled, ...]
+    state: Mapping[str, int]
+    recompiles: tuple[Recompile, ...]
+
+    @property
+    def largest(self) -> Compiled:
+        return max(self.compiles, key=lambda each: each.footprint_bytes or 0)
+
+    @property
+    def seconds(self) -> float:
+        return sum(each.seen.seconds or 0.0 for each in self.compiles)
+
+
+def programs_of(compiled: Sequence[Compiled]) -> tuple[JobProgram, ...]:
+    """The functions of the script, those that take most memory first."""
+    groups: dict[tuple[str, str], list[Compiled]] = {}
+    for each in compiled:
+        if each.call is not None:
+            groups.setdefault((each.call.function, each.call.place), []).append(each)
+    trained: dict[str, int] = {}
+    for group in groups.values():
+        if _trains(group):
+            trained.update(_state(group[-1]))
+    found = [
+        JobProgram(
+            name=name,
+            place=place,
+            kind=_kind(group[-1], trained),
+            compiles=tuple(group),
+            state=_state(group[-1]),
+            recompiles=recompiles([each.call for each in group if each.call is not None]),
+        )
+        for (name, place), group in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda program: -(program.largest.footprint_bytes or 0)))
+
+
+def type_of(text: str) -> str:
+    """The type of an argument, without that it is weak."""
+    return text.partition(" ")[0]
+
+
+def _state(compiled: Compiled) -> Mapping[str, int]:
+    return compiled.roles.get(Role.PARAMS, {})
+
+
+def _trains(compiled: Sequence[Compiled]) -> bool:
+    return any(each.call is not None and each.call.differentiates for each in compiled)
+
+
+def _kind(compiled: Compiled, trained: Mapping[str, int]) -> str:
+    """What a program is for, by its arguments, its results, and whether it has a backward pass.
+
+    Args:
+        trained: the parameters that are differentiated anywhere in the job, by type and number.
+    """
+    call, params = compiled.call, _state(compiled)
+    assert call is not None
+    results = Counter(call.results)
+    if call.differentiates:
+        return TRAIN_STEP if call.updates else GRADIENTS
+    if params:
+        returns_params = all(results[kind] >= count for kind, count in params.items())
+        return UPDATE if returns_params and Role.OPTIMIZER_STATE in compiled.roles else EVAL_STEP
+    makes_params = bool(trained) and all(results[kind] >= count for kind, count in trained.items())
+    return INIT if makes_params else ""

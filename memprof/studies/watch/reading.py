@@ -1,0 +1,78 @@
+"""From what a script has left in a work folder to its job, and to the captures of its programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from memprof.analysis.capture import Capture
+from memprof.analysis.categories import Role
+from memprof.analysis.watched import SeenCall, SeenCompile
+from memprof.capture.capture_file import decoded_without_program
+from memprof.capture.foreign.dumps import programs_in
+from memprof.capture.foreign.importing import import_program, sizes_of
+from memprof.capture.processes.handover import Handover
+from memprof.capture.processes.task import DUMP_FOLDER
+from memprof.capture.watching import records
+from memprof.capture.xla.plan import read_plan
+from memprof.errors import MemprofError
+from memprof.studies.watch.job import Job, job_of
+from memprof.studies.watch.programs import Compiled
+
+
+def read_job(folder: Path, label: str) -> Job:
+    """The job that a script has left in a work folder."""
+    calls = records.read_calls(folder)
+    compiled = [_compiled(folder, seen, calls, place) for seen, place in records.read_compiles(folder)]
+    return job_of(label, compiled, records.read_live(folder), records.read_ending(folder))
+
+
+def capture_of(compiled: Compiled, folder: Path) -> Capture:
+    """The capture of a program: with what is known of its call, or as far as the program alone tells.
+
+    Raises:
+        MemprofError: XLA has left no plan of it.
+    """
+    dump = compiled.folder / DUMP_FOLDER
+    step = folder / records.STEP.format(compiled.seen.call)
+    if compiled.call is not None and step.exists():
+        handover = msgspec.msgpack.decode(step.read_bytes(), type=Handover)
+        plan = read_plan(dump, compile_seconds=compiled.seen.seconds or 0.0)
+        return replace(handover, plan=plan).capture()
+    (found,) = programs_in([dump])
+    return import_program(found, roles={}, target=None)
+
+
+def _compiled(folder: Path, seen: SeenCompile, calls: Mapping[str, SeenCall], place: Path) -> Compiled:
+    sizes = None
+    with suppress(MemprofError):  # the compile was still under way, or failed
+        (found,) = programs_in([place / DUMP_FOLDER])
+        sizes = sizes_of(found)
+    is_followed = (folder / records.STEP.format(seen.call)).exists()
+    return Compiled(
+        seen=seen,
+        call=calls.get(seen.call or ""),
+        folder=place,
+        roles=_roles(known_of(folder, seen)) if is_followed else {},
+        footprint_bytes=None if sizes is None else sizes.footprint_bytes,
+        live_peak_bytes=None if sizes is None else sizes.live_peak_bytes,
+    )
+
+
+def _roles(known: Capture) -> Mapping[Role, Mapping[str, int]]:
+    """How many arguments of each type are in each role."""
+    found: dict[Role, Counter[str]] = {}
+    for leaf in known.arguments:
+        found.setdefault(leaf.role, Counter())[f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"] += 1
+    return found
+
+
+def known_of(folder: Path, seen: SeenCompile) -> Capture:
+    """What was known of a call before it was compiled."""
+    step = (folder / records.STEP.format(seen.call)).read_bytes()
+    return decoded_without_program(msgspec.msgpack.decode(step, type=Handover).lowered)

@@ -1,0 +1,86 @@
+"""Why a function was compiled more than once: what was new about its call, against the most similar one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.watched import SeenCall
+
+_MOST_NAMES, _MOST_VALUES = 3, 3
+_PLACED = "with the same arguments, which were placed on the devices in another way"
+_JITTED = "jitted anew each time: call jax.jit once, outside of the loop or function that calls the result"
+_UNKNOWN = "with the same arguments: a setting of JAX, a mesh around the call, or a cache that was cleared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompile:
+    """A reason why a function was compiled again.
+
+    Attributes:
+        times: how many of its compiles are due to it.
+        reason: in a few words: `batch['x'] was float32[32,64], then float32[20,64]`.
+    """
+
+    times: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is new in a call: names of arguments (none: see `text`), and what they are."""
+
+    names: tuple[str, ...]
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+    text: str = ""
+
+
+def recompiles(calls: Sequence[SeenCall]) -> tuple[Recompile, ...]:
+    """Why a function was compiled again, the most frequent reason first.
+
+    Args:
+        calls: for which it was compiled, in order; one that stands there twice was compiled twice.
+    """
+    changes = [
+        min((_change(call, before) for before in calls[:number]), key=lambda change: len(change.names))
+        for number, call in enumerate(calls)
+        if number
+    ]
+    groups: dict[tuple[tuple[str, ...], str], list[_Change]] = {}
+    for change in changes:
+        groups.setdefault((change.names, change.text), []).append(change)
+    found = [Recompile(times=len(group), reason=_reason(group)) for group in groups.values()]
+    return tuple(sorted(found, key=lambda recompile: -recompile.times))
+
+
+def _change(call: SeenCall, before: SeenCall) -> _Change:
+    if call.id == before.id:
+        return _Change((), (), (), _PLACED)
+    old, new = {**before.arguments, **before.statics}, {**call.arguments, **call.statics}
+    names = tuple(name for name in {**old, **new} if old.get(name) != new.get(name))
+    if names:
+        return _Change(names, _values(old, names), _values(new, names))
+    return _Change((), (), (), _JITTED if call.jit != before.jit else _UNKNOWN)
+
+
+def _values(types: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(types.get(name, "not there") for name in names)
+
+
+def _reason(group: Sequence[_Change]) -> str:
+    """One sentence for all compiles in which the same arguments were new."""
+    first = group[0]
+    if not first.names:
+        return first.text
+    values = list(dict.fromkeys(change.now[0] for change in (*group,)))
+    values = list(dict.fromkeys([first.before[0], *values]))
+    more = f" and {len(values) - _MOST_VALUES:,} more" if len(values) > _MOST_VALUES else ""
+    named = first.names[0]
+    others = f"; so did {_shortened(first.names[1:])}" if len(first.names) > 1 else ""
+    return f"{named} changed: {', then '.join(values[:_MOST_VALUES])}{more}{others}"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
