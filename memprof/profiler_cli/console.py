@@ -195,17 +195,19 @@ def write(data: str | bytes) -> None:
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a plain table of texts to stdout: aligned columns, of which only the widest one is wrapped."""
-    longest = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
-    widest = longest.index(max(longest))
+    """Write a plain table of texts to stdout: aligned columns, of which the widest one, and lists, are wrapped."""
+    columns = list(zip(titles, *rows, strict=True))
+    longest = [max(map(cell_len, column)) for column in columns]
+    wraps = [length == max(longest) or any(", " in cell for cell in column) for length, column in
+             zip(longest, columns, strict=True)]  # fmt: skip
+    # Names are never broken: in a list the longest of them has room, and in sentences any word of a usual length.
+    least = [min(length, _NARROWEST) if wrapped else length for length, wrapped in zip(longest, wraps, strict=True)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
-    for number, title in enumerate(titles):
-        is_whole = number != widest
-        table.add_column(title, no_wrap=is_whole, min_width=longest[number] if is_whole else None, overflow="fold")
+    for title, columns_needed, wrapped in zip(titles, least, wraps, strict=True):
+        table.add_column(title, no_wrap=not wrapped, min_width=columns_needed, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    least = sum(columns + _GAP for columns in longest) - longest[widest] + _NARROWEST
-    console = Console(file=sys.stdout, width=max(width(), least), highlight=False)
+    console = Console(file=sys.stdout, width=max(width(), sum(least) + _GAP * len(least)), highlight=False)
     with console.capture() as capture:
         console.print(table)
     write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))

@@ -79,7 +79,7 @@ def _run() -> int:
 
 def _wrong_options(error: Any) -> int:
     """Tell what is wrong with the options, and where the right ones stand."""
-    message = error.format_message()
+    message = error.format_message().replace("Value error, ", "")  # the name of Python's error, by pydantic
     if type(error).__name__ == "NoArgsIsHelpError":  # then its message is the help
         say_lines(message)
         return ExitCode.WRONG_USAGE

@@ -130,6 +130,9 @@ class TestWithoutWork:
         monkeypatch.setenv("COLUMNS", columns)
         first_words = {line.split(" ")[0] for line in in_process("list", "targets").stdout.splitlines()}
         assert {*gpus(), "local", "cpu"} <= first_words
+        presets = in_process("list", "workloads").stdout.splitlines()
+        assert max(map(len, presets)) <= 80
+        assert all(any(name in line for line in presets) for each in registry.workloads() for name in each.presets)
 
     def test_an_explanation_is_written_as_the_ending_of_its_file_says(self, in_process):
         (in_process.folder / "LOG").write_text("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3000 bytes.")

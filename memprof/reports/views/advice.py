@@ -82,7 +82,8 @@ def _compiled(advice: Advice) -> Cell:
 def _details(number: int, advice: Advice) -> Facts:
     proposal = advice.proposal
     texts = {
-        f"{number}. why": proposal.evidence,
+        f"{number}.": proposal.what,  # whole, where the overview has no room for it
+        "why": proposal.evidence,
         "cost": proposal.cost,
         "how": proposal.how_to,
         "not compiled": advice.refusal,

@@ -23,6 +23,8 @@ _COMPUTED = (
     Category.PARAM_COPIES,
 )
 
+_TOO_LITTLE = 1000  # of the footprint; sums and means are in float32 whatever the network's values are in
+
 
 def float32_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for the absence of half precision."""
@@ -62,9 +64,10 @@ def bfloat16_params_evidence(report: Report, argument: ArgumentValue | None, ref
 
 def _half_precision(report: Report, dtype: str) -> Verdict:
     computed = _computed_bytes(report)
-    if not any(computed.values()):
+    if sum(computed.values()) * _TOO_LITTLE < report.footprint_bytes or not any(computed.values()):
         return undecided(
-            "no value of the network is live at the peak, which is in the update, so none shows its precision"
+            f"of the network's values {in_words(sum(computed.values()))} are live at the peak, too little to show their"
+            " precision"
         )
     sentence = f"at the peak the network's values are {_shares(computed)}"
     return yes(sentence) if computed[dtype] else no(sentence)

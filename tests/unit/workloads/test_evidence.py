@@ -164,6 +164,9 @@ def test_precision_shows_in_the_activations():
     assert not judge("fp16", made([half])).took_effect
     # Where the peak is in the update, nothing of the network is live: that proves nothing.
     assert judge("bf16", made([])).took_effect is None
+    # Nor do a mean and a sum, which are in float32 beside whatever else there is.
+    scalar = buffer((), "f32", Category.FORWARD_TEMPS, op="jit(step)/jvp(Net)/reduce_sum")
+    assert judge("bf16", made([scalar, buffer((1024,), "f32", Category.PARAMS, op="w")])).took_effect is None
     assert not judge("fp32", made([half], arguments=STATE)).took_effect
     assert judge("fp32", made([activations(12)], arguments=STATE)).took_effect
 
