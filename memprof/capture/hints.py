@@ -31,6 +31,8 @@ def hint(error: BaseException) -> str:
             f"XLA finds no way to generate this matrix product: have cuBLAS make it with -t xla:{option}=false, or with"
             f' compiler_options={{"{option}": False}}'
         )
+    if "is not found in mesh" in message:
+        return "the mesh must have that axis: name it in --mesh, or where the mesh is made"
     if kind == "UnexpectedTracerError":
         return "the function keeps a traced value beyond its own end; return it instead of storing it"
     if kind == "ConcretizationTypeError" or kind.startswith("Tracer"):

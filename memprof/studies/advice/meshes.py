@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, combinations
 from math import prod
 from operator import mul
@@ -19,6 +19,8 @@ from memprof.workloads.intents import Aim, Intent
 
 _OF_BATCH = MADE_IN_PASSES | {Category.BATCH, Category.COLLECTIVES}
 _SENDING_ON = frozenset({"collective-permute", "all-to-all", "ragged-all-to-all"})
+_GATHERED_INSTEAD = "parameters are gathered in their place, as many at once as are kept (see jax.checkpoint)"
+_NO_COST = "none, unless examples are held against those of other devices"
 _COSTS = {
     Role.OPTIMIZER_STATE: "the new parameters are gathered after the update, or are divided as well",
     Role.PARAMS: "they are gathered in the forward pass and again in the backward pass",
@@ -124,41 +126,52 @@ def undivided_batch(report: Report) -> Iterator[Proposal]:
 def gathered_batch(report: Report) -> Iterator[Proposal]:
     """Arrays with the examples of several devices, where the batch comes in divided.
 
-    They are known by how many examples they have, or tokens where two dimensions are one, in a step that gathers more
-    than parameters.
+    They are known by how many examples they have, in a step that gathers more than parameters. XLA moves examples to
+    other dimensions than the first; there a parameter may be as long by chance.
     """
-    divided = {leaf.path: leaf for leaf in _known(report, Role.BATCH)}
-    arguments = [buffer for buffer in report.buffers if buffer.op in divided and not buffer.is_temp and buffer.shape]
-    axes = [
-        (axis, size)
+    batch = _known(report, Role.BATCH)
+    over = {
+        axis: size
         for axis, size in _long_axes(report)
-        if any(axis in (leaf.mesh_axes or ()) for leaf in divided.values()) and _gathers_values(report, axis)
-    ]
-    parts = {prod(sizes) for count in range(len(axes)) for sizes in combinations([size for _, size in axes], count + 1)}
-    lengths = {
-        length * part: part
-        for buffer in arguments
-        if buffer.shape[0] < divided[buffer.op].shape[0]
-        for length in accumulate(buffer.shape[:2], mul)
-        for part in sorted(parts)
+        if any(axis in (leaf.mesh_axes or ()) for leaf in batch) and _gathers_values(report, axis)
     }
+    parts = _parts_by_length(report, batch, over.values())
+    others = parts.keys() - _widths(report)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        part = lengths.get(buffer.shape[0]) if buffer.is_temp and buffer.shape else None
-        return Instead(size_bytes=buffer.size_bytes // part) if part and buffer.category in _OF_BATCH else None
+        if not buffer.is_temp or buffer.category not in _OF_BATCH:
+            return None
+        found = [parts[length] for n, length in enumerate(buffer.shape) if length in (others if n else parts)]
+        return Instead(size_bytes=buffer.size_bytes // found[0]) if found else None
 
     whole = changed_at_peak(report, without)
-    if whole:
-        over = " and ".join(f"{axis}={size}" for axis, size in axes)
-        largest = max(whole, key=lambda buffer: (buffer.size_bytes, buffer.source != ""))
-        yield Proposal(
-            intent=Intent(aim=Aim.KEEP_BATCH_DIVIDED, axes=tuple(axis for axis, _ in axes)),
-            what=f"Keep what is made of the batch divided over {over}",
-            evidence=f"{amount(whole, 'arrays')} at the peak, have the examples of several devices, though the batch"
-            f" comes in divided over {over} and is gathered in the step; the largest is made at {made_at(largest)}",
-            cost="none, unless the step is to hold examples against those of other devices",
-            without=without,
-        )
+    if not whole:
+        return
+    in_words = " and ".join(f"{axis}={size}" for axis, size in over.items())
+    largest = max(whole, key=lambda buffer: (buffer.size_bytes, buffer.source != ""))
+    divides_params = any(over.keys() & {*(leaf.mesh_axes or ())} for leaf in _known(report, Role.PARAMS))
+    yield Proposal(
+        intent=Intent(aim=Aim.KEEP_BATCH_DIVIDED, axes=tuple(over)),
+        what=f"Keep what is made of the batch divided over {in_words}",
+        evidence=f"{amount(whole, 'arrays')} at the peak, have the examples of several devices, though the batch comes"
+        f" in divided over {in_words} and is gathered in the step; the largest is made at {made_at(largest)}",
+        cost=_GATHERED_INSTEAD if divides_params else _NO_COST,
+        without=without,
+    )
+
+
+def _parts_by_length(report: Report, batch: list[ArgumentLeaf], sizes: Iterable[int]) -> dict[int, int]:
+    """How long a dimension is with the examples, or tokens, of several devices, and of how many."""
+    by_path = {leaf.path: leaf for leaf in batch}
+    several = {prod(some) for count in range(1, 4) for some in combinations(tuple(sizes), count)}
+    return {
+        length * num_devices: num_devices
+        for buffer in report.buffers
+        if buffer.op in by_path and not buffer.is_temp and buffer.shape
+        if buffer.shape[0] < by_path[buffer.op].shape[0]
+        for length in accumulate(buffer.shape[:2], mul)  # tokens: two dimensions in one
+        for num_devices in sorted(several)
+    }
 
 
 def _gathers_values(report: Report, axis: str) -> bool:
@@ -170,9 +183,14 @@ def _gathers_values(report: Report, axis: str) -> bool:
 
 def _divides_layers(report: Report, size: int) -> bool:
     """Whether the passes make arrays as wide as one of so many parts of a parameter."""
-    widths = {length for leaf in report.arguments if leaf.role is Role.PARAMS for length in leaf.shape}
+    widths = _widths(report)
     made = (each for each in report.temp_buffers if each.category in MADE_IN_PASSES and len(each.shape) > 1)
     return any(each.shape[-1] not in widths and each.shape[-1] * size in widths for each in made)
+
+
+def _widths(report: Report) -> set[int]:
+    """The lengths of all dimensions of parameters."""
+    return {length for leaf in report.arguments if leaf.role is Role.PARAMS for length in leaf.shape}
 
 
 def undivided_logits(report: Report) -> Iterator[Proposal]:
