@@ -45,8 +45,7 @@ class MemoryLogger:
     """
 
     def __init__(self, write: Write, profile: Profile | None, *, close: Callable[[], object] = lambda: None) -> None:
-        if profile is not None and not isinstance(profile, Profile):
-            raise MemprofError(f"the profile of a step was expected, but this is {shown(profile)}")
+        _check(profile)
         self._write = write
         self._unwritten = {} if profile is None else predicted_metrics(profile)
         self._close = close
@@ -84,6 +83,7 @@ def to_tensorboard(where: str | Path | Any, profile: Profile | None = None) -> M
     Raises:
         MemprofError: TensorBoard is not installed, or `where` is neither.
     """
+    _check(profile)  # before there is a file
     writer: Any = where
     if isinstance(where, (str, Path)):
         try:
@@ -165,6 +165,11 @@ def measured_metrics(measured: Measured) -> dict[str, int]:
         if size is not None
     }
     return {f"memprof/measured/{name}_bytes": size for name, size in sizes.items()}
+
+
+def _check(profile: object) -> None:
+    if profile is not None and not isinstance(profile, Profile):
+        raise MemprofError(f"the profile of a step was expected, but this is {shown(profile)}")
 
 
 def _missing(name: str, to_install: str) -> MemprofError:
