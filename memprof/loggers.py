@@ -50,14 +50,14 @@ class MemoryLogger:
         self._unwritten = {} if profile is None else predicted_metrics(profile)
         self._close = close
         self._block = ExitStack()
-        self._measured = self._block.enter_context(measure())
+        self._measured = self._block.enter_context(measure(arrays=False))
 
     def __call__(self, step: int) -> None:
         """Write what was measured since the last call; with the first call also what was predicted."""
         self._block.close()
         metrics = {**self._unwritten, **measured_metrics(self._measured)}
         self._unwritten = {}
-        self._measured = self._block.enter_context(measure())
+        self._measured = self._block.enter_context(measure(arrays=False))
         self._write(metrics, step)
 
     def close(self) -> None:

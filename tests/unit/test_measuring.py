@@ -55,3 +55,22 @@ def test_it_is_there_when_the_block_fails() -> None:
     with pytest.raises(ValueError, match="mine"), memprof.measure() as measured:
         raise ValueError("mine")
     assert len(measured.devices) == 1
+
+
+def test_arrays_that_stay_are_named_with_what_holds_them() -> None:
+    import jax.numpy as jnp
+
+    dropped = jnp.ones((3, 1), "int32").block_until_ready()
+    with memprof.measure() as measured:
+        del dropped
+        kept = {"losses": [jnp.full((5, 77), float(number)) for number in range(4)]}
+    found = {growth.type: growth for growth in measured.arrays}
+    growth = found["float32[5,77]"]
+    assert (growth.start_count, growth.end_count, growth.grown_bytes) == (0, 4, 4 * 5 * 77 * 4)
+    assert growth.holder.startswith("kept['losses'][...] in test_arrays_that_stay_are_named_with_what_holds_them (")
+    assert (found["int32[3,1]"].start_count, found["int32[3,1]"].end_count) == (1, 0)
+    assert measured.start_array_bytes is not None
+    assert measured.end_array_bytes is not None
+    assert measured.end_array_bytes - measured.start_array_bytes == sum(each.grown_bytes for each in measured.arrays)
+    assert "float32[5,77]: 0 before, 4 after, +6,160 bytes, held by kept" in str(measured)
+    del kept

@@ -77,12 +77,16 @@ def load(reference: Reference, arguments: Sequence[str]) -> Any:
     if not hasattr(module, reference.name) and reference.name == _DEFAULT_NAME:
         raise MemprofError(
             f"{reference} is not there: write a function {_DEFAULT_NAME} that returns memprof.StepSpec(step, args),"
-            " or name another after a colon"
+            f" or name another after a colon; or have the script run as it is, with memprof watch {_watched(reference)}"
         )
     if not hasattr(module, reference.name):
         place = reference.path.name if reference.path else reference.module
         raise unknown_name(f"object of {place} called", reference.name, _candidates(module))
     return getattr(module, reference.name)
+
+
+def _watched(reference: Reference) -> str:
+    return str(reference.path) if reference.path else f"-m {reference.module}"
 
 
 def _import_file(reference: Reference) -> ModuleType:

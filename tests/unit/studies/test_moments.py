@@ -1,0 +1,85 @@
+"""What was on the device beside a program, from samples by hand: 3 arrays of 100 bytes are the program's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memprof.analysis.categories import Role
+from memprof.analysis.watched import LiveArrays, LiveGroup, SeenCall, SeenCompile
+from memprof.studies.watch.job import job_of
+from memprof.studies.watch.moments import Growth, OtherArrays
+from memprof.studies.watch.programs import Compiled
+
+_CALL = SeenCall(
+    id="1-0",
+    function="train_step",
+    place="train.py:9",
+    jit=1,
+    arguments={"params['w']": "float32[25]", "mu['w']": "float32[25]", "nu['w']": "float32[25]", "x": "float32[9]"},
+    results=("float32[25]", "float32[25]", "float32[25]", "float32[]"),
+    differentiates=True,
+    updates=True,
+)
+
+
+def _live(seconds: float, **counts: int) -> LiveArrays:
+    """So many arrays of 25, of 9 and of no elements."""
+    types = {
+        "state": ("float32[25]", 100, ""),
+        "batch": ("float32[9]", 36, ""),
+        "losses": ("float32[]", 4, "losses[...]"),
+    }
+    groups = [
+        LiveGroup(type=types[name][0], count=count, size_bytes=count * types[name][1], holder=types[name][2])
+        for name, count in counts.items()
+    ]
+    return LiveArrays(seconds=seconds, groups=tuple(groups))
+
+
+def _compiled(live: LiveArrays) -> Compiled:
+    return Compiled(
+        seen=SeenCompile(name="jit_train_step", call="1-0", began=1.0, seconds=0.5, live=live),
+        call=_CALL,
+        folder=Path(),
+        roles={Role.PARAMS: {"float32[25]": 1}, Role.OPTIMIZER_STATE: {"float32[25]": 2}},
+        footprint_bytes=1000,
+        live_peak_bytes=900,
+    )
+
+
+def test_arguments_of_the_program_are_not_beside_it() -> None:
+    job = job_of("train.py", [_compiled(_live(1.0, state=3, batch=1))], [], None)
+    assert job.moment is not None
+    assert (job.moment.others, job.moment.size_bytes, job.moment.is_seen) == ((), 1000, True)
+    assert job.programs[0].kind == "train step"
+
+
+def test_an_old_copy_of_the_state_is_beside_it() -> None:
+    job = job_of("train.py", [_compiled(_live(1.0, state=6, batch=1))], [], None)
+    assert job.moment is not None
+    assert job.moment.others == (
+        OtherArrays(type="float32[25]", count=3, size_bytes=300, what="like params['w'] and 2 more of train_step"),
+    )
+    assert job.moment.size_bytes == 1300
+
+
+def test_what_a_running_program_has_just_returned_is_its_own() -> None:
+    samples = [_live(5.0, state=6, batch=1)]
+    job = job_of("train.py", [_compiled(_live(1.0, state=3, batch=1))], samples, None)
+    assert job.moment is not None
+    assert job.moment.size_bytes == 1000
+
+
+def test_what_became_more_is_what_rises_from_sample_to_sample() -> None:
+    samples = [_live(2.0 + number, state=3 + 3 * (number % 2), losses=10 * number) for number in range(1, 7)]
+    job = job_of("train.py", [_compiled(_live(1.0, state=3))], samples, None)
+    assert job.growth == (
+        Growth(
+            type="float32[]",
+            from_count=10,
+            to_count=60,
+            grown_bytes=200,
+            seconds=5.0,
+            what="held by losses[...], like a result of train_step",
+        ),
+    )
