@@ -50,7 +50,7 @@ def take(browser: Browser, html: str | bytes, name: str, *, width: int, height: 
         viewport={"width": width, "height": height or 800}, color_scheme="dark" if dark else "light"
     )
     page.set_content(html)
-    if page.locator("#icicle").count():
+    if page.locator("#flame").count():
         page.wait_for_selector("html[data-ready]", state="attached")
     page.wait_for_timeout(500)
     if height is None:

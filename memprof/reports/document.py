@@ -163,11 +163,14 @@ class Cell:
 
     Attributes:
         is_verdict: the sign of its tone stands before it too.
+        link: where a page of the report shows what it names: `module=layers_0`, `buffer=3` (the third of the report's),
+            or the name of a section. Other formats leave it out.
     """
 
     text: str
     key: Category | Tone | None = None
     is_verdict: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

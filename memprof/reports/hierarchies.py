@@ -37,11 +37,15 @@ class Hierarchy(StrEnum):
 
 
 class Paths:
-    """The places of a report's buffers in each hierarchy."""
+    """The places of a report's buffers in each hierarchy.
+
+    Attributes:
+        folder: that all source lines lie in, with its slash; names of files begin below it.
+    """
 
     def __init__(self, report: Report) -> None:
         self._modules = folded_paths(report.modules)
-        self._folder = common_folder(report.by_source)
+        self.folder = common_folder(report.by_source)
 
     def of(self, buffer: LiveBuffer, hierarchy: Hierarchy) -> Path:
         """From the root to the operation, which is the last."""
@@ -50,9 +54,9 @@ class Paths:
             case Hierarchy.STACK:
                 return (*self.stack(buffer), operation)
             case Hierarchy.MODULE:
-                return (*self._module(buffer), operation)
+                return (*self.module(buffer.module), operation)
             case Hierarchy.CATEGORY:
-                return (buffer.category.value, *self._module(buffer), operation)
+                return (buffer.category.value, *self.module(buffer.module), operation)
 
     def stack(self, buffer: LiveBuffer) -> Path:
         """The calls, outermost first, then the line in the innermost, and the line of a library beneath it."""
@@ -66,13 +70,19 @@ class Paths:
 
     def file_name(self, file: str) -> str:
         """A file as source lines name it: below the folder that all of them lie in, or from there."""
-        if not self._folder or not file.startswith("/"):
+        if not self.folder or not file.startswith("/"):
             return file
-        return posixpath.relpath(file, self._folder)
+        return posixpath.relpath(file, self.folder)
 
-    def _module(self, buffer: LiveBuffer) -> Path:
-        path = self._modules.get(buffer.module, buffer.module)
-        return tuple(path.split("/")) if path else (NO_MODULE,)
+    def line_name(self, source: str) -> str:
+        """`file.py:12` likewise."""
+        file, colon, line = source.rpartition(":")
+        return f"{self.file_name(file)}{colon}{line}" if colon else source
+
+    def module(self, path: str) -> Path:
+        """A module where equal layers are one: `layers_{0..11}`, `mlp`."""
+        folded = self._modules.get(path, path)
+        return tuple(folded.split("/")) if folded else (NO_MODULE,)
 
 
 def place(buffer: LiveBuffer) -> StackFrame | None:

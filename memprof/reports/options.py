@@ -14,6 +14,7 @@ ColorSystem = Literal["standard", "256", "truecolor"]
 
 DEFAULT_DEPTH = 2
 DEFAULT_TOP = 10
+DEFAULT_EDITOR = "vscode://file{file}:{line}"
 
 
 class By(StrEnum):
@@ -50,6 +51,8 @@ class RenderOptions:
         color: the colours that the terminal has; None for none.
         unicode: False where only ASCII arrives.
         source: whether a format that has room for it shows the text around a source line.
+        editor: what a page links a source line to, with `{file}` (its path, from the first slash on) and `{line}`;
+            empty: to nothing.
         with_advice: whether the summary ends with what could be done about the peak.
         advice: that advice, where more is known than the report alone gives (savings that were compiled); else None.
         first_screen: the verdict and what is behind it on one screen, instead of the summary.
@@ -65,6 +68,7 @@ class RenderOptions:
     color: ColorSystem | None = None
     unicode: bool = True
     source: bool = True
+    editor: str = DEFAULT_EDITOR
     with_advice: bool = False
     advice: tuple[Advice, ...] | None = None
     first_screen: bool = False

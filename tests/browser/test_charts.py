@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import accumulate
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from comparisons_data import techniques
 from pages import OpenPage, point_at, report_html, shown_positions, staircase, until
 from reports_data import many_buffers
+from stacked_report import stacked
 from transformer_report import transformer
 
 from memprof.reports.formats.html import FORMAT
@@ -130,71 +130,95 @@ def test_the_highest_point_of_the_chart_is_the_live_peak(make: Any, open_page: O
     assert page.locator("#timeline .peak-mark").inner_text() == f"peak {format_bytes(made.live_peak_bytes)}"
 
 
-def test_a_box_of_the_icicle_zooms_in_and_out(open_page: OpenPage) -> None:
-    page = open_page(report_html(staircase()))
-    second, third = (page.locator("#icicle .box", has_text=re.compile(f"^{name}")) for name in ("second", "third"))
-    assert second.count() == 1
-    third.click()
-    assert second.count() == 0
-    assert page.locator("#icicle .path button").all_inner_texts() == [
-        "live at the peak 8.00 MiB",
-        "net 7.00 MiB",
-        "third 4.00 MiB",
+def _boxes(page: Any, kind: str = "box") -> list[str]:
+    return [label.split(",")[0] for label in page.locator(f"#flame .{kind}").evaluate_all(_LABELS)]
+
+
+_LABELS = "(boxes) => boxes.map((box) => box.getAttribute('aria-label'))"
+
+
+def test_a_box_of_the_flame_graph_zooms_in_and_out(open_page: OpenPage) -> None:
+    page = open_page(report_html(stacked()))
+    attention = page.locator("#flame .box", has_text="Attention.__call__")
+    assert "train.py:14" in _boxes(page)
+    attention.click()
+    assert "train.py:14" not in _boxes(page)
+    around = ["live at the peak", "step (train.py)", "step.loss (train.py)", "Net.__call__ (net.py)"]
+    assert _boxes(page, "around") == around
+    width = "document.querySelector('#flame').getBoundingClientRect().width"
+    assert attention.bounding_box()["width"] == pytest.approx(page.evaluate(width), abs=1)
+    page.locator("#flame .box").first.click()
+    assert "train.py:14" in _boxes(page)
+
+
+def test_the_flame_graph_goes_by_stack_module_and_category(open_page: OpenPage) -> None:
+    page = open_page(report_html(stacked()))
+    firsts = {"stack": "step (train.py)", "module": "(no module)", "category": "activations"}
+    for name, first in firsts.items():
+        button = page.locator("#flame-by").get_by_role("button", name=f"by {name}")
+        button.click()
+        assert button.get_attribute("aria-pressed") == "true"
+        assert _boxes(page)[1] == first
+
+
+def test_a_box_of_the_flame_graph_says_what_it_is_made_of(open_page: OpenPage) -> None:
+    page = open_page(report_html(stacked()))
+    page.locator("#flame .box", has_text="Net.__call__").hover()
+    tip = page.locator("#flame .tip")
+    assert tip.inner_text().split("\n") == [
+        "Net.__call__ (net.py)",
+        "12.0 MiB, 75.0% of the peak",
+        "Aactivations 12.0 MiB",
     ]
-    page.locator("#icicle .path button").first.click()
-    assert second.count() == 1
-
-
-def test_a_box_of_the_icicle_says_what_it_is_made_of(open_page: OpenPage) -> None:
-    page = open_page(report_html(staircase()))
-    page.locator("#icicle .box", has_text=re.compile("^net")).hover()
-    tip = page.locator("#icicle .tip")
-    assert tip.inner_text().split("\n") == ["net", "7.00 MiB, 87.5% of the peak", "Aactivations 7.00 MiB"]
     page.mouse.move(0, 0)
     assert tip.is_hidden()
 
 
-def test_the_icicle_answers_to_the_keyboard(open_page: OpenPage) -> None:
-    page = open_page(report_html(staircase()))
+def test_the_flame_graph_answers_to_the_keyboard(open_page: OpenPage) -> None:
+    page = open_page(report_html(stacked()))
     focused = "document.activeElement.getAttribute('aria-label')"
-    page.locator("#icicle .box").first.focus()
-    assert page.evaluate(focused) == "net, 7.00 MiB"
+    page.locator("#flame .box").first.focus()
+    assert page.evaluate(focused) == "live at the peak, 16.0 MiB"
     for key, label in (
-        ("ArrowRight", "third, 4.00 MiB"),
-        ("ArrowDown", "second, 2.00 MiB"),
-        ("ArrowLeft", "net, 7.00 MiB"),
-        ("Enter", "third, 4.00 MiB"),
-        ("Escape", "net, 7.00 MiB"),
+        ("ArrowDown", "step (train.py), 14.0 MiB"),
+        ("ArrowRight", "(arguments of the step), 1.00 MiB"),
+        ("ArrowLeft", "step (train.py), 14.0 MiB"),
+        ("ArrowDown", "step.loss (train.py), 13.0 MiB"),
+        ("Enter", "step.loss (train.py), 13.0 MiB"),
+        ("ArrowUp", "step (train.py), 14.0 MiB"),
+        ("Escape", "step (train.py), 14.0 MiB"),
+        ("Escape", "live at the peak, 16.0 MiB"),
     ):
         page.keyboard.press(key)
         assert page.evaluate(focused) == label
 
 
-def test_the_boxes_of_the_icicle_add_up_to_the_live_peak(open_page: OpenPage) -> None:
+def test_the_boxes_of_the_flame_graph_add_up_to_the_live_peak(open_page: OpenPage) -> None:
     page = open_page(report_html(many_buffers(2_000)))
     for _ in range(2):
         boxes = page.evaluate(
-            "[...document.querySelectorAll('#icicle .box')].map((box) => "
-            "[Number(box.dataset.level), parseFloat(box.style.top), parseFloat(box.style.height)])"
+            "[...document.querySelectorAll('#flame .box:not(.around)')].map((box) => "
+            "[Number(box.dataset.level), parseFloat(box.style.left), parseFloat(box.style.width)])"
         )
-        # Without gaps from the top to the bottom, and what is in a box stands beside it.
-        columns = [sorted(each[1:] for each in boxes if each[0] == level) for level in (0, 1)]
-        for column in columns:
-            assert [top for top, _ in column] == pytest.approx([0, *accumulate(h for _, h in column)][:-1], abs=0.01)
-        assert [sum(height for _, height in column) for column in columns] == pytest.approx([100, 100])
-        page.locator("#icicle .box").first.click()
+        first = min(level for level, _, _ in boxes)
+        # Without gaps from one side to the other, and what is in a box stands below it.
+        rows = [sorted(each[1:] for each in boxes if each[0] == first + level) for level in (0, 1)]
+        for row in rows:
+            assert [left for left, _ in row] == pytest.approx([0, *accumulate(w for _, w in row)][:-1], abs=0.01)
+        assert [sum(width for _, width in row) for row in rows] == pytest.approx([100, 100])
+        page.locator("#flame .box[data-level='1']").first.click()
 
 
-def test_what_is_too_low_to_see_is_one_box_that_opens(open_page: OpenPage) -> None:
+def test_what_is_too_narrow_to_see_is_one_box_that_opens(open_page: OpenPage) -> None:
     page = open_page(report_html(many_buffers(20_000)))
-    page.locator("#icicle .box").first.click()
-    assert page.locator("#icicle .box").count() < 2_000
-    smaller = page.locator("#icicle .box[aria-label*=' smaller, ']").first
-    number = int(smaller.get_attribute("aria-label").split()[0])
+    page.locator("#flame-by").get_by_role("button", name="by module").click()
+    assert page.locator("#flame .box").count() < 2_000
+    smaller = page.locator("#flame .box[aria-label*=' smaller, ']").first
+    number = smaller.get_attribute("aria-label").split()[0]
     smaller.focus()
     page.keyboard.press("Enter")
-    assert number > 1
-    assert page.locator("#icicle .path button").last.inner_text().startswith(f"{number} smaller")
+    assert int(number.replace(",", "")) > 1
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(f"{number} smaller")
 
 
 def test_the_address_map_tells_which_buffer_lies_where(open_page: OpenPage) -> None:

@@ -106,7 +106,7 @@ def test_hostile_names_are_shown_and_never_run(open_page: OpenPage) -> None:
     page.locator("#buffer-search").fill("<script>")
     page.locator("#buffer-table tbody button").first.click()
     assert "<script>alert('x')</script>" in page.locator("#buffer-table .details").inner_text()
-    assert page.locator("#icicle b").count() == 0
+    assert page.locator("#flame b").count() == 0
 
 
 def test_tables_of_a_comparison_are_sorted_by_what_they_mean(open_page: OpenPage) -> None:
@@ -154,7 +154,7 @@ def test_everything_is_printed_on_white(color_scheme: str, open_page: OpenPage) 
     page = open_page(report_html(transformer()), color_scheme=color_scheme)
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    for chart in ("#timeline .area", "#icicle .box", "#map .area"):
+    for chart in ("#timeline .area", "#flame .box", "#map .area"):
         assert page.locator(chart).first.is_visible()
     assert page.locator(".controls:visible").count() == 0
     # A4 between margins of 12 mm: nothing is cut off.
@@ -165,7 +165,7 @@ def test_everything_is_printed_on_white(color_scheme: str, open_page: OpenPage) 
 def test_twenty_thousand_buffers_open_with_every_chart(open_page: OpenPage) -> None:
     """In what time is measured by `benchmarks/render_html.py`."""
     page = open_page(report_html(many_buffers(20_000)))
-    for chart in ("#timeline .area", "#icicle .box", "#map .area"):
+    for chart in ("#timeline .area", "#flame .box", "#map .area"):
         assert page.locator(chart).first.is_visible()
 
 

@@ -22,10 +22,12 @@ _MAX_CHARACTERS = 400
 
 
 def source_lines_of(program: Program, folders: CodeFolders, search_path: Sequence[str]) -> SourceLines:
-    """The lines that the operations of a program come from, with those around them."""
+    """The lines that the operations of a program come from, and those of the user's calls, with those around them."""
     sources = Sources(program, folders)
-    places = {sources.lines(instruction) for instruction in program.instructions}
-    return read_source_lines((line for place in places for line in (place.user, place.library)), search_path)
+    places = {id(place): place for place in map(sources.lines, program.instructions)}.values()
+    lines = {line for place in places for line in (place.user, place.library)}
+    calls = {frame for place in places for frame in place.stack if frame.is_own}
+    return read_source_lines(lines | {f"{frame.file}:{frame.line}" for frame in calls}, search_path)
 
 
 def read_source_lines(sources: Iterable[str], search_path: Sequence[str]) -> SourceLines:

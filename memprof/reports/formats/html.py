@@ -22,39 +22,40 @@ from memprof.reports.views.cells import category_table
 from memprof.reports.views.comparison import comparison_document, comparison_title
 from memprof.reports.views.configurations import compared_rows, configuration_table, footprint_bars
 from memprof.reports.views.diff import diff_document
+from memprof.reports.views.page import first_sections, later_sections
 from memprof.reports.views.report import timeline_chart
-from memprof.reports.web.blocks import block_html, section_htmls
-from memprof.reports.web.page import asset, page, palette_css
-from memprof.reports.web.report_data import report_data, source_texts
+from memprof.reports.web.blocks import block_html, section_of, sections_of
+from memprof.reports.web.page import Section, asset, page, palette_css
+from memprof.reports.web.report_data import lines_of, report_data, source_texts
 
-_TABLE_SCRIPTS = ("dom.js", "legend.js", "tables.js", "static.js")
+_TABLE_SCRIPTS = ("dom.js", "address.js", "legend.js", "tables.js", "static.js")
 _CHART_SCRIPTS = (
-    "units.js",
-    "data.js",
-    "pointer.js",
-    "plot.js",
-    "timeline.js",
-    "icicle.js",
-    "address_map.js",
-    "buffers.js",
-    "explore.js",
+    *("units.js", "data.js", "pointer.js", "plot.js", "timeline.js", "flame.js", "address_map.js"),
+    *("details.js", "buffers.js", "explore.js"),
 )
+# The parts that scripts draw, by their titles in the table of contents.
+_EXPLORED = {"Flame graph": "flame.html", "Buffers": "buffers.html", "Addresses": "addresses.html"}
 _NUM_BUFFERS = 5
 
 
 def render_report(report: Report, options: RenderOptions) -> str:
     """The summary with everything to explore, or one breakdown as a page of tables."""
-    document = report_document(report, replace(options, with_advice=True))
+    title = f"{report.label} - memprof"
     if options.by is not None or not report.buffers:
-        return _page_of_tables(f"{report.label} - memprof", document)
-    *sections, notes = section_htmls(document)
+        return _page_of_tables(title, report_document(report, replace(options, with_advice=True)))
+    advice = options.advice_for(report)
+    later = later_sections(report, advice, depth=options.depth, top=options.top)
     buffers = (*report.buffers, *report.temp_buffers)
-    sources = source_texts((buffer.source for buffer in buffers), report.source_lines) if options.source else {}
+    sources = source_texts(lines_of(buffers), report.source_lines) if options.source else {}
     return page(
-        title=f"{report.label} - memprof",
-        body=_join([*sections, asset("explore.html"), notes]),
+        title=title,
+        sections=[
+            *(section_of(*each) for each in first_sections(report, advice).items()),
+            *(Section(title=name, html=asset(file)) for name, file in _EXPLORED.items()),
+            *(section_of(*each) for each in later.items()),
+        ],
         scripts=(*_TABLE_SCRIPTS, *_CHART_SCRIPTS),
-        data=report_data(report, sources),
+        data=report_data(report, sources, editor=options.editor if options.source else ""),
     )
 
 
@@ -85,11 +86,7 @@ def lower(document: Document, options: RenderOptions) -> str:
 
 
 def _page_of_tables(title: str, document: Document) -> str:
-    return page(title=title, body=_join(section_htmls(document)), scripts=_TABLE_SCRIPTS)
-
-
-def _join(sections: Sequence[str]) -> str:
-    return "\n".join(sections)
+    return page(title=title, sections=sections_of(document), scripts=_TABLE_SCRIPTS)
 
 
 def html_fragment(report: Report) -> str:

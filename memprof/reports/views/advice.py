@@ -25,6 +25,7 @@ from memprof.reports.views.cells import aside_cell
 from memprof.studies.advice.advice import Advice
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
+NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
 _CAUTION = (
     "Predicted from this program alone, each by itself: two together save less than their sum, and XLA may need memory "
     "for something new in exchange. `--verify` of `memprof run` compiles what memprof can apply."
@@ -41,9 +42,33 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     """The advice as a part of a report."""
     heading = Heading(text="What could be done", level=2, aside="what saves most first")
     if not advice:
-        return (heading, Note(text=_NOTHING, tone=Tone.GOOD))
+        return (heading, NOTHING_TO_SAVE)
     details = (_details(number, each) for number, each in enumerate(advice, start=1))
     return (heading, _overview(report, advice), *details, Note(text=_CAUTION, tone=Tone.MUTED))
+
+
+def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> Table:
+    """What saves most, in a line each."""
+    return Table(
+        columns=(
+            Column(title="what could be done", shorten=Shorten.END, min_width=30),
+            Column(title="saves", align=Align.RIGHT),
+            Column(title="share", align=Align.RIGHT, priority=2),
+            Column(title="technique", priority=1),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(text=each.proposal.what, link="advice-in-detail-section"),
+                    Cell(text=f"~{format_bytes(each.saving_bytes)}"),
+                    aside_cell(format_share(each.saving_bytes, report.footprint_bytes)),
+                    aside_cell(each.proposal.technique or ""),
+                )
+            )
+            for each in advice[:top]
+        ),
+        is_extract=True,
+    )
 
 
 def _overview(report: Report, advice: Sequence[Advice]) -> Table:

@@ -42,7 +42,8 @@ def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     groups = _group_alike(buffers)
     names = places(buffers)
-    rows = [_alike_row(group, names, total_bytes) for group in groups[:top]]
+    numbers = {id(buffer): number for number, buffer in enumerate(buffers, start=1)}
+    rows = [_alike_row(group, names, total_bytes, numbers[id(group.first)]) for group in groups[:top]]
     rest = groups[top:]
     if rest:
         num_rest = sum(group.count for group in rest)
@@ -134,10 +135,11 @@ def _alike(members: list[LiveBuffer]) -> _Alike:
     return _Alike(first=first, module=any_layer(first.module), op=any_layer(first.op), count=len(members))
 
 
-def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes: int) -> Row:
+def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes: int, number: int) -> Row:
+    """Args: number: of the first of them in the report, from 1."""
     return Row(
         cells=(
-            _type_cell(group.first),
+            replace(_type_cell(group.first), link=f"buffer={number}"),
             Cell(text=f"{group.count:,}"),
             _size_cell(group.first.size_bytes),
             _size_cell(group.size_bytes),

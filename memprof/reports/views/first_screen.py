@@ -11,12 +11,11 @@ from dataclasses import replace
 
 from memprof.analysis.categories import Phase
 from memprof.analysis.report import Report
-from memprof.reports.document import Align, Block, Cell, Column, Document, Fact, Facts, Row, Shorten, Table
-from memprof.reports.units import format_bytes, format_share
+from memprof.reports.document import Block, Document, Fact, Facts
+from memprof.reports.units import format_bytes
 from memprof.reports.views import header
-from memprof.reports.views.advice import advice_blocks
+from memprof.reports.views.advice import advice_blocks, best_advice_table
 from memprof.reports.views.buffers import largest_groups_table
-from memprof.reports.views.cells import aside_cell
 from memprof.reports.views.measured import measured_summary
 from memprof.reports.views.report import timeline_chart, warnings
 from memprof.studies.advice.advice import Advice
@@ -61,30 +60,7 @@ def _timeline(report: Report) -> tuple[Block, ...]:
 
 
 def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
-    if not advice:
-        return ()
-    return (
-        Table(
-            columns=(
-                Column(title="what could be done", shorten=Shorten.END, min_width=30),
-                Column(title="saves", align=Align.RIGHT),
-                Column(title="share", align=Align.RIGHT, priority=2),
-                Column(title="technique", priority=1),
-            ),
-            rows=tuple(
-                Row(
-                    cells=(
-                        Cell(text=each.proposal.what),
-                        Cell(text=f"~{format_bytes(each.saving_bytes)}"),
-                        aside_cell(format_share(each.saving_bytes, report.footprint_bytes)),
-                        aside_cell(each.proposal.technique or ""),
-                    )
-                )
-                for each in advice[:_NUM_ADVICE]
-            ),
-            is_extract=True,
-        ),
-    )
+    return (best_advice_table(report, advice, top=_NUM_ADVICE),) if advice else ()
 
 
 def _next(capture: str) -> Facts:

@@ -44,7 +44,7 @@ def _child_rows(node: ModuleNode, groups: CategoryGroups, *, depth: int, top: in
     """The children of a node and what it holds itself: together, all of it."""
     if depth < 1 or not node.children:
         return ()
-    parts = [(Cell(text=child.name), child) for child in node.children]
+    parts = [(Cell(text=child.name, link=f"module={child.path}"), child) for child in node.children]
     own = without_children(node)
     if own.size_bytes or own.num_params:
         parts.append((aside_cell(own_label), own))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
+from urllib.parse import urlencode
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import (
@@ -30,23 +33,28 @@ from memprof.reports.document import (
 )
 from memprof.reports.palette import CATEGORY_LETTERS, NARROWEST_LETTER, UNICODE
 from memprof.reports.units import format_bytes, format_share
-from memprof.reports.web.page import escaped
+from memprof.reports.web.page import Section, clean, escaped
 
 _BREAKS = re.compile(r"(?<!<)[/+]")  # not those that end an element
 _MOST_VALUES = 12  # of a fact; more are folded away
 _WIDTH, _HEIGHT = 960, 240
 
 
-def section_htmls(document: Document) -> list[str]:
+def sections_of(document: Document) -> list[Section]:
     """The blocks in sections, one for each heading of level 2 and one for what comes before the first."""
     return list(_sections(document.blocks))
+
+
+def section_of(title: str, blocks: Sequence[Block]) -> Section:
+    """Blocks as a section with a title of its own."""
+    return Section(title=title, html="\n".join(map(block_html, blocks)))
 
 
 def block_html(block: Block) -> str:
     """One block as an element."""
     match block:
         case Heading():
-            aside = f" <small>{escaped(block.aside)}</small>" if block.aside else ""
+            aside = _aside(block.aside) if block.aside else ""
             return f"<h{block.level}>{escaped(block.text)}{aside}</h{block.level}>"
         case Facts():
             return _facts(block)
@@ -66,7 +74,7 @@ def block_html(block: Block) -> str:
             )
 
 
-def _sections(blocks: Iterable[Block]) -> Iterator[str]:
+def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
     number = 0
 
     def section(block: Block) -> int:
@@ -75,7 +83,9 @@ def _sections(blocks: Iterable[Block]) -> Iterator[str]:
         return number
 
     for _, members in groupby(blocks, key=section):
-        yield "\n".join(["<section>", *map(block_html, members), "</section>"])
+        own = list(members)
+        titles = (block.text for block in own if isinstance(block, Heading) and block.level == 2)
+        yield section_of(next(titles, "Overview"), own)
 
 
 def _facts(facts: Facts) -> str:
@@ -96,9 +106,10 @@ def _gauge(gauge: Gauge) -> str:
     )
     if not scale:
         return verdict
+    sizes = {part.category: part.size_bytes for part in gauge.parts} if gauge.with_sizes else {}
     return (
-        f'<div class="gauge">{_stack(gauge.parts, scale, gauge.capacity_bytes)}</div>{verdict}'
-        f"{_legend(categories_of([gauge.parts]))}"
+        f'{verdict}<div class="gauge">{_stack(gauge.parts, scale, gauge.capacity_bytes)}</div>'
+        f"{_legend(categories_of([gauge.parts]), sizes)}"
     )
 
 
@@ -132,9 +143,18 @@ def _part(part: Part, scale: int, total: int) -> str:
     )
 
 
-def _legend(categories: Sequence[Category]) -> str:
-    items = (f"<li>{_key(category)}{escaped(category.value)}</li>" for category in categories)
+def _legend(categories: Sequence[Category], sizes: Mapping[Category, int] = MappingProxyType({})) -> str:
+    """Args: sizes: what stands beside the names, the largest of which comes first."""
+    largest = sorted(categories, key=lambda category: -sizes.get(category, 0))
+    items = (
+        f"<li>{_key(category)}{escaped(category.value)}{_aside(format_bytes(sizes[category])) if sizes else ''}</li>"
+        for category in largest
+    )
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _aside(text: str) -> str:
+    return f" <small>{escaped(text)}</small>"
 
 
 def _key(category: Category) -> str:
@@ -143,16 +163,19 @@ def _key(category: Category) -> str:
 
 def _table(table: Table) -> str:
     longest = [table.longest_bar(index) for index in range(len(table.columns))]
-    head = "".join(
-        f'<th scope="col"{_class(column)}>{_breakable(escaped(column.title))}</th>' for column in table.columns
-    )
+    head = "".join(map(_head, table.columns))
     body = "".join(_row(row, depth, table.columns, longest) for row, depth in table.rows_with_depth())
     foot = f"<tfoot>{_row(table.total, 0, table.columns, longest)}</tfoot>" if table.total else ""
     sortable = "" if any(row.children for row in table.rows) else " data-sortable"
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="table"><table{sortable}>'
+        f'<div class="scroll" tabindex="0" role="group" aria-label="table"><table{sortable}>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>{foot}</table></div>"
     )
+
+
+def _head(column: Column) -> str:
+    tag = 'th scope="col"' if column.title else "td"
+    return f"<{tag}{_class(column)}>{_breakable(escaped(column.title))}</{tag[:2]}>"
 
 
 def _row(row: Row, depth: int, columns: Sequence[Column], longest: Sequence[int]) -> str:
@@ -179,6 +202,10 @@ def _bar(bar: Bar, longest: int) -> str:
 
 
 def _cell(cell: Cell) -> str:
+    if cell.link:
+        key, equals, value = cell.link.partition("=")
+        address = urlencode({key: clean(value)}) if equals else key
+        return f'<span data-link="{escaped(address)}">{_cell(replace(cell, link=""))}</span>'
     if isinstance(cell.key, Category):
         return f"{_key(cell.key)}{escaped(cell.text)}"
     if cell.key is None or not cell.text:

@@ -9,6 +9,7 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -18,22 +19,41 @@ from memprof.reports.json_types import Json
 from memprof.reports.palette import CATEGORY_COLORS, INK, TONE_COLORS
 from memprof.reports.text import printable
 
+_NO_NAME = re.compile(r"[^a-z0-9]+")
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def page(*, title: str, body: str, scripts: Sequence[str], data: Json = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: in the table of contents.
+        html: what stands in it.
+    """
+
+    title: str
+    html: str
+
+    @property
+    def id(self) -> str:
+        return f"{_NO_NAME.sub('-', self.title.lower()).strip('-')}-section"
+
+
+def page(*, title: str, sections: Sequence[Section], scripts: Sequence[str], data: Json = None) -> str:
     """A whole page.
 
     Args:
         title: of the window.
-        body: HTML.
+        sections: what it says, from top to bottom.
         scripts: names of the files in `assets/` that it runs, in order.
         data: what the scripts draw from.
     """
     parts = {
         "title": escaped(title),
         "style": f"{palette_css()}\n{asset('page.css')}",
-        "body": body,
+        "contents": "".join(f'<a href="#{each.id}">{escaped(each.title)}</a>\n' for each in sections),
+        "body": "\n".join(f'<section id="{each.id}">\n{each.html}\n</section>' for each in sections),
         "data": script_json(data),
         "scripts": "\n".join(asset(name) for name in scripts),
     }

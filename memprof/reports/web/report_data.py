@@ -7,21 +7,24 @@ source line is there as far as the capture holds it; no file is opened for it, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memprof.analysis.capture import SourceLines
 from memprof.analysis.categories import CATEGORY_MEANINGS, Category
 from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.sources import StackFrame
 from memprof.analysis.timeline import Timeline
+from memprof.reports.hierarchies import Path, Paths, function_name
 from memprof.reports.json_types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.units import format_array_type
-from memprof.reports.views.cells import short_names
 from memprof.reports.web.page import clean
 
 _NUMBERS: Mapping[Category, int] = {category: number for number, category in enumerate(Category)}
 _LINES_AROUND = 2
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:[/\\]")
 # Of the timeline, those that a buffer comes alive and dies with.
 _Changes = tuple[int, int]
 
@@ -40,16 +43,18 @@ class _Strings:
         return [clean(text) for text in self._numbers]
 
 
-def report_data(report: Report, sources: Mapping[str, SourceText]) -> dict[str, Json]:
+def report_data(report: Report, sources: Mapping[str, SourceText], *, editor: str) -> dict[str, Json]:
     """The JSON object of one report.
 
     Args:
         report: the facts.
         sources: the text around the source lines, where it is to be shown.
+        editor: see `RenderOptions.editor`.
     """
     buffers, changes = _numbered(report)
     strings = _Strings()
-    names = short_names(buffer.source for buffer in buffers)
+    paths = Paths(report)
+    names = {source: paths.line_name(source) for source in {buffer.source for buffer in buffers} | set(sources)}
     return {
         "footprint_bytes": report.footprint_bytes,
         "live_peak_bytes": report.live_peak_bytes,
@@ -65,6 +70,11 @@ def report_data(report: Report, sources: Mapping[str, SourceText]) -> dict[str, 
         ],
         "num_at_peak": len(report.buffers),
         "buffers": _buffers(buffers, changes, names, strings),
+        "calls": _calls(report, paths, strings),
+        "modules": _modules(buffers, paths, strings),
+        **_stacks(buffers, paths, strings),
+        "editor": editor,
+        "files": _files(buffers, paths) if editor else {},
         "timeline": _timeline(report.timeline),
         "sources": {
             str(strings.number(names[source])): {
@@ -108,6 +118,47 @@ def _buffers(
         "born": [each and each[0] for each in changes],
         "died": [each and each[1] for each in changes],
     }
+
+
+def _calls(report: Report, paths: Paths, strings: _Strings) -> Json:
+    """The calls around operations, each path once, and which one each buffer at the peak has."""
+    numbers: dict[Path, int] = {}
+    of = [numbers.setdefault(paths.stack(buffer), len(numbers)) for buffer in report.buffers]
+    return {"paths": [[strings.number(name) for name in path] for path in numbers], "of": list(of)}
+
+
+def _modules(buffers: Iterable[LiveBuffer], paths: Paths, strings: _Strings) -> Json:
+    """What modules are called where equal layers are one and that is another name, by the number of their own."""
+    names = {buffer.module: None for buffer in buffers if buffer.module}
+    folded = {name: "/".join(paths.module(name)) for name in names}
+    return {str(strings.number(name)): strings.number(other) for name, other in folded.items() if other != name}
+
+
+def _stacks(buffers: Sequence[LiveBuffer], paths: Paths, strings: _Strings) -> dict[str, Json]:
+    """Each call and each stack once; a call as its line, its function, and whether it is the user's own."""
+    frames: dict[StackFrame, int] = {}
+    stacks = {id(buffer.stack): buffer.stack for buffer in buffers}
+    numbers = {key: number for number, key in enumerate(stacks)}
+    calls: list[Json] = [[frames.setdefault(frame, len(frames)) for frame in stack] for stack in stacks.values()]
+    lines = [(paths.line_name(f"{each.file}:{each.line}"), function_name(each), each.is_own) for each in frames]
+    return {
+        "frames": [[strings.number(line), strings.number(function), int(is_own)] for line, function, is_own in lines],
+        "stacks": calls,
+        "stack_of": [numbers[id(buffer.stack)] for buffer in buffers],
+    }
+
+
+def lines_of(buffers: Iterable[LiveBuffer]) -> set[str]:
+    """All lines that the sources and stacks of buffers name: `file.py:12`."""
+    stacks = {id(buffer.stack): buffer.stack for buffer in buffers}  # those of one operation are one object
+    calls = {f"{frame.file}:{frame.line}" for stack in stacks.values() for frame in stack}
+    return calls | {buffer.source for buffer in buffers}
+
+
+def _files(buffers: Iterable[LiveBuffer], paths: Paths) -> dict[str, Json]:
+    """The whole path of each file that is not known by its place in a package alone, by its name in the page."""
+    files = {line.rpartition(":")[0] for line in lines_of(buffers)}
+    return {clean(paths.file_name(file)): clean(file) for file in sorted(files) if _ABSOLUTE.match(file)}
 
 
 def _timeline(timeline: Timeline) -> Json:

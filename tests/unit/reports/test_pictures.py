@@ -16,7 +16,7 @@ from memprof.errors import MemprofError
 from memprof.reports.document import Document, Heading, Part, StackedBar, StackedBars
 from memprof.reports.formats import png, svg, terminal
 from memprof.reports.options import RenderOptions
-from memprof.reports.web.blocks import section_htmls
+from memprof.reports.web.blocks import sections_of
 
 
 def _texts(rendered: str | bytes) -> list[str]:
@@ -49,7 +49,7 @@ def test_a_comparison_has_a_bar_for_each_configuration() -> None:
     ("lower", "mark"),
     [
         (lambda document: terminal.lower(document, RenderOptions()), "capacity"),
-        (lambda document: section_htmls(document)[0], 'class="capacity"'),
+        (lambda document: sections_of(document)[0].html, 'class="capacity"'),
         (lambda document: svg.lower(document, RenderOptions()), "dasharray"),
     ],
     ids=["terminal", "html", "svg"],

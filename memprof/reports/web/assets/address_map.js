@@ -16,7 +16,10 @@ function drawAddressMap(place, panel) {
   figure.append(legend);
   makeLegend(legend);
 
+  const bufferAt = (at) => placed.findLast((each) => contains(sidesOf(each), at));
+
   makePlot(place, {
+    key: "map",
     name: "offsets in the temp block over program order",
     whole: { x: [0, timeline.num_positions], y: [0, bounds(placed.map((index) => sidesOf(index).top))[1]] },
     zoomsBytes: true,
@@ -28,8 +31,12 @@ function drawAddressMap(place, panel) {
       return [drawing(...paths), ...verticalLine("peak-line", across(timeline.peak_position + 0.5))];
     },
     onPoint: (at) => {
-      const index = placed.findLast((each) => contains(sidesOf(each), at));
+      const index = bufferAt(at);
       if (index !== undefined) panel.replaceChildren(...describe(index));
+    },
+    onPick: (at) => {
+      const index = bufferAt(at);
+      if (index !== undefined) panel.replaceChildren(...describe(index), element("div", {}, linkTo("buffer", index + 1, "show in the table")));
     },
   });
 }
@@ -62,6 +69,6 @@ function describe(index) {
     categoryKey(number),
     element("b", {}, `${formatBytes(buffers.size_bytes[index])} ${textOf("array", index)}`),
     ` ${categories[number].name}, positions ${where}`,
-    element("div", { class: "quiet long", style: "max-width:none" }, names),
+    element("div", { class: "quiet" }, names),
   ];
 }

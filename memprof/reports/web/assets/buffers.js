@@ -2,28 +2,36 @@
 
 const ROWS_AT_A_TIME = 25;
 const COLUMNS = [
-  { title: "size", isNumber: true, value: (index) => buffers.size_bytes[index], text: (index) => formatBytes(buffers.size_bytes[index]) },
+  { title: "size", isNumber: true, value: (index) => buffers.size_bytes[index], cell: (index) => openerOf(index) },
   { title: "array", value: (index) => textOf("array", index) },
-  { title: "category", value: (index) => categories[buffers.category[index]].name },
-  { title: "module", value: (index) => textOf("module", index), isLong: true },
-  { title: "phase", value: (index) => textOf("phase", index) },
-  { title: "live", isNumber: true, value: (index) => buffers.start[index] },
-  { title: "source", value: (index) => textOf("source", index), isLong: true },
-  { title: "operation", value: (index) => textOf("op", index), isLong: true },
+  { title: "category", value: (index) => categories[buffers.category[index]].name, cell: (index) => forMouse(categoryLink(buffers.category[index])) },
+  { title: "module", value: (index) => textOf("module", index), cell: (index) => moduleLink(index) },
+  { title: "phase", value: (index) => textOf("phase", index), cell: (index) => forMouse(linkTo("phase", textOf("phase", index), textOf("phase", index))) },
+  { title: "live", isNumber: true, value: (index) => buffers.start[index], cell: (index) => lifetime(index) },
+  { title: "source", value: (index) => textOf("source", index), cell: (index) => forMouse(element("span", {}, editorLink(textOf("source", index)))) },
+  { title: "operation", value: (index) => textOf("op", index) },
 ];
 const SEARCHED = ["array", "module", "op", "name", "source", "why"];
 
+const PLACES = ["ArrowDown", "ArrowUp"];
+
 function drawBuffers() {
   const table = document.getElementById("buffer-table");
+  const count = document.getElementById("buffer-count");
   const search = document.getElementById("buffer-search");
-  const category = document.getElementById("buffer-category");
   const all = document.getElementById("buffer-all");
   const more = document.getElementById("buffer-more");
+  const allBuffers = buffers.module.map((_, index) => index);
+  const present = (field) => [...new Set(buffers[field])];
+  const filters = {
+    category: choice("category", present("category").map((number) => categories[number].name), (index, value) => categories[buffers.category[index]].name === value),
+    module: choice("module", allBuffers.map(foldedModule).filter((name) => name), (index, value) => isWithin(foldedModule(index), value) || isWithin(textOf("module", index), value)),
+    phase: choice("phase", present("phase").map((number) => report.strings[number]), (index, value) => textOf("phase", index) === value),
+  };
   let sorting = { column: COLUMNS[0], sign: -1 };
   let numRows = ROWS_AT_A_TIME;
+  let shown = [];
 
-  const present = categories.filter((_, number) => buffers.category.includes(number));
-  category.append(...present.map(({ name, letter }) => element("option", { value: name }, `${letter} ${name}`)));
   const heads = COLUMNS.map((column) => {
     const button = element("button", { type: "button" }, column.title);
     button.addEventListener("click", () => {
@@ -35,12 +43,28 @@ function drawBuffers() {
   });
   table.tHead.append(element("tr", {}, ...heads));
 
+  // A selection of one value; a link may ask for a value that is not among those it offers.
+  function choice(key, values, matches) {
+    const select = document.getElementById(`buffer-${key}`);
+    const offer = (value) => select.append(element("option", { value }, value));
+    [...new Set(values)].sort().forEach(offer);
+    select.addEventListener("change", restart);
+    onAddress(key, (value) => {
+      if (![...select.options].some((option) => option.value === value)) offer(value);
+      select.value = value;
+      restart();
+      reveal(select);
+    });
+    return { key, select, matches };
+  }
+
   function matching() {
     const words = search.value.toLowerCase().split(/\s+/).filter((word) => word);
+    const asked = Object.values(filters).filter(({ select }) => select.value);
     const found = [];
     const last = all.checked ? numBuffers : report.num_at_peak;
     for (let index = 0; index < last; index += 1) {
-      if (category.value && categories[buffers.category[index]].name !== category.value) continue;
+      if (!asked.every(({ select, matches }) => matches(index, select.value))) continue;
       const text = () => `${SEARCHED.map((field) => textOf(field, index)).join("\n")}\n${categories[buffers.category[index]].name}`.toLowerCase();
       if (!words.length || ((haystack) => words.every((word) => haystack.includes(word)))(text())) found.push(index);
     }
@@ -50,54 +74,121 @@ function drawBuffers() {
   }
 
   function redraw() {
-    const found = matching();
-    table.tBodies[0].replaceChildren(...found.slice(0, numRows).map(bufferRow));
+    shown = matching();
+    table.tBodies[0].replaceChildren(...shown.slice(0, numRows).map(bufferRow));
     heads.forEach((head, number) => {
       const isSorted = COLUMNS[number] === sorting.column;
       head.setAttribute("aria-sort", isSorted ? (sorting.sign > 0 ? "ascending" : "descending") : "none");
     });
-    const bytes = found.reduce((sum, index) => sum + buffers.size_bytes[index], 0);
-    document.getElementById("buffer-count").textContent = `${formatCount(found.length)} buffers, ${formatBytes(bytes)}${all.checked ? " (not all at one time)" : ""}`;
-    more.hidden = found.length <= numRows;
+    const bytes = shown.reduce((sum, index) => sum + buffers.size_bytes[index], 0);
+    count.textContent = `${formatCount(shown.length)} buffers, ${formatBytes(bytes)}${all.checked ? " (not all at one time)" : ""}`;
+    more.hidden = shown.length <= numRows;
   }
 
   function restart() {
     numRows = ROWS_AT_A_TIME;
     redraw();
+    remember("q", search.value);
+    for (const { key, select } of Object.values(filters)) remember(key, select.value);
+    remember("all", all.checked ? "yes" : null);
+  }
+
+  function showMore(num) {
+    numRows += num;
+    redraw();
+  }
+
+  // Opens the row of one buffer, whatever is searched.
+  function openBuffer(index) {
+    if (!(index >= 0 && index < numBuffers)) return;
+    if (!shown.includes(index)) {
+      search.value = "";
+      for (const { select } of Object.values(filters)) select.value = "";
+      all.checked ||= index >= report.num_at_peak;
+      restart();
+    }
+    const place = shown.indexOf(index);
+    if (place >= numRows) showMore(place + 1 - numRows);
+    const opener = table.querySelector(`button[data-buffer="${index}"]`);
+    if (opener.getAttribute("aria-expanded") === "false") toggleDetails(opener, index);
+    reveal(opener);
+    opener.closest("tr").scrollIntoView({ block: "center" });
+  }
+
+  function onKey(event) {
+    const openers = [...table.querySelectorAll("tbody button[data-buffer]")];
+    const now = openers.indexOf(event.target);
+    if (PLACES.includes(event.key) && (now >= 0 || event.target === search)) {
+      event.preventDefault();
+      const next = now + (event.key === "ArrowDown" ? 1 : -1);
+      reveal(next < 0 ? search : openers[Math.min(next, openers.length - 1)]);
+    } else if (event.key === "Escape" && event.target === search) {
+      search.value = "";
+      restart();
+    } else if (event.key === "Escape" && table.contains(event.target)) {
+      const details = event.target.closest("td.details");
+      const opener = details ? details.parentElement.previousElementSibling.querySelector("button") : event.target;
+      if (opener.getAttribute("aria-expanded") === "true") opener.click();
+      reveal(details ? opener : search);
+    }
   }
 
   search.addEventListener("input", restart);
-  category.addEventListener("change", restart);
+  search.addEventListener("keydown", onKey);
+  table.addEventListener("keydown", onKey);
   all.addEventListener("change", restart);
-  more.addEventListener("click", () => {
-    numRows += 8 * ROWS_AT_A_TIME;
-    redraw();
+  more.addEventListener("click", () => showMore(8 * ROWS_AT_A_TIME));
+  onAddress("q", (value) => {
+    search.value = value;
+    restart();
+    reveal(search);
   });
+  onAddress("all", () => {
+    all.checked = true;
+    restart();
+  });
+  onAddress("buffer", (value) => openBuffer(Number(value) - 1));
   redraw();
+}
+
+function isWithin(module, value) {
+  return module === value || module.startsWith(`${value}/`);
 }
 
 function bufferRow(index) {
   const cells = COLUMNS.map((column) => {
-    const text = (column.text ?? column.value)(index);
-    const cell = element("td", { class: column.isNumber ? "number" : column.isLong ? "long" : "" });
-    if (column.title === "size") {
-      const opener = element("button", { type: "button", class: "button", "aria-expanded": "false" }, text);
-      opener.addEventListener("click", () => toggleDetails(opener, index));
-      cell.append(opener);
-    } else if (column.title === "category") cell.append(categoryKey(buffers.category[index]), text);
-    else if (column.title === "live") cell.append(lifetime(index));
-    else cell.append(text);
+    const cell = element("td", { class: column.isNumber ? "number" : "" });
+    cell.append(column.cell ? column.cell(index) : column.value(index));
     return cell;
   });
   return element("tr", {}, ...cells);
 }
 
+function openerOf(index) {
+  const opener = element("button", { type: "button", class: "button", "data-buffer": index, "aria-expanded": "false" }, formatBytes(buffers.size_bytes[index]));
+  opener.addEventListener("click", () => toggleDetails(opener, index));
+  return opener;
+}
+
+// The links of a row are for the mouse; the keyboard finds them in its details.
+function forMouse(place) {
+  for (const link of [place, ...place.children]) if (link.matches("a")) link.setAttribute("tabindex", -1);
+  return place;
+}
+
+function moduleLink(index) {
+  const module = textOf("module", index);
+  return module ? forMouse(linkTo("module", module, module)) : "";
+}
+
 function lifetime(index) {
-  const { start, end } = buffers;
+  const { start, end, category } = buffers;
   const scale = 100 / Math.max(timeline.num_positions, 1);
-  const bar = element("i", { style: `left:${start[index] * scale}%;width:${(end[index] - start[index] + 1) * scale}%` });
-  const text = `${formatCount(start[index])} to ${formatCount(end[index])}`;
-  return element("span", { class: "life", role: "img", title: text, "aria-label": text }, bar);
+  const style = `left:${start[index] * scale}%;width:${(end[index] - start[index] + 1) * scale}%`;
+  const text = `live from ${formatCount(start[index])} to ${formatCount(end[index])}`;
+  const link = forMouse(linkTo("at", start[index], element("i", { style, "data-category": categories[category[index]].name })));
+  for (const [name, value] of [["class", "life"], ["title", text], ["aria-label", text]]) link.setAttribute(name, value);
+  return link;
 }
 
 function toggleDetails(opener, index) {
@@ -105,30 +196,7 @@ function toggleDetails(opener, index) {
   const isOpen = opener.getAttribute("aria-expanded") === "true";
   opener.setAttribute("aria-expanded", String(!isOpen));
   row.classList.toggle("opened", !isOpen);
+  remember("buffer", isOpen ? null : index + 1);
   if (isOpen) row.nextElementSibling.remove();
-  else row.after(element("tr", { class: "opened" }, element("td", { class: "details", colspan: COLUMNS.length }, ...details(index))));
-}
-
-function details(index) {
-  const offset = buffers.offset[index];
-  const facts = [
-    ["size", `${formatCount(buffers.size_bytes[index])} bytes`],
-    ["operation", textOf("op", index)],
-    ["instruction", textOf("name", index)],
-    ["source", textOf("source", index)],
-    ["live", `positions ${formatCount(buffers.start[index])} to ${formatCount(buffers.end[index])} of ${formatCount(timeline.num_positions)}`],
-    ["offset", offset === null ? "outside the temp block" : `${formatCount(offset)} in the temp block`],
-    ["why", textOf("why", index)],
-  ];
-  const list = facts.filter(([, text]) => text).flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
-  const source = report.sources[buffers.source[index]];
-  return [element("dl", { class: "facts" }, ...list), ...(source ? [sourceText(source)] : [])];
-}
-
-function sourceText({ first_line: first, line, lines }) {
-  const shown = lines.map((text, number) => {
-    const parts = [element("span", { class: "number" }, String(first + number)), text, "\n"];
-    return element(first + number === line ? "mark" : "span", {}, ...parts);
-  });
-  return element("pre", {}, ...shown);
+  else row.after(element("tr", { class: "opened" }, element("td", { class: "details", colspan: COLUMNS.length }, element("div", {}, ...details(index)))));
 }

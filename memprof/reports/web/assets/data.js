@@ -4,6 +4,7 @@ const report = JSON.parse(document.getElementById("data").textContent);
 const { buffers, timeline, categories } = report;
 const numBuffers = buffers.size_bytes.length;
 const textOf = (field, index) => report.strings[buffers[field][index]];
+const foldedModule = (index) => report.strings[report.modules[buffers.module[index]] ?? buffers.module[index]]; // equal layers are one
 
 // Live bytes after each change; -1 stands for the time before the first.
 const totals = (() => {

@@ -17,7 +17,8 @@ const MOVES = {
 
 // Puts a chart into `place`. `whole` is all there is to see: positions `x` and bytes `y`. `draw` returns what is shown of
 // `ranges`, made with `across` and `up`, which give shares of the area. `lanes` are rows of spans below it.
-function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, onPoint, onPick = () => {} }) {
+// What is zoomed into stands in the address as `key`.
+function makePlot(place, { key, name, whole, zoomsBytes = false, lanes = [], draw, onPoint, onPick = () => {} }) {
   const area = element("div", { class: "area", tabindex: 0, role: "group", "aria-label": `${name}; + - 0 and arrows zoom and move` });
   const shown = element("div", { class: "shown" });
   const below = element("div", { class: "below" });
@@ -52,6 +53,8 @@ function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, on
     const stop = Math.min(Math.max(Math.ceil(x[1]), first + 1), whole.x[1]);
     ranges = { x: [first, stop], y: zoomsBytes ? [y[0], Math.max(y[1], y[0] + 1)] : whole.y };
     redraw();
+    const isWhole = [...ranges.x, ...ranges.y].join() === [...whole.x, ...whole.y].join();
+    remember(key, isWhole ? null : [...ranges.x, ...(zoomsBytes ? ranges.y.map(Math.round) : [])].join(" "));
   }
 
   function apply({ scale = 1, x = 0, y = 0 }) {
@@ -77,6 +80,10 @@ function makePlot(place, { name, whole, zoomsBytes = false, lanes = [], draw, on
     if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     apply(move);
+  });
+  onAddress(key, (value) => {
+    const [first, stop, low = whole.y[0], high = whole.y[1]] = value.split(" ").map(Number);
+    if ([first, stop, low, high].every(Number.isFinite)) zoom({ x: [first, stop], y: [low, high] });
   });
   redraw();
   return { redraw };

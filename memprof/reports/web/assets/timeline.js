@@ -18,7 +18,8 @@ function drawTimeline(figure) {
   figure.querySelector("svg").remove();
   figure.querySelector("figcaption").remove();
   figure.prepend(place);
-  figure.append(controls, panel);
+  figure.append(controls);
+  document.getElementById("advice-section").after(element("section", { id: "moment", "aria-label": "what is live at one moment" }, panel));
 
   let shown = [];
   let pinned = null;
@@ -42,10 +43,10 @@ function drawTimeline(figure) {
     const live = liveAfter(moment.change);
     const rows = live.slice(0, numRows).map((index) => [
       formatBytes(buffers.size_bytes[index]),
-      textOf("array", index),
-      element("span", {}, categoryKey(buffers.category[index]), categories[buffers.category[index]].name),
-      textOf("module", index),
-      textOf("source", index) || textOf("op", index),
+      linkTo("buffer", index + 1, textOf("array", index)),
+      categoryLink(buffers.category[index]),
+      textOf("module", index) && linkTo("module", textOf("module", index), textOf("module", index)),
+      textOf("source", index) ? editorLink(textOf("source", index)) : textOf("op", index),
     ]);
     const more = live.length - rows.length;
     const sizes = categories.map(() => 0);
@@ -56,7 +57,7 @@ function drawTimeline(figure) {
     const rest = more > 0 ? [element("p", { class: "quiet" }, `and ${formatCount(more)} smaller ones`)] : [];
     panel.classList.toggle("pinned", pinned !== null);
     const badge = pinned === null ? "" : "pinned: ";
-    panel.replaceChildren(element("h3", {}, badge + title), stackOf(sizes), element("div", { class: "scroll" }, table), ...rest);
+    panel.replaceChildren(element("h2", {}, badge + title), stackOf(sizes), element("div", { class: "scroll" }, table), ...rest);
     slider.value = moment.position;
     unpin.disabled = pinned === null;
   }
@@ -73,15 +74,18 @@ function drawTimeline(figure) {
     pinned = moment;
     show(moment, PINNED_ROWS);
     plot.redraw();
+    remember("at", moment.position);
   }
 
   function release() {
     pinned = null;
     show(highestAt(timeline.peak_position), HOVERED_ROWS);
     plot.redraw();
+    remember("at", null);
   }
 
   const plot = makePlot(place, {
+    key: "time",
     name: "live bytes over program order",
     whole: { x: [0, last + 1], y: [0, bounds(totals)[1] * HEADROOM || 1] },
     lanes: PASSES.map((pass) => ({ name: pass, spans: spansOf(pass) })).filter(({ spans }) => spans.length),
@@ -92,8 +96,12 @@ function drawTimeline(figure) {
   show(highestAt(timeline.peak_position), HOVERED_ROWS);
   slider.addEventListener("input", () => pin(highestAt(Number(slider.value))));
   unpin.addEventListener("click", release);
-  figure.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && pinned !== null) release();
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && pinned !== null && (figure.contains(event.target) || panel.contains(event.target))) release();
+  });
+  onAddress("at", (value) => {
+    pin(highestAt(Math.min(Math.max(Math.round(Number(value)) || 0, 0), last)));
+    reveal(slider);
   });
 }
 

@@ -1,0 +1,46 @@
+// The address of the page: behind its "#" stands what is searched, selected and zoomed, as key=value. A link to anything
+// is such an address, and a copy of the address opens the page as it stands.
+
+const shows = new Map(); // what shows the value of a key
+
+// `show` gets the value from the address that the page was opened with, and from each link that is followed.
+function onAddress(key, show) {
+  shows.set(key, show);
+}
+
+function addressed() {
+  return new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+}
+
+// Without a value the key goes.
+function remember(key, value) {
+  const now = addressed();
+  if (value === null || value === "") now.delete(key);
+  else now.set(key, value);
+  history.replaceState(null, "", `${location.href.split("#")[0]}#${now}`);
+}
+
+function follow(address) {
+  if (!address.includes("=")) return reveal(document.getElementById(address));
+  for (const [key, value] of new URLSearchParams(address)) shows.get(key)?.(value);
+}
+
+// Brings a part of the page up and makes it the place where Tab goes on.
+function reveal(place) {
+  if (!place) return;
+  if (!place.matches("a, button, input, select, [tabindex]")) place.setAttribute("tabindex", -1);
+  place.scrollIntoView({ block: place.matches("section") ? "start" : "nearest" });
+  place.focus({ preventScroll: true });
+}
+
+function linkTo(key, value, ...content) {
+  return element("a", { href: `#${new URLSearchParams({ [key]: value })}` }, ...content);
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest('a[href^="#"]');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  follow(link.getAttribute("href").slice(1));
+});
+window.addEventListener("hashchange", () => location.reload()); // somebody has written another address
