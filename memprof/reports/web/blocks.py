@@ -100,17 +100,30 @@ def _fact(fact: Fact) -> str:
 
 
 def _gauge(gauge: Gauge) -> str:
-    scale = gauge.scale_bytes
+    """What the footprint is made of, above how much of the capacity that is, as on the terminal.
+
+    Two bars, because on one scale a small step on a large card would be nothing to look at.
+    """
     verdict = (
         f'<p class="verdict tone-{gauge.tone.value}">{escaped(UNICODE.bullets[gauge.tone])}{escaped(gauge.verdict)}</p>'
     )
-    if not scale:
+    if not gauge.total_bytes:
         return verdict
     sizes = {part.category: part.size_bytes for part in gauge.parts} if gauge.with_sizes else {}
     return (
-        f'{verdict}<div class="gauge">{_stack(gauge.parts, scale, gauge.capacity_bytes)}</div>'
+        f'{verdict}<div class="gauge">{_stack(gauge.parts, gauge.total_bytes, None)}{_share(gauge)}</div>'
         f"{_legend(categories_of([gauge.parts]), sizes)}"
     )
+
+
+def _share(gauge: Gauge) -> str:
+    """The footprint as a bar in the capacity, or past its end; nothing where there is none."""
+    if not gauge.capacity_bytes:
+        return ""
+    tip = f"{format_share(gauge.total_bytes, gauge.capacity_bytes)} of {format_bytes(gauge.capacity_bytes)}"
+    used = f"width:{gauge.total_bytes / gauge.scale_bytes:.3%};background:var(--{gauge.tone.value})"
+    mark = _mark(gauge.capacity_bytes, gauge.scale_bytes) if gauge.total_bytes > gauge.capacity_bytes else ""
+    return f'<div class="stack share" title="{escaped(tip)}"><span class="used" style="{used}"></span>{mark}</div>'
 
 
 def _bars(bars: StackedBars) -> str:
@@ -129,8 +142,11 @@ def _bars(bars: StackedBars) -> str:
 def _stack(parts: Sequence[Part], scale: int, capacity_bytes: int | None) -> str:
     total = sum(part.size_bytes for part in parts)
     cells = "".join(_part(part, scale, total) for part in parts if part.size_bytes)
-    mark = f'<i class="capacity" style="left:{capacity_bytes / scale:.3%}"></i>' if capacity_bytes else ""
-    return f'<div class="stack">{cells}{mark}</div>'
+    return f'<div class="stack">{cells}{_mark(capacity_bytes, scale) if capacity_bytes else ""}</div>'
+
+
+def _mark(capacity_bytes: int, scale: int) -> str:
+    return f'<i class="capacity" style="left:{capacity_bytes / scale:.3%}"></i>'
 
 
 def _part(part: Part, scale: int, total: int) -> str:
