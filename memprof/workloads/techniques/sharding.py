@@ -33,7 +33,7 @@ def divided_evidence(
     """Looks for the axis in the shardings of the arguments, and for fewer bytes of a category on each device.
 
     Args:
-        roles: of the arguments that it should divide; more than half of each, by bytes.
+        roles: of the arguments that it should divide, more than half of each by bytes; the first has to be there.
         shrinks: the category of which less should be live than in the reference, if it does not have it already.
     """
     del argument
@@ -42,8 +42,10 @@ def divided_evidence(
         return no(f"no two devices lie along an axis {axis}")
     found = [(role, *_part_over(report, axis, role)) for role in roles]
     said = [f"{in_words(part)} of {in_words(total)} of {role.value}" for role, part, total in found if total]
-    sentence = f"{', '.join(said) or 'nothing'} divided over {axis}={size}"
-    if any(2 * part < total for _, part, total in found) or not said:
+    sentence = f"{', '.join(said)} divided over {axis}={size}"
+    if not found[0][2]:
+        return no(f"the program takes no {roles[0].value} to divide over {axis}={size}")
+    if any(2 * part < total for _, part, total in found):
         return no(sentence)
     if reference is None:
         return yes(sentence)
@@ -54,7 +56,15 @@ def divided_evidence(
 
 def zero2_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for the axis in the optimizer state, and for sums over it of which each device gets a part only."""
-    state = zero1_evidence(report, argument, reference)
+    # An optimizer without state leaves the gradients to divide.
+    state = divided_evidence(
+        report,
+        argument,
+        reference,
+        axis=DP,
+        roles=(Role.BATCH, Role.OPTIMIZER_STATE),
+        shrinks=Category.OPTIMIZER_STATE,
+    )
     parts, whole = (_sent_over(report, DP, kind) for kind in ("reduce-scatter", "all-reduce"))
     sentence = (
         f"{state.evidence}; each device gets its part of {in_words(parts)} of sums over {DP}, and {in_words(whole)} of"

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from report_builder import BASE, buffer, report
 
-from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.capture import ArgumentLeaf, Topology
 from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.report import Loop, ScopedOperations
+from memprof.analysis.report import CollectiveTraffic, Loop, ScopedOperations
 from memprof.analysis.timeline import LiveChange
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import in_words, most_bytes
@@ -207,6 +207,31 @@ def test_fused_attention_leaves_no_number_for_each_pair_of_tokens():
     assert judge("flash", made([square], arguments=tokens, library_calls=calls)).took_effect
     assert not judge("flash", made([pairs], arguments=tokens, library_calls=calls)).took_effect
     assert not judge("flash", made(arguments=tokens, library_calls={"__cublas$gemm": 9})).took_effect
+
+
+def on_mesh(*arguments, collectives=()):
+    found = made(arguments=arguments)
+    topology = Topology(num_devices=8, axes={"dp": 8})
+    return dataclasses.replace(
+        found, target=dataclasses.replace(found.target, topology=topology), collectives=collectives
+    )
+
+
+def test_state_that_is_to_be_divided_has_to_be_there_and_divided():
+    batch = dataclasses.replace(leaf("batch['x']", Role.BATCH), mesh_axes=("dp",))
+    whole = dataclasses.replace(leaf("state.opt_state.mu", Role.OPTIMIZER_STATE), mesh_axes=())
+    divided = dataclasses.replace(whole, mesh_axes=("dp",))
+    assert judge("zero1", on_mesh(batch, divided)).took_effect
+    assert "0 B of 16 B of optimizer_state" in judge("zero1", on_mesh(batch, whole)).evidence
+    assert not judge("zero1", on_mesh(batch, whole)).took_effect
+    without_state = judge("zero1", on_mesh(batch))  # stochastic gradient descent
+    assert without_state.evidence == "zero1: the program takes no optimizer_state to divide over dp=8"
+    assert not without_state.took_effect
+    parts = CollectiveTraffic(
+        kind="reduce-scatter", axes=("dp",), count=1, size_bytes=64, param_bytes=0, at_least=False
+    )
+    assert judge("zero2", on_mesh(batch, collectives=(parts,))).took_effect, "its gradients are divided all the same"
+    assert not judge("zero2", on_mesh(batch)).took_effect
 
 
 def test_the_reference_counts_only_where_it_proves_something():
