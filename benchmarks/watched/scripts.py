@@ -53,11 +53,6 @@ SCRIPTS = (
         step="train_step",
         arguments=("--workdir=work", "--config={folder}/configs/default.py", "--config.num_epochs=1"),
     ),
-    PublicScript(
-        path="flax/examples/vae/main.py",
-        step="train_step",
-        arguments=("--workdir=work", "--config={folder}/configs/default.py", "--config.num_epochs=1"),
-    ),
     PublicScript(path="flax/examples/nnx_toy_examples/02_lifted_transforms.py", step="train_step"),
     PublicScript(path="dm-haiku/examples/mnist.py", step="update"),
     PublicScript(path="optax/examples/mlp_mnist.ipynb", step="train_step"),

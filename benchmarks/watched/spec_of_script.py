@@ -18,6 +18,8 @@ from typing import Any
 
 _JITS = (("jax", "jit"), ("flax.nnx", "jit"), ("equinox", "filter_jit"))
 
+_FRAMEWORKS = ("flax", "equinox")
+
 
 def main() -> None:
     """Profile one function of a script."""
@@ -38,6 +40,8 @@ def _replace(module_name: str, name: str, function: str, capture: Path) -> None:
 
     @functools.wraps(original)
     def jit(fn: Any = None, /, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_globals["__name__"].split(".")[0] in _FRAMEWORKS:  # the jit inside of theirs
+            return original(*((fn,) if fn is not None else ()), *args, **kwargs)
         if fn is None or not callable(fn):
             return lambda fn: jit(fn, *args, **kwargs)
         jitted = original(fn, *args, **kwargs)

@@ -116,7 +116,6 @@ float32, int32, Tensor = np.float32, np.int32, np.ndarray
 data = SimpleNamespace(Dataset=Dataset, AUTOTUNE=-1)
 random = SimpleNamespace(set_seed=lambda seed: None)
 config = SimpleNamespace(experimental=SimpleNamespace(set_visible_devices=lambda *_: None))
-io = SimpleNamespace(gfile=SimpleNamespace(makedirs=lambda path: None))
 
 
 def cast(value, dtype):
@@ -149,6 +148,12 @@ class _Anything:
     def __iter__(self):
         return iter((_Anything(), _Anything()))
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
 
 def __getattr__(name):
     if name.startswith("__"):
@@ -158,13 +163,17 @@ def __getattr__(name):
 _MODULES = {
     "_data.py": _DATA,
     "tensorflow_datasets.py": _TFDS,
-    "tensorflow.py": _TF,
+    "tensorflow/__init__.py": _TF + _SILENT,
+    "tensorflow/io.py": _SILENT,
     "grain.py": "from _data import Dataset as MapDataset\n",
     "examples/__init__.py": "",
     "examples/datasets.py": _JAX_DATASETS,
     "matplotlib/__init__.py": "",
     "matplotlib/pyplot.py": _SILENT,
-    "flax_metrics_tensorboard.py": _SILENT,
+    "tensorboard/__init__.py": "",
+    "tensorboard/plugins/__init__.py": "",
+    "tensorboard/plugins/hparams/__init__.py": "",
+    "tensorboard/plugins/hparams/api.py": _SILENT,
 }
 
 

@@ -174,6 +174,14 @@ def framework_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | 
     return None
 
 
+def function_of_pmap(fn: Any) -> Any:
+    """The function that `jax.pmap` was given, by what it jits; None: that is no such thing (jax 0.10.2 to 0.12)."""
+    if getattr(fn, "__module__", "") != "jax._src.pmap":
+        return None
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    return cells["fun"].cell_contents.f if "fun" in cells else None
+
+
 def watch_compiles(
     traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None],
     compiled: Callable[[str, str | None, Callable[[Mapping[str, Any]], Any]], Any],

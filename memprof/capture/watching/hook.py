@@ -187,22 +187,21 @@ class Watcher:
 
 def _is_of_jax(fn: Any) -> bool:
     """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
-    module = str(getattr(_function(fn), "__module__", ""))
-    return module.split(".")[0] == "jax" and module != "jax._src.pmap"
+    return str(getattr(_function(fn), "__module__", "")).split(".")[0] == "jax"
 
 
 def _function(fn: Any) -> Any:
     """What was jitted, without what it was wrapped in."""
     while True:
-        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None)
+        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None) or jit_adapter.function_of_pmap(fn)
         if inner is None:
             return fn
         fn = inner
 
 
 def _name(fn: Any) -> str:
-    name = getattr(fn, "__name__", None) or getattr(_function(fn), "__name__", None) or type(_function(fn)).__name__
-    return str(name)[:_MOST_TEXT]
+    inner = _function(fn)
+    return str(getattr(inner, "__name__", None) or type(inner).__name__)[:_MOST_TEXT]
 
 
 def _place(fn: Any) -> str:

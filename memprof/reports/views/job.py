@@ -35,6 +35,10 @@ def job_document(job: Job, *, top: int) -> Document:
     blocks: list[Block] = [Heading(text=job.label, level=1, aside="memprof watch"), _facts(job)]
     if job.programs:
         blocks += [_programs_table(job, top), *_recompiles(job.programs)]
+    blocks += [
+        Note(text=f"The arguments of {name} could not be followed: {reason}", tone=Tone.WARNING)
+        for name, reason in job.not_followed.items()
+    ]
     if job.moment is not None:
         blocks += _moment(job.moment, top)
     if job.growth:

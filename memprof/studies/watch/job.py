@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.watched import Ending, LiveArrays
+from memprof.analysis.watched import Ending, LiveArrays, SeenCall
 from memprof.studies.watch.moments import Growth, LargestMoment, growth_of, largest_moment, with_holders
 from memprof.studies.watch.programs import Compiled, JobProgram, programs_of
 
@@ -19,6 +19,8 @@ class Job:
         programs: the functions of the script, those that take most memory first.
         of_jax: the operations that JAX compiled by themselves.
         moment: None where no program of the script was seen.
+        not_followed: why the arguments of some functions could not be followed, by the function's name: their roles
+            come from the program alone.
         ending: None where the script was killed.
     """
 
@@ -27,10 +29,17 @@ class Job:
     of_jax: tuple[Compiled, ...]
     moment: LargestMoment | None
     growth: tuple[Growth, ...]
+    not_followed: Mapping[str, str]
     ending: Ending | None
 
 
-def job_of(label: str, compiled: Sequence[Compiled], samples: Sequence[LiveArrays], ending: Ending | None) -> Job:
+def job_of(
+    label: str,
+    calls: Iterable[SeenCall],
+    compiled: Sequence[Compiled],
+    samples: Sequence[LiveArrays],
+    ending: Ending | None,
+) -> Job:
     """The job that came of what was seen.
 
     Args:
@@ -44,5 +53,6 @@ def job_of(label: str, compiled: Sequence[Compiled], samples: Sequence[LiveArray
         of_jax=tuple(each for each in compiled if each.call is None),
         moment=largest_moment(programs, live),
         growth=growth_of(programs, live[: len(samples)]),
+        not_followed={call.function: call.not_followed for call in calls if call.not_followed},
         ending=ending,
     )

@@ -29,7 +29,7 @@ def read_job(folder: Path, label: str) -> Job:
     """The job that a script has left in a work folder."""
     calls = records.read_calls(folder)
     compiled = [_compiled(folder, seen, calls, place) for seen, place in records.read_compiles(folder)]
-    return job_of(label, compiled, records.read_live(folder), records.read_ending(folder))
+    return job_of(label, calls.values(), compiled, records.read_live(folder), records.read_ending(folder))
 
 
 def capture_of(compiled: Compiled, folder: Path) -> Capture:

@@ -48,14 +48,14 @@ def _compiled(live: LiveArrays) -> Compiled:
 
 
 def test_arguments_of_the_program_are_not_beside_it() -> None:
-    job = job_of("train.py", [_compiled(_live(1.0, state=3, batch=1))], [], None)
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=3, batch=1))], [], None)
     assert job.moment is not None
     assert (job.moment.others, job.moment.size_bytes, job.moment.is_seen) == ((), 1000, True)
     assert job.programs[0].kind == "train step"
 
 
 def test_an_old_copy_of_the_state_is_beside_it() -> None:
-    job = job_of("train.py", [_compiled(_live(1.0, state=6, batch=1))], [], None)
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=6, batch=1))], [], None)
     assert job.moment is not None
     assert job.moment.others == (
         OtherArrays(type="float32[25]", count=3, size_bytes=300, what="like params['w'] and 2 more of train_step"),
@@ -65,14 +65,14 @@ def test_an_old_copy_of_the_state_is_beside_it() -> None:
 
 def test_what_a_running_program_has_just_returned_is_its_own() -> None:
     samples = [_live(5.0, state=6, batch=1)]
-    job = job_of("train.py", [_compiled(_live(1.0, state=3, batch=1))], samples, None)
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=3, batch=1))], samples, None)
     assert job.moment is not None
     assert job.moment.size_bytes == 1000
 
 
 def test_what_became_more_is_what_rises_from_sample_to_sample() -> None:
     samples = [_live(2.0 + number, state=3 + 3 * (number % 2), losses=10 * number) for number in range(1, 7)]
-    job = job_of("train.py", [_compiled(_live(1.0, state=3))], samples, None)
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=3))], samples, None)
     assert job.growth == (
         Growth(
             type="float32[]",
