@@ -60,8 +60,15 @@ class Measurement:
 def with_many_buffers(report: Report) -> Report:
     """A page as large as that of a program with many buffers. The sums of this report do not hold."""
     times = -(-MANY // len(report.temp_buffers))
-    copies = [replace(each, op=f"{each.op}_{copy}") for copy in range(times) for each in report.temp_buffers][:MANY]
-    return replace(report, label=f"{report.label}, {MANY:,} buffers", buffers=tuple(copies), temp_buffers=tuple(copies))
+    pairs = [(each, copy) for copy in range(times) for each in report.temp_buffers][:MANY]
+    copies = tuple(replace(each, op=f"{each.op}_{copy}", at_peak=True) for each, copy in pairs)
+    return replace(
+        report,
+        label=f"{report.label}, {MANY:,} buffers",
+        buffers=copies,
+        temp_buffers=copies,
+        timeline=replace(report.timeline, temp_changes=(report.timeline.temp_changes * times)[:MANY]),
+    )
 
 
 def measure(path: Path, many: bool) -> Measurement:
@@ -71,7 +78,7 @@ def measure(path: Path, many: bool) -> Measurement:
     seconds = []
     for _ in range(NUM_REPEATS):
         started = time.perf_counter()
-        html = FORMAT.render_report(report, RenderOptions())
+        html = FORMAT.render_report(report, RenderOptions(advice=() if many else None))
         seconds.append(time.perf_counter() - started)
     assert isinstance(html, str)
     peak_memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

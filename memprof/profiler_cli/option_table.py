@@ -273,6 +273,11 @@ ROWS = (
         why="is for captures that are written, and for --format html, the one that shows the text around source lines",
     ),
     Row(
+        where=lambda values: _format(values) != "html",
+        options=("editor",),
+        why="is for --format html, the one whose source lines are links",
+    ),
+    Row(
         commands=("run",),
         where=lambda values: _is_picture(values) or (_is_data(values) and _format(values) != JSON),
         options=("advise",),

@@ -162,6 +162,13 @@ ReportFile = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
+Editor = Annotated[
+    str | None,
+    typer.Option(
+        "--editor", help="What source lines of an HTML report link to: vscode://file{file}:{line} by default, or none.",
+        metavar="LINK",
+    ),
+]  # fmt: skip
 Source = Annotated[
     bool,
     typer.Option("--source/--no-source", help="Whether captures and HTML reports hold the text around source lines."),

@@ -5,6 +5,7 @@
     memory = "70GiB"
     reserve = "4%"
     format = "markdown"
+    editor = "cursor://file{file}:{line}"
 
 What stands on the command line is stronger. A default never gets in the way: it is left out where the command line says
 another thing, such as steps to run where the target is one to compile for.
@@ -25,6 +26,7 @@ _COMMANDS = {
     "memory": ("fit",),
     "reserve": ("fit",),
     "format": ("run", "compare", "fit", "check", "advise", "show"),
+    "editor": ("run", "show"),
 }
 # What, where it is given, says another thing than a default does.
 _YIELDS_TO = {"target": ("steps", "fits"), "memory": ("target",), "format": ("output", "full", "verbose", "update")}
@@ -92,6 +94,10 @@ def _check(key: str, value: str) -> None:
         from memprof.reports.format import format_named
 
         format_named(value)
+    elif key == "editor":
+        from memprof.reports.options import editor_link
+
+        editor_link(value)
     else:
         from memprof.analysis.amounts import parse_bytes, parse_share
 

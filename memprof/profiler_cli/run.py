@@ -71,6 +71,7 @@ def run(
     width: options.Width = None,
     quiet: options.Quiet = False,
     source: options.Source = True,
+    editor: options.Editor = None,
 ) -> None:
     """Compile one training step and say where every byte of its device memory goes.
 
@@ -87,6 +88,7 @@ def run(
     from memprof.capture.processes.launch import compile_in_child
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.reports.options import editor_link
     from memprof.studies.subject import find_subject
 
     output, report_file = capture_or_report(output, otherwise="end it in .memprof")
@@ -100,6 +102,7 @@ def run(
         top=top,
         width=width,
         source=source,
+        editor=editor_link(editor),
         with_advice=advise,
     )
     aim, techniques = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), "+".join(technique)

@@ -14,7 +14,7 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say
 from memprof.profiler_cli.option_table import XPROF
 from memprof.profiler_cli.render import print_diff, print_report, rendering
-from memprof.reports.options import By
+from memprof.reports.options import By, editor_link
 
 
 def show(
@@ -34,6 +34,7 @@ def show(
     width: options.Width = None,
     quiet: options.Quiet = False,
     source: options.Source = True,
+    editor: options.Editor = None,
 ) -> None:
     """Show a capture again, from any side, without compiling. Needs neither JAX nor a device.
 
@@ -72,6 +73,7 @@ def show(
         top=top,
         width=width,
         source=source,
+        editor=editor_link(editor),
     )
     report = analyze(read_capture(capture))
     if diff is None:

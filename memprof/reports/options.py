@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
+
+from memprof.errors import MemprofError
 
 if TYPE_CHECKING:
     from memprof.analysis.report import Report
@@ -15,6 +18,26 @@ ColorSystem = Literal["standard", "256", "truecolor"]
 DEFAULT_DEPTH = 2
 DEFAULT_TOP = 10
 DEFAULT_EDITOR = "vscode://file{file}:{line}"
+
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+_RUN_AS_CODE = frozenset({"javascript", "data", "vbscript"})
+
+
+def editor_link(text: str | None) -> str | None:
+    """What a page links source lines to; empty for `none`.
+
+    Raises:
+        MemprofError: it is no link to a file.
+    """
+    if text is None or text == "none":
+        return None if text is None else ""
+    scheme = _SCHEME.match(text)
+    if scheme is None or scheme[1].lower() in _RUN_AS_CODE or "{file}" not in text:
+        raise MemprofError(
+            f"{text!r} is no link into an editor: give one such as vscode://file{{file}}:{{line}}, or none"
+        )
+    return text
 
 
 class By(StrEnum):

@@ -104,6 +104,7 @@ def test_the_address_keeps_what_is_selected_and_zoomed(open_page: OpenPage) -> N
     page.locator("#buffer-phase").select_option("forward")
     page.locator("#buffer-table tbody button").nth(1).click()
     zoomed = page.locator("#flame .box:not(.around)").first.inner_text()
+    page.wait_for_timeout(300)  # until it is written
     page.reload()
     assert shown_positions(page, "#timeline") == "positions 25 to 74"
     assert page.locator("#flame .box:not(.around)").first.inner_text() == zoomed

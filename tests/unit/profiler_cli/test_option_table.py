@@ -27,15 +27,15 @@ _COMPILED = {
     *("timeout", "complete", "cache", "cluster"),
 }
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
-    ("run", "workload"): (["run", "mlp"], {"arguments", "role", "depth", "top"}),
-    ("run", "step"): (["run", STEP], {"preset", "depth", "top"}),
+    ("run", "workload"): (["run", "mlp"], {"arguments", "role", "depth", "top", "editor"}),
+    ("run", "step"): (["run", STEP], {"preset", "depth", "top", "editor"}),
     ("run", "csv"): (
         ["run", "mlp", "--format", "csv"],
-        {"arguments", "role", "width", "advise", "verify", "full", "verbose", *_VIEW},
+        {"arguments", "role", "width", "advise", "verify", "full", "verbose", *_VIEW, "editor"},
     ),
     ("run", "unsaved"): (
         ["run", "mlp", "--no-save"],
-        {"arguments", "role", "source", "output", "force", "depth", "top"},
+        {"arguments", "role", "source", "output", "force", "depth", "top", "editor"},
     ),
     ("trace", "workload"): (["trace", "mlp"], {"arguments", "role", "cache"}),
     ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "steps"}),
@@ -69,17 +69,17 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("advise", "capture"): (["advise", "one.memprof"], set()),
     ("import", "programs"): (["import", "dump"], set()),
     ("explain", "log"): (["explain", "run.log"], set()),
-    ("show", "capture"): (["show", "one.memprof"], {"source", "depth", "top"}),
-    ("show", "full"): (["show", "one.memprof", "--full"], {"source"}),
-    ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source", *_WHOLE}),
-    ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth", *_WHOLE}),
-    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source", *_WHOLE}),
-    ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW, *_WHOLE}),
+    ("show", "capture"): (["show", "one.memprof"], {"source", "depth", "top", "editor"}),
+    ("show", "full"): (["show", "one.memprof", "--full"], {"source", "editor"}),
+    ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source", *_WHOLE, "editor"}),
+    ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth", *_WHOLE, "editor"}),
+    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source", *_WHOLE, "editor"}),
+    ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW, *_WHOLE, "editor"}),
     ("show", "html"): (["show", "one.memprof", "--format", "html"], {"width", *_WHOLE}),
-    ("show", "picture"): (["show", "one.memprof", "--format", "svg"], {"source", "width", *_VIEW, *_WHOLE}),
+    ("show", "picture"): (["show", "one.memprof", "--format", "svg"], {"source", "width", *_VIEW, *_WHOLE, "editor"}),
     ("show", "xprof"): (
         ["show", "one.memprof", "--format", "xprof", "-o", "logs"],
-        {"diff", "force", "source", "width", *_VIEW, *_WHOLE},
+        {"diff", "force", "source", "width", *_VIEW, *_WHOLE, "editor"},
     ),
 }
 # How an option is given, and what else has to be there for it to mean anything (`with` and without it).
@@ -107,6 +107,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "top": (["--top", "2"], []),
     "width": (["--width", "60"], []),
     "source": (["--no-source"], []),
+    "editor": (["--editor", "none"], []),
     "log_folder": (["--logdir", "elsewhere"], []),
     "view_it": (["--view"], []),
     "reference": (["--reference", "bf16"], []),
@@ -160,6 +161,7 @@ GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
 # Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.
 ELSEWHERE = {
     ("show", "html", "source"),
+    ("show", "html", "editor"),
     *(("run", each, "source") for each in ("workload", "step", "csv")),
     # Advice on a capture by hand names no technique, which the tests of advice have.
     *(("run", each, "verify") for each in ("workload", "step", "unsaved")),

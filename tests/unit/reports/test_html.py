@@ -16,8 +16,9 @@ from reports_data import REPORTS, hostile_names, many_buffers
 from transformer_report import transformer
 
 from memprof.analysis.categories import Category
+from memprof.errors import MemprofError
 from memprof.reports.formats.html import FORMAT, comparison_fragment, html_fragment
-from memprof.reports.options import RenderOptions
+from memprof.reports.options import RenderOptions, editor_link
 from memprof.reports.web.page import escaped, script_json
 from memprof.reports.web.report_data import SourceText, source_texts
 
@@ -171,3 +172,9 @@ def test_a_fragment_holds_the_whole_page_in_a_frame_of_its_own() -> None:
 
 def test_a_fragment_says_what_is_looked_at_first() -> None:
     assert "11.1 GiB of 79.1 GiB" in _Page(html_fragment(transformer())).text
+
+
+@pytest.mark.parametrize("text", ["code {file}", "javascript:alert('{file}')", "vscode://file", ""])
+def test_what_is_no_link_into_an_editor_is_refused(text: str) -> None:
+    with pytest.raises(MemprofError, match="is no link into an editor: give one such as"):
+        editor_link(text)

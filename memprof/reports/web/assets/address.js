@@ -1,28 +1,32 @@
 // The address of the page: behind its "#" stands what is searched, selected and zoomed, as key=value. A link to anything
 // is such an address, and a copy of the address opens the page as it stands.
 
+const WRITE_AFTER = 200; // milliseconds; browsers let a page write its address some two hundred times in half a minute
+
 const shows = new Map(); // what shows the value of a key
+const address = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+let isToBeWritten = false;
 
 // `show` gets the value from the address that the page was opened with, and from each link that is followed.
 function onAddress(key, show) {
   shows.set(key, show);
 }
 
-function addressed() {
-  return new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
-}
-
 // Without a value the key goes.
 function remember(key, value) {
-  const now = addressed();
-  if (value === null || value === "") now.delete(key);
-  else now.set(key, value);
-  history.replaceState(null, "", `${location.href.split("#")[0]}#${now}`);
+  if (value === null || value === "") address.delete(key);
+  else address.set(key, value);
+  if (isToBeWritten) return;
+  isToBeWritten = true;
+  setTimeout(() => {
+    isToBeWritten = false;
+    history.replaceState(null, "", `${location.href.split("#")[0]}#${address}`);
+  }, WRITE_AFTER);
 }
 
-function follow(address) {
-  if (!address.includes("=")) return reveal(document.getElementById(address));
-  for (const [key, value] of new URLSearchParams(address)) shows.get(key)?.(value);
+function follow(link) {
+  if (!link.includes("=")) return reveal(document.getElementById(link));
+  for (const [key, value] of new URLSearchParams(link)) shows.get(key)?.(value);
 }
 
 // Brings a part of the page up and makes it the place where Tab goes on.

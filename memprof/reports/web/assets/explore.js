@@ -1,7 +1,7 @@
 // Puts the interactive charts and the table of all buffers into their places, and opens the page as its address says.
 
 const chart = document.querySelector('[data-chart="timeline"]');
-const opened = [...addressed()];
+const opened = [...address];
 if (chart) drawTimeline(chart);
 drawFlame(document.getElementById("flame"), document.getElementById("flame-by"));
 drawAddressMap(document.getElementById("map"), document.getElementById("map-panel"));

@@ -5,57 +5,79 @@ const NARROWEST_BOX = 0.0015; // of the width; what is narrower goes into one bo
 const NARROWEST_TEXT = 0.02;
 const LEVEL_HEIGHT = 21; // pixels, as in page.css
 const MOST_CATEGORIES = 5;
-// What stands around the operation of a buffer: see memprof/reports/hierarchies.py.
+// The names around the operation of a buffer, from the root on: see memprof/reports/hierarchies.py.
 const HIERARCHIES = {
-  stack: (index) => report.calls.paths[report.calls.of[index]].map((label) => report.strings[label]),
-  module: (index) => foldedModule(index).split("/").map((name) => name || "(no module)"),
-  category: (index) => [categories[buffers.category[index]].name, ...HIERARCHIES.module(index)],
+  stack: (index) => callsOf(report.calls.of[index]),
+  module: (index) => modulesOf(foldedModule(index)),
+  category: (index) => categoriesOf(`${categories[buffers.category[index]].name}/${foldedModule(index)}`),
 };
+const callsOf = kept((number) => report.calls.paths[number].map((label) => report.strings[label]));
+const modulesOf = kept((path) => path.split("/").map((name) => name || "(no module)"));
+const categoriesOf = kept((path) => modulesOf(path));
 
-function newNode(label, parent, number) {
-  return { label, parent, number, buffer: null, size: 0, sizes: categories.map(() => 0), children: new Map() };
+// The same for each buffer with the same argument, made once.
+function kept(make) {
+  const made = new Map();
+  return (key) => made.get(key) ?? made.set(key, make(key)).get(key);
 }
 
-// Nodes are numbered in the order in which buffers reach them, the same for each page of one report.
-function peakTree(around) {
-  const nodes = [newNode("live at the peak", null, 0)];
-  const child = (node, label) => {
-    if (!node.children.has(label)) {
-      nodes.push(newNode(label, node, nodes.length));
-      node.children.set(label, nodes.at(-1));
-    }
-    return node.children.get(label);
-  };
-  for (let index = 0; index < report.num_at_peak; index += 1) {
-    let node = nodes[0];
-    add(node, index);
-    const operation = textOf("op", index).split("/").pop() || textOf("name", index) || "(no name)";
-    for (const label of [...around(index), operation]) add((node = child(node, label)), index);
-    node = child(node, `${textOf("array", index)} #${index + 1}`);
-    node.buffer = index;
-    add(node, index);
+// The name of a buffer's box at a depth; none below the array.
+function nameAt(around, index, depth) {
+  const names = around(index);
+  if (depth < names.length) return names[depth];
+  if (depth > names.length) return depth === names.length + 1 ? `${textOf("array", index)} #${index + 1}` : null;
+  const op = textOf("op", index);
+  return op.slice(op.lastIndexOf("/") + 1) || textOf("name", index) || "(no name)";
+}
+
+// A box and the buffers in it. `rank` is its place among its parent's children; none for several of them together.
+function newNode(label, parent, members, rank) {
+  const node = { label, parent, members, rank, depth: parent ? parent.depth + 1 : 0, size: 0, sizes: categories.map(() => 0), groups: null };
+  for (const index of members) {
+    node.size += buffers.size_bytes[index];
+    node.sizes[buffers.category[index]] += buffers.size_bytes[index];
   }
-  return nodes;
+  return node;
 }
 
-function add(node, index) {
-  node.size += buffers.size_bytes[index];
-  node.sizes[buffers.category[index]] += buffers.size_bytes[index];
-}
-
-// The children, largest first; those that would be too narrow to see are one more, which can be zoomed into.
-function visibleChildren(node, least) {
-  const children = [...node.children.values()].sort((a, b) => b.size - a.size);
-  const numLarge = children.findIndex(({ size }) => size < least);
-  if (numLarge < 0 || numLarge === children.length - 1) return children;
-  const small = children.slice(numLarge);
-  const rest = newNode(`${formatCount(small.length)} smaller`, node, null);
-  for (const child of small) {
-    rest.children.set(child.label, child);
-    rest.size += child.size;
-    child.sizes.forEach((size, number) => (rest.sizes[number] += size));
+// What is in a box, largest first, as [name, buffers, bytes]. A large program has too many to make boxes of all.
+function groupsOf(node, around) {
+  if (node.groups) return node.groups;
+  const groups = new Map();
+  for (const index of node.members) {
+    const name = nameAt(around, index, node.depth);
+    if (name === null) continue;
+    let group = groups.get(name);
+    if (!group) groups.set(name, (group = [name, [], 0]));
+    group[1].push(index);
+    group[2] += buffers.size_bytes[index];
   }
-  return [...children.slice(0, numLarge), rest];
+  return (node.groups = [...groups.values()].sort((a, b) => b[2] - a[2]));
+}
+
+// The children; those that would be too narrow to see are one more, which can be zoomed into.
+function visibleChildren(node, around, least) {
+  const groups = groupsOf(node, around);
+  const found = groups.findIndex(([, , size]) => size < least);
+  const numLarge = found < 0 || found === groups.length - 1 ? groups.length : found;
+  const large = groups.slice(0, numLarge).map(([name, members], rank) => newNode(name, node, members, rank));
+  if (numLarge === groups.length) return large;
+  const small = groups.slice(numLarge);
+  const rest = newNode(`${formatCount(small.length)} smaller`, node, small.flatMap(([, members]) => members), null);
+  rest.depth = node.depth;
+  rest.groups = small;
+  return [...large, rest];
+}
+
+// The node that ranks lead to from the root: "0.2.1"; the last that there is.
+function nodeAt(root, around, ranks) {
+  let node = root;
+  for (const rank of ranks.split(".").map(Number)) {
+    const group = groupsOf(node, around)[rank];
+    if (!group) break;
+    node = newNode(group[0], node, group[1], rank);
+  }
+  return node;
 }
 
 function largestCategories(node) {
@@ -64,7 +86,7 @@ function largestCategories(node) {
 }
 
 function drawFlame(place, choices) {
-  const trees = new Map(); // of each hierarchy that was looked at
+  const root = newNode("live at the peak", null, buffers.size_bytes.slice(0, report.num_at_peak).map((_, index) => index), 0);
   const nodes = new Map(); // of the boxes
   const area = element("div", { class: "flame", role: "group", "aria-label": "what is live at the peak; arrows move, Enter zooms in, Escape out" });
   const tip = element("div", { class: "tip", role: "status", hidden: "" });
@@ -78,11 +100,11 @@ function drawFlame(place, choices) {
   });
   choices.append(...buttons);
 
-  function choose(name, number = 0) {
+  function choose(name, ranks = "") {
     by = name;
-    if (!trees.has(by)) trees.set(by, peakTree(HIERARCHIES[by]));
+    root.groups = null;
     buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === `by ${by}`)));
-    zoom(trees.get(by)[number] ?? trees.get(by)[0]);
+    zoom(ranks ? nodeAt(root, HIERARCHIES[by], ranks) : root);
   }
 
   function zoom(node) {
@@ -95,7 +117,8 @@ function drawFlame(place, choices) {
     area.replaceChildren(...nodes.keys());
     boxNow().setAttribute("tabindex", 0);
     tip.hidden = true;
-    if (node.number !== null) remember("flame", by === "stack" && !node.parent ? null : `${by} ${node.number}`);
+    const ranks = around.slice(1).map(({ rank }) => rank);
+    if (!ranks.includes(null)) remember("flame", by === "stack" && !ranks.length ? null : `${by} ${ranks.join(".")}`);
   }
 
   function boxNow() {
@@ -106,10 +129,10 @@ function drawFlame(place, choices) {
   function addBoxes(node, from, level) {
     let at = from;
     let deepest = level;
-    for (const child of visibleChildren(node, zoomed.size * NARROWEST_BOX)) {
+    for (const child of visibleChildren(node, HIERARCHIES[by], zoomed.size * NARROWEST_BOX)) {
       const part = child.size / (zoomed.size || 1);
       nodes.set(boxOf(child, at, part, level), child);
-      deepest = Math.max(deepest, child.number === null ? level + 1 : addBoxes(child, at, level + 1));
+      deepest = Math.max(deepest, child.rank === null ? level + 1 : addBoxes(child, at, level + 1));
       at += part;
     }
     return deepest;
@@ -117,7 +140,7 @@ function drawFlame(place, choices) {
 
   function boxOf(node, at, part, level) {
     const { number, size } = largestCategories(node)[0] ?? { number: 0, size: 0 };
-    const purity = node.buffer === null ? 0.25 + (0.5 * size) / (node.size || 1) : 1;
+    const purity = isArray(node) ? 1 : 0.25 + (0.5 * size) / (node.size || 1);
     const style = `--level:${level};left:${100 * at}%;width:${100 * part}%;--purity:${Math.round(100 * purity)}%`;
     const text = part < NARROWEST_TEXT ? [] : [node.label, " ", element("small", {}, formatBytes(node.size))];
     const kind = zoomed !== node && pathTo(zoomed).includes(node) ? "box around" : "box";
@@ -127,7 +150,7 @@ function drawFlame(place, choices) {
   function open(box) {
     const node = nodes.get(box);
     if (!node) return;
-    if (node.buffer !== null) return follow(`buffer=${node.buffer + 1}`);
+    if (isArray(node)) return follow(`buffer=${node.members[0] + 1}`);
     zoom(node);
     boxNow().focus({ preventScroll: true });
   }
@@ -140,6 +163,10 @@ function drawFlame(place, choices) {
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(x + 14, document.documentElement.clientWidth - width))}px`;
     tip.style.top = `${y + 14 + height > window.innerHeight ? Math.max(0, y - 14 - height) : y + 14}px`;
+  }
+
+  function isArray(node) {
+    return node.members.length === 1 && nameAt(HIERARCHIES[by], node.members[0], node.depth) === null;
   }
 
   const boxAt = (event) => event.target.closest(".box");
@@ -160,8 +187,8 @@ function drawFlame(place, choices) {
     }
   });
   onAddress("flame", (value) => {
-    const [name, number] = value.split(" ");
-    if (name in HIERARCHIES) choose(name, Number(number));
+    const [name, ranks] = value.split(" ");
+    if (Object.hasOwn(HIERARCHIES, name)) choose(name, ranks);
   });
   choose("stack");
 }
