@@ -8,7 +8,7 @@ the compiler interleaves the phases of a step, and one shared ruler would be con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Align, Gauge, Moment, Part, StackedBar, StackedBars, StackedChart, Tone
@@ -41,6 +41,15 @@ def category_at(parts: Sequence[Part], height_bytes: float) -> Category:
         if height_bytes < end:
             return part.category
     return parts[-1].category
+
+
+def _most_above(parts: Sequence[Part], height_bytes: float) -> Category:
+    """The category with the most bytes above a height: a sliver does not colour the whole cell."""
+    ends = accumulate(part.size_bytes for part in parts)
+    return max(
+        ((min(end - height_bytes, part.size_bytes), part.category) for part, end in zip(parts, ends, strict=True)),
+        key=lambda found: found[0],
+    )[1]
 
 
 def letter(category: Category) -> Span:
@@ -208,9 +217,7 @@ def _column(moment: Moment, height: int, *, bytes_per_cell: float, paper: Paper)
         full, part = divmod(round(moment.total_bytes / bytes_per_cell * (len(steps) + 1)), len(steps) + 1)
         cells = cells[:full]
         if part:
-            # Halfway between the cell's bottom and the stack's top: a sliver on top does not colour the whole cell.
-            middle = (full * bytes_per_cell + moment.total_bytes) / 2
-            cells.append(Span(text=steps[part - 1], key=category_at(moment.parts, middle)))
+            cells.append(Span(text=steps[part - 1], key=_most_above(moment.parts, full * bytes_per_cell)))
     return cells + [_BLANK] * (height - len(cells))
 
 

@@ -273,3 +273,14 @@ def test_a_table_that_is_continued_shows_every_column() -> None:
         "----------",
         "a    3 MiB",
     ]
+
+
+def test_a_sliver_in_the_middle_of_a_part_cell_does_not_colour_it() -> None:
+    """Params and outputs are of one size, with a byte of the batch between them, in the middle of what is drawn."""
+    parts = [(Category.PARAMS, 100), (Category.BATCH, 1), (Category.OUTPUTS, 100)]
+    low = Moment(parts=tuple(Part(category=category, size_bytes=size) for category, size in parts), band="")
+    high = Moment(parts=(Part(category=Category.PARAMS, size_bytes=3200),), band="")
+    chart = StackedChart(moments=(high, low), mark="peak", is_small=True)
+    keys = [span.key for line in page_lines(Document(blocks=(chart,)), Paper(width=40, unicode=True)) for span in line]
+    assert Category.PARAMS in keys
+    assert Category.BATCH not in keys
