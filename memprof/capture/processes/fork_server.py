@@ -64,7 +64,9 @@ class _Server:
     def _answer(self) -> bool:
         """Do what is asked, or let go of what came with it: then a fresh process does it. Returns whether one asked."""
         data, descriptors = process_tree.receive(self._requests, _REQUEST_BYTES)
-        if data:
+        if data and not descriptors:  # nothing is to be forked yet
+            self._import(json.loads(data))
+        elif data:
             *streams, working_folder, to_answer = descriptors
             with socket.socket(fileno=to_answer) as answers, suppress(OSError):
                 self._fork(json.loads(data), streams, working_folder, answers)
@@ -72,14 +74,17 @@ class _Server:
                 os.close(descriptor)
         return bool(data)
 
+    def _import(self, request: dict[str, Any]) -> None:
+        for name in request["imports"]:
+            importlib.import_module(name)
+
     def _fork(self, request: dict[str, Any], streams: Iterable[int], folder: int, answers: socket.socket) -> None:
         """Fork, and answer with a pidfd.
 
         Raises:
             OSError: the system allows no more processes or files, or the working folder is forbidden to enter.
         """
-        for name in request["imports"]:
-            importlib.import_module(name)
+        self._import(request)
         if len(os.listdir("/proc/self/task")) > 1:  # a fork could wait for locks that these threads hold
             return
         os.fchdir(folder)

@@ -158,6 +158,12 @@ class ForkServer:
                 self._end()
                 return None
 
+    def prepare(self) -> None:
+        """Start it, and have it import JAX, while this process finds out what to ask for."""
+        with self._lock, suppress(OSError):  # the first task finds out why not
+            if self._is_usable:
+                self._running(os.environ).send(json.dumps({"imports": ["jax"]}).encode("ascii"))
+
     def end(self) -> None:
         """End it at once. What it has not come to yet it will not begin; what runs goes on."""
         with self._lock:

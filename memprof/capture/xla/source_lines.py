@@ -24,7 +24,8 @@ _MAX_CHARACTERS = 400
 def source_lines_of(program: Program, folders: CodeFolders, search_path: Sequence[str]) -> SourceLines:
     """The lines that the operations of a program come from, and those of the user's calls, with those around them."""
     sources = Sources(program, folders)
-    places = {id(place): place for place in map(sources.lines, program.instructions)}.values()
+    different = {(each.stack_frame_id, each.source_file, each.source_line): each for each in program.instructions}
+    places = list(map(sources.lines, different.values()))
     lines = {line for place in places for line in (place.user, place.library)}
     calls = {frame for place in places for frame in place.stack if frame.is_own}
     return read_source_lines(lines | {f"{frame.file}:{frame.line}" for frame in calls}, search_path)

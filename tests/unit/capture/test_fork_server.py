@@ -158,6 +158,14 @@ def test_only_our_own_work_is_forked() -> None:
     assert common_imports(PlanTask(target=None, options={}, xla_flags="")) == ("memprof.capture.compile",)
 
 
+def test_jax_is_imported_before_the_first_fork_is_asked_for(ask: Asking, stand_in: Path) -> None:
+    (stand_in / "modules" / "jax.py").write_text("")
+    ask.server.prepare()
+    server = ask.server_pid
+    assert answer(ask("import sys; say('jax' in sys.modules)")) is True
+    assert ask.server_pid == server
+
+
 def test_a_fork_is_like_a_fresh_process(ask: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
         import os, signal, sys, tempfile, warnings
