@@ -26,7 +26,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _MOST_OF_JAX = 5  # the last operations of JAX itself, one of which may have run when memory was out
 _SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
 _Script = Annotated[str, typer.Argument(help="A script, as after `python`.", metavar="SCRIPT")]
-_Arguments = Annotated[list[str], typer.Argument(help="What the script finds in sys.argv.", metavar="[ARGS...]")]
+_Arguments = Annotated[list[str], typer.Argument(help="What the script finds in sys.argv.", metavar="ARGS")]
 _Module = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after `python -m`.")]
 _StopAfter = Annotated[
     str | None,
@@ -59,8 +59,8 @@ def watch(
 ) -> None:
     """Run a training script as it is, and say what it compiled, why again, and what else was on the device.
 
-    The script runs as `python SCRIPT ARGS...` runs it, and ends with its own exit code. When it ends, by itself, by
-    Ctrl-C, or out of memory, a table has all programs that it compiled, by their footprint.
+    The script runs as after `python`, and ends with its own exit code. When it ends, by itself, by Ctrl-C, or out of
+    memory, a table has all programs that it compiled, by their footprint.
 
         memprof watch train.py --batch-size 64
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
@@ -57,6 +58,7 @@ class Watcher:
         self._may_end = may_end
         self._counter = count()
         self._num_seen = 0
+        self._jits: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._has_ended_it = False
         self._pause = _FIRST_PAUSE_SECONDS
 
@@ -109,7 +111,7 @@ class Watcher:
             return None
         outer = jit_adapter.framework_call(fn)
         shown = fn if outer is None else outer[0]
-        call = SeenCall(id=self._next(), function=_name(shown), place=_place(shown), jit=id(fn._fun))
+        call = SeenCall(id=self._next(), function=_name(shown), place=_place(shown), jit=self._number_of(fn._fun))
         try:
             call = self._followed(call, outer or (fn, args, kwargs), fn, args, kwargs)
         except Exception as error:  # whatever it is, the script goes on
@@ -180,6 +182,13 @@ class Watcher:
             if _PLAN not in file.name:
                 file.unlink()
         return executable
+
+    def _number_of(self, fun: Any) -> int:
+        """A number for a function that was jitted; an address may be that of another one before it."""
+        try:
+            return self._jits.setdefault(fun, next(self._counter))
+        except TypeError:  # it cannot be hashed, or not be referred to
+            return id(fun)
 
     def _next(self) -> str:
         return f"{os.getpid()}-{next(self._counter)}"  # a fork counts on by itself
