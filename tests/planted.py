@@ -265,3 +265,29 @@ def state_that_waits(recipe: str = "") -> StepSpec:
         donate_argnums=(0, 1),
         memory_kinds={"state": "pinned_host"} if recipe else {},
     )
+
+
+def deferred_weight_gradients(recipe: str = "") -> StepSpec:
+    """All weight gradients wait for the last gradient of an activation, so both their operands are kept until then."""
+    recipe = recipe or "operands = jax.lax.optimization_barrier(operands)"
+
+    def step(params: Params, x: Any) -> tuple[Params, Any]:
+        inputs, outputs = [], [x]
+        for layer in params.values():
+            inputs.append(outputs[-1])
+            outputs.append(jnp.tanh(outputs[-1] @ layer["w"]))
+        cotangent = outputs[-1]
+        products = []
+        for layer, before, after in zip(reversed(params.values()), reversed(inputs), reversed(outputs), strict=False):
+            cotangent = cotangent * (1 - after * after)
+            products.append((before, cotangent))
+            cotangent = cotangent @ layer["w"].T
+        products, _ = followed(recipe, operands=(products, cotangent))["operands"]
+        gradients = [before.T @ after for before, after in reversed(products)]
+        return {
+            name: {"w": layer["w"] - gradient}
+            for (name, layer), gradient in zip(params.items(), gradients, strict=True)
+        }, outputs[-1].sum()
+
+    args = (_layers(8, 1024, 1024, jnp.bfloat16), _shape(8192, 1024, dtype=jnp.bfloat16))
+    return StepSpec(step, args, donate_argnums=(0,), roles={"params": "params", "x": "batch"})

@@ -11,25 +11,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.capture import ArgumentLeaf, Capture
 from memprof.analysis.categories import Phase, Role
 from memprof.analysis.checks import check_totals
 from memprof.analysis.collectives import collective_traffic
 from memprof.analysis.decoded import no_garbage_collection, take_decoded
 from memprof.analysis.device_traces import device_traces
-from memprof.analysis.live_buffers import Attribution, account_memory
+from memprof.analysis.live_buffers import Attribution, Memory, account_memory
 from memprof.analysis.liveness import replay
+from memprof.analysis.memory_graph import MemoryGraph
 from memprof.analysis.module_paths import ModulePaths
 from memprof.analysis.op_names import Named, named_phase
 from memprof.analysis.partitioner import partitioner_notes
-from memprof.analysis.patterns import find_patterns
+from memprof.analysis.patterns import Patterns, find_patterns
 from memprof.analysis.program import Program
 from memprof.analysis.program_facts import op_costs, program_facts
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.report import Report
+from memprof.analysis.schedule import PeakOrder, WhyLive
 from memprof.analysis.sources import Sources
 from memprof.analysis.values import Values
 from memprof.errors import InternalError, MemprofError
@@ -43,9 +48,45 @@ def analyze(capture: Capture) -> Report:
         InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
             Of a capture that was read from a file it is a MemprofError: the file is damaged.
     """
+    started = time.perf_counter()
+    with _reading(capture):
+        return _report(capture, _look_into(capture), started)
+
+
+def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ...]]:
+    """The report, and why buffers are live at the peak, the largest first.
+
+    Args:
+        name: of the instruction that makes them, or a part of their op name, argument path, source line or module.
+
+    Raises:
+        MemprofError: nothing that is live at the peak has such a name; or as `analyze` does.
+        InternalError: see `analyze`.
+    """
+    started = time.perf_counter()
+    with _reading(capture):
+        parts = _look_into(capture)
+        report = _report(capture, parts, started)
+        named = [buffer for buffer in report.buffers if buffer.name == name] or [
+            buffer
+            for buffer in report.buffers
+            if any(name in text for text in (buffer.name, buffer.op, buffer.source, buffer.module))
+        ]
+        if not named:
+            largest = ", ".join(dict.fromkeys(buffer.name for buffer in report.buffers[:3]))
+            raise MemprofError(
+                f"nothing that is live at the peak of {report.label} is called {name!r}: give the name of an HLO"
+                f" instruction, or a part of an op name, source line or module; the largest are {largest}"
+            )
+        return report, tuple(parts.peak.why(named, parts.values, parts.sources))
+
+
+@contextmanager
+def _reading(capture: Capture) -> Iterator[None]:
+    """What does not fit together in a capture that was read from a file is damage to the file."""
     with no_garbage_collection():
         try:
-            return _analyze(capture)
+            yield
         except InternalError as error:
             if capture.file is None:
                 raise
@@ -55,8 +96,21 @@ def analyze(capture: Capture) -> Report:
             ) from error
 
 
-def _analyze(capture: Capture) -> Report:
-    started = time.perf_counter()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """A program with its buffer assignment, and what is known of both."""
+
+    program: Program
+    table: BufferTable
+    modules: ModulePaths
+    values: Values
+    patterns: Patterns
+    sources: Sources
+    memory: Memory
+    peak: PeakOrder
+
+
+def _look_into(capture: Capture) -> _Parts:
     program, table = take_decoded(capture.hlo_proto)
     modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
@@ -65,9 +119,22 @@ def _analyze(capture: Capture) -> Report:
     on_device = device_traces(traces, table, values, order)
     patterns = find_patterns(program, table, [each.liveness for each in on_device], values, order)
     sources = Sources(program, capture.folders)
-    attribution = Attribution(program, sources, patterns)
-    memory = account_memory(table, on_device, values, order, attribution)
+    memory = account_memory(table, on_device, values, order, Attribution(program, sources, patterns))
     check_totals(capture, table, traces, memory)
+    return _Parts(
+        program=program,
+        table=table,
+        modules=modules,
+        values=values,
+        patterns=patterns,
+        sources=sources,
+        memory=memory,
+        peak=PeakOrder(MemoryGraph(program, table, on_device, values, order), memory),
+    )
+
+
+def _report(capture: Capture, parts: _Parts, started: float) -> Report:
+    program, table, values, memory = parts.program, parts.table, parts.values, parts.memory
     buffers = memory.at_peak
     rest = memory.footprint_bytes - memory.live_peak_bytes
     forward_flops = _forward_flops(capture.flops_by_scope, values)
@@ -89,7 +156,9 @@ def _analyze(capture: Capture) -> Report:
         by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
         by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
         by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
-        modules=module_tree(buffers, capture.arguments, modules, fragmentation_bytes=rest, forward_flops=forward_flops),
+        modules=module_tree(
+            buffers, capture.arguments, parts.modules, fragmentation_bytes=rest, forward_flops=forward_flops
+        ),
         buffers=buffers,
         temp_buffers=memory.temps,
         timeline=memory.timeline,
@@ -98,9 +167,9 @@ def _analyze(capture: Capture) -> Report:
             each.parameter_number: each.size_bytes for each in table.allocations if each.parameter_number is not None
         },
         collectives=collective_traffic(program, capture.target.topology, values),
-        partitioner_notes=partitioner_notes(capture.partitioner_messages, program, values, sources),
+        partitioner_notes=partitioner_notes(capture.partitioner_messages, program, values, parts.sources),
         doubts=capture.doubts,
-        program=program_facts(program, table, values, backward_end=patterns.backward_end),
+        program=program_facts(program, table, values, backward_end=parts.patterns.backward_end),
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(
@@ -110,6 +179,7 @@ def _analyze(capture: Capture) -> Report:
             (*memory.indefinite, *memory.temps),
         ),
         forward_flops=forward_flops,
+        schedule=parts.peak.schedule(),
         source_lines=capture.source_lines,
     )
 

@@ -207,6 +207,25 @@ class OpCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How much of the live peak is due to the order that XLA runs the operations in.
+
+    Attributes:
+        bound_bytes: what any order of the same operations holds at its peak, at least (see `any_order.py`).
+        other_bytes: the peak in another order, where one was found in which less is live; else the live peak itself.
+        waiting: what is live at the peak because operations wait that could have run before.
+        early: what is live at the peak, and could have been made after it.
+        is_fenced: an optimization barrier stands between some of what waits and what it waits for.
+    """
+
+    bound_bytes: int = 0
+    other_bytes: int = 0
+    waiting: tuple[LiveBuffer, ...] = ()
+    early: tuple[LiveBuffer, ...] = ()
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
 
@@ -229,6 +248,7 @@ class Report:
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
+        schedule: what of the live peak is due to the order of the operations alone; None: nobody has looked.
         source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
@@ -263,6 +283,7 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
+    schedule: Schedule | None = None
     source_lines: SourceLines = field(default_factory=dict)
 
     @property

@@ -108,6 +108,10 @@ class Values:
         for operand in instruction.operands:
             yield from self._groups.of_instruction(self._program.instructions[operand])
 
+    def groups_of(self, instruction: Instruction) -> tuple[int, ...]:
+        """The groups of the leaves of an instruction's result."""
+        return self._groups.of_instruction(instruction)
+
     def group_of(self, buffer: LogicalBuffer) -> int | None:
         """The group of what a logical buffer holds; None where it is no array."""
         position = position_of(self._program.instructions[buffer.instruction], buffer.shape_index)

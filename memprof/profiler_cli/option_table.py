@@ -69,7 +69,7 @@ def _format(values: Values) -> str:
 
 
 def _is_first_screen(values: Values) -> bool:
-    return _format(values) == TERMINAL and not (values["full"] or values.get("by") or values.get("diff"))
+    return _format(values) == TERMINAL and not any(values.get(name) for name in ("full", "by", "diff", "why"))
 
 
 def _is_data(values: Values) -> bool:
@@ -232,8 +232,14 @@ ROWS = (
     Row(
         commands=("show",),
         where=lambda values: _format(values) == XPROF,
-        options=("diff", "force", "source", "width", *_VIEWS),
+        options=("diff", "why", "force", "source", "width", *_VIEWS),
         why="is for reports; --format xprof writes the compiled program, whole, under a name of its own",
+    ),
+    Row(
+        commands=("show",),
+        where=lambda values: values["why"] is not None,
+        options=("diff", "by", "depth", "full", "verbose", "source"),
+        why="is for the report, and --why is about buffers of a name",
     ),
     Row(
         where=lambda values: _format(values) != TERMINAL,

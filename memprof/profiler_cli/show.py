@@ -13,7 +13,7 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say
 from memprof.profiler_cli.option_table import XPROF
-from memprof.profiler_cli.render import print_diff, print_report, rendering
+from memprof.profiler_cli.render import print_diff, print_document, print_report, rendering
 from memprof.reports.options import By, editor_link
 
 
@@ -22,6 +22,14 @@ def show(
     diff: Annotated[
         Path | None,
         typer.Option("--diff", help="An earlier capture: show what grew and what shrank since.", metavar="CAPTURE"),
+    ] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            "--why",
+            help="Why a buffer is live at the peak: its HLO name, or a part of its op name, source line or module.",
+            metavar="NAME",
+        ),
     ] = None,
     by: Annotated[By | None, typer.Option("--by", help="One breakdown alone.")] = None,
     format: options.Format = None,  # noqa: A002 - the option's name
@@ -44,15 +52,19 @@ def show(
 
         memprof show after.memprof --diff before.memprof
 
+        memprof show transformer-gpt2-h100-80gb.memprof --why model.py:40
+
     With --format xprof the capture becomes a session of a log directory, for the memory viewer and the graph viewer of
     XProf and of TensorBoard's profile plugin:
 
         memprof show transformer-gpt2-h100-80gb.memprof --format xprof -o logs
     """
     from memprof.analysis.comparison import diff as compare_buffers
-    from memprof.analysis.pipeline import analyze
+    from memprof.analysis.pipeline import analyze, analyze_peak
     from memprof.capture.capture_file import read_capture
     from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session
+    from memprof.reports.json_why import why_json
+    from memprof.reports.views.why import why_document
 
     if format == XPROF:
         if output is None:
@@ -66,7 +78,7 @@ def show(
         format,
         output=output,
         force=force,
-        full=full or by is not None or diff is not None,
+        full=full or why is not None or by is not None or diff is not None,
         verbose=verbose,
         by=by,
         depth=depth,
@@ -75,6 +87,11 @@ def show(
         source=source,
         editor=editor_link(editor),
     )
+    if why is not None:
+        wanted.check_shows_documents("why a buffer is live")
+        report, reasons = analyze_peak(read_capture(capture), why)
+        print_document(why_document(report, reasons, top=wanted.options.top), why_json(report, reasons), wanted)
+        return
     report = analyze(read_capture(capture))
     if diff is None:
         print_report(report, wanted.of_capture(capture))

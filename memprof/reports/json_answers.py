@@ -12,6 +12,7 @@ from memprof.analysis.report import Report
 from memprof.reports.json_comparison import ComparisonJson, DiffJson
 from memprof.reports.json_report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json_types import Size, about, filled
+from memprof.reports.json_why import WhyJson
 from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
 from memprof.studies.explain.explanation import AskedFor, Explanation
@@ -201,6 +202,7 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "fit_devices": FitDevicesJson,
     "fit_techniques": FitTechniquesJson,
     "explanation": ExplanationJson,
+    "why": WhyJson,
 }
 
 

@@ -43,7 +43,9 @@ class Aim(Enum):
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
     RECOMPUTE_MODULES = auto()
     RECOMPUTE_SCAN = auto()  # recompute the body of a scan
+    REMOVE_BARRIER = auto()  # let operations run that wait for others at an optimization barrier
     SCAN_LAYERS = auto()
+    SCHEDULE_FOR_MEMORY = auto()  # have XLA order operations for memory, not to hide communication
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ EXPECTED = {
     "float32_accumulators": "narrow_accumulators",
     "one_huge_array": "huge_buffer",
     "peak_in_the_update": "update_peak",
+    "deferred_weight_gradients": "other_order",
 }
 # These are found too, though they do not save most.
 ALSO_EXPECTED = {"attention_probabilities": "remat_elementwise", "state_that_waits": "offload_optimizer"}

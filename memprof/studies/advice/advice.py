@@ -19,6 +19,7 @@ class Proposal:
         cost: what it takes in exchange.
         without: which buffers it makes smaller, or holds for a shorter time.
         is_packed: whether it is to do away with fragmentation.
+        live_peak_bytes: what is live at the peak after it, where that is known; None: the timeline tells, played again.
     """
 
     intent: Intent
@@ -27,6 +28,7 @@ class Proposal:
     cost: str
     without: Without
     is_packed: bool = False
+    live_peak_bytes: int | None = None
 
     @property
     def how_to(self) -> str:

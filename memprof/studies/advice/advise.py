@@ -3,7 +3,7 @@
 A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
 what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
 holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep, `meshes`
-about what the devices of a mesh have alike.
+about what the devices of a mesh have alike, `order` about when operations run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from memprof.studies.advice.meshes import (
     undivided_batch,
     undivided_logits,
 )
+from memprof.studies.advice.order import other_order
 from memprof.studies.advice.passes import (
     chunked_loss,
     flash_attention,
@@ -53,6 +54,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     huge_buffer,
     narrow_accumulators,
     offload_optimizer,
+    other_order,
     param_copies,
     remat_elementwise,
     remat_modules,
@@ -71,11 +73,16 @@ def advise(report: Report) -> tuple[Advice, ...]:
         Advice(
             rule=rule.__name__,
             proposal=proposal,
-            saving_bytes=report.footprint_bytes
-            - footprint_without(report, proposal.without, is_packed=proposal.is_packed),
+            saving_bytes=_saving_bytes(report, proposal),
         )
         for rule in RULES
         for proposal in rule(report)
     ]
     worthwhile = [advice for advice in found if advice.saving_bytes > SMALLEST_SHARE * report.footprint_bytes]
     return tuple(sorted(worthwhile, key=lambda advice: -advice.saving_bytes))
+
+
+def _saving_bytes(report: Report, proposal: Proposal) -> int:
+    if proposal.live_peak_bytes is not None:
+        return report.live_peak_bytes - proposal.live_peak_bytes
+    return report.footprint_bytes - footprint_without(report, proposal.without, is_packed=proposal.is_packed)

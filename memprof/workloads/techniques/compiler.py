@@ -56,7 +56,13 @@ XLA = Technique(
 )
 
 TECHNIQUES = (XLA,)
+# The pass of XLA that delays operations so that they run beside communication. The flag that is named after it does
+# not turn it off everywhere: with several devices jaxlib 0.10.2 runs it whatever the flag says.
+_LATENCY_HIDING = "xla_disable_hlo_passes=latency-hiding-scheduler"
+
 MEANS = {
+    Aim.REMOVE_BARRIER: Means(code="operands = operands  # in the place of jax.lax.optimization_barrier(operands)"),
+    Aim.SCHEDULE_FOR_MEMORY: Means(code=f'XLA_FLAGS="--{_LATENCY_HIDING}"', technique=f"xla:{_LATENCY_HIDING}"),
     Aim.GENERATE_PRODUCTS: Means(
         code='XLA_FLAGS="--xla_gpu_cublas_fallback=false"', technique="xla:xla_gpu_cublas_fallback=false"
     ),

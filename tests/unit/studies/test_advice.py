@@ -12,9 +12,9 @@ from math import prod
 import pytest
 from report_builder import CPU, H100, buffer, node, report
 
-from memprof.analysis.capture import ArgumentLeaf, Topology
+from memprof.analysis.capture import ArgumentLeaf, Target, Topology
 from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.report import CollectiveTraffic, LiveBuffer, Loop, Report
+from memprof.analysis.report import CollectiveTraffic, LiveBuffer, Loop, Report, Schedule
 from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
 from memprof.studies.advice.recomputation import _ladder, _Rung
@@ -23,6 +23,24 @@ from memprof.workloads.intents import Aim, Intent, means_to
 
 _KB = (16, 16)  # 1,024 bytes of float32
 _FORWARD, _BACKWARD = "jit(step)/jvp(Net)/dot_general", "jit(step)/transpose(jvp(Net))/dot_general"
+
+
+_EIGHT_GPUS = replace(H100, topology=Topology(num_devices=8))
+
+
+def _ordered(target: Target, *, saved_bytes: int = 1024, num_waiting: int = 2, is_fenced: bool = False) -> Report:
+    """Four arrays of 1,024 bytes are live, some only because of the order."""
+    arrays = [_passes(_KB, "f32") for _ in range(4)]
+    made = report(arrays, target=target)
+    return replace(
+        made,
+        schedule=Schedule(
+            bound_bytes=1024,
+            other_bytes=made.live_peak_bytes - saved_bytes,
+            waiting=tuple(arrays[:num_waiting]),
+            is_fenced=is_fenced,
+        ),
+    )
 
 
 def _rules(made: Report) -> set[str]:
@@ -421,6 +439,15 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             ),
         },
     ),
+    "other_order": (
+        lambda: _ordered(_EIGHT_GPUS),
+        {
+            "no better order": lambda: _ordered(_EIGHT_GPUS, saved_bytes=0),
+            "one GPU, where XLA orders for memory": lambda: _ordered(H100),
+            "a CPU": lambda: _ordered(CPU, is_fenced=True),
+            "nothing is there for the order alone": lambda: _ordered(_EIGHT_GPUS, num_waiting=0),
+        },
+    ),
     "fragmentation": (
         lambda: _fragmented(_KB, _KB),
         {
@@ -430,6 +457,22 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         },
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (lambda: _ordered(H100, is_fenced=True), "operands = operands"),
+        (lambda: _ordered(_EIGHT_GPUS, is_fenced=True), "operands = operands"),
+        (lambda: _ordered(_EIGHT_GPUS), "--xla_disable_hlo_passes=latency-hiding-scheduler"),
+    ],
+)
+def test_an_order_is_changed_by_what_has_made_it(made: Callable[[], Report], code: str) -> None:
+    assert code in _proposal(made(), "other_order").proposal.how_to
+
+
+def test_another_order_saves_the_difference_of_two_peaks() -> None:
+    assert _proposal(_ordered(_EIGHT_GPUS, saved_bytes=1500), "other_order").saving_bytes == 1500
 
 
 def test_there_is_a_case_for_each_rule() -> None:

@@ -1,0 +1,190 @@
+"""Why a buffer is still live at the peak: what it waits for, and whether XLA's order alone keeps it.
+
+The operation that runs at the peak cuts all others in three: those that it needs, those that need it, and those that
+may run before or after it. What it works on itself is live then in any order, and so is what both one of the first and
+one of the second work on. Of the rest, what only operations of the third kind have yet to read **waits**: they could
+have run before. What none of the first has touched is **early**: it could have been made after.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from memprof.analysis.any_order import lower_bound_bytes, peak_bytes
+from memprof.analysis.categories import Phase
+from memprof.analysis.live_buffers import Memory
+from memprof.analysis.memory_graph import MemoryGraph
+from memprof.analysis.report import LiveBuffer, Schedule
+from memprof.analysis.sources import Sources
+from memprof.analysis.values import Values
+
+_WORTH_LOOKING = 0.01  # of the footprint: how much lower the bound has to be for another order to be looked for
+
+
+class Reason(StrEnum):
+    """Why a buffer is live at the peak."""
+
+    WHOLE_STEP = "whole step"  # an argument, a result or a constant
+    ANY_ORDER = "any order"
+    WAITING = "waiting"
+    EARLY = "early"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation of the compiled program, in the words of `LiveBuffer`."""
+
+    name: str
+    op: str
+    source: str
+    module: str
+    phase: Phase
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A part of a chain: operations of one phase and module, each of which needs the one before; `op` is the first."""
+
+    phase: Phase
+    module: str
+    op: str
+    num_operations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyLive:
+    """Why one buffer is live at the peak.
+
+    Attributes:
+        at_peak: what runs then; None where nothing is in the temp block.
+        users: the operations that have yet to read its memory or write into it, in their order.
+        ready: the position in program order after which the last of them has all that it needs; -1: from the start.
+        chain: how the last of them depends on what runs at the peak; empty where it does not.
+    """
+
+    buffer: LiveBuffer
+    reason: Reason
+    at_peak: Operation | None
+    users: tuple[Operation, ...] = ()
+    ready: int = -1
+    chain: tuple[Link, ...] = ()
+
+
+class PeakOrder:
+    """The operations of a program around its peak."""
+
+    def __init__(self, graph: MemoryGraph, memory: Memory) -> None:
+        self._graph, self._memory = graph, memory
+        positions = [step.position for step in graph.steps]
+        self._peak = bisect_left(positions, memory.timeline.peak_position)
+        while self._peak + 1 < len(positions) and graph.steps[self._peak].is_beginning:
+            self._peak += 1
+        self._needed, self._needing = self._reached()
+        self._touching: dict[int, list[int]] = {piece: [] for _, piece in self._at_peak()}
+        for number, touched in enumerate(graph.operations.touches):
+            for piece in touched:
+                if piece in self._touching:
+                    self._touching[piece].append(number)
+
+    def schedule(self) -> Schedule:
+        """What of the live peak is due to the order alone."""
+        memory, operations = self._memory, self._graph.operations
+        whole_step = sum(buffer.size_bytes for buffer in memory.indefinite)
+        bound_bytes = min(whole_step + lower_bound_bytes(operations), memory.live_peak_bytes)
+        other_bytes = memory.live_peak_bytes
+        if other_bytes - bound_bytes > _WORTH_LOOKING * memory.footprint_bytes:
+            peaks = [peak_bytes(operations, order) for order in (None, *self._graph.orders())]
+            other_bytes -= peaks[0] - min(peaks)
+        held = [(number, self._reason(piece)) for number, piece in self._at_peak()]
+        waiting, early = (
+            [number for number, why in held if why is reason] for reason in (Reason.WAITING, Reason.EARLY)
+        )
+        return Schedule(
+            bound_bytes=bound_bytes,
+            other_bytes=other_bytes,
+            waiting=tuple(memory.temps[number] for number in waiting),
+            early=tuple(memory.temps[number] for number in early),
+            is_fenced=any(self._graph.piece_of[number] in self._graph.fenced for number in waiting),
+        )
+
+    def why(self, buffers: Sequence[LiveBuffer], values: Values, sources: Sources) -> Iterator[WhyLive]:
+        """Why each of some buffers of the peak is live then."""
+        pieces = {id(self._memory.temps[number]): piece for number, piece in self._at_peak()}
+        at_peak = self._operation(self._peak, values, sources) if pieces else None
+        for buffer in buffers:
+            piece = pieces.get(id(buffer))
+            if piece is None:
+                yield WhyLive(buffer=buffer, reason=Reason.WHOLE_STEP, at_peak=at_peak)
+                continue
+            users = [number for number in self._touching[piece] if number > self._peak]
+            needed = self._graph.operations.needs[users[-1]] if users else ()
+            yield WhyLive(
+                buffer=buffer,
+                reason=self._reason(piece),
+                at_peak=at_peak,
+                users=tuple(self._operation(number, values, sources) for number in users),
+                ready=self._graph.steps[needed[-1]].position if needed else -1,
+                chain=tuple(self._chain(users[-1], values)) if users else (),
+            )
+
+    def _at_peak(self) -> Iterator[tuple[int, int]]:
+        """The temp buffers that are live at the peak, by their number, with the piece of memory of each."""
+        for number, (buffer, piece) in enumerate(zip(self._memory.temps, self._graph.piece_of, strict=True)):
+            if buffer.at_peak:
+                yield number, piece
+
+    def _reached(self) -> tuple[set[int], set[int]]:
+        """The operations that the one at the peak needs, and those that need it."""
+        needs = self._graph.operations.needs
+        needed, needing = {self._peak}, {self._peak}
+        for number in range(min(self._peak, len(needs) - 1), -1, -1):
+            if number in needed:
+                needed.update(needs[number])
+        for number in range(self._peak + 1, len(needs)):
+            if not needing.isdisjoint(needs[number]):
+                needing.add(number)
+        return needed, needing
+
+    def _reason(self, piece: int) -> Reason:
+        touching = self._touching[piece]
+        if self._peak in touching:
+            return Reason.ANY_ORDER
+        if self._needing.isdisjoint(touching):
+            return Reason.WAITING
+        return Reason.EARLY if self._needed.isdisjoint(touching) else Reason.ANY_ORDER
+
+    def _chain(self, user: int, values: Values) -> Iterator[Link]:
+        """The operations between the one at the peak and a user of it, each the last that the next one needs."""
+        needs = self._graph.operations.needs
+        chain: list[int] = []
+        while user in self._needing and user != self._peak:
+            user = next(number for number in reversed(needs[user]) if number in self._needing)
+            chain.append(user)
+        links: list[Link] = []
+        for number in chain[-2::-1]:
+            step = self._graph.steps[number]
+            if step.is_beginning:
+                continue
+            phase, module = values.phase_of(step.instruction), values.module_of(step.instruction)
+            if links and (links[-1].phase, links[-1].module) == (phase, module):
+                links[-1] = replace(links[-1], num_operations=links[-1].num_operations + 1)
+            else:
+                op = step.instruction.op_name or step.instruction.name
+                links.append(Link(phase=phase, module=module, op=op, num_operations=1))
+        yield from links
+
+    def _operation(self, number: int, values: Values, sources: Sources) -> Operation:
+        step = self._graph.steps[number]
+        instruction = step.instruction
+        return Operation(
+            name=instruction.name,
+            op=instruction.op_name,
+            source=sources.lines(instruction).user,
+            module=values.module_of(instruction),
+            phase=values.phase_of(instruction),
+            position=step.position,
+        )

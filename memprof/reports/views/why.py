@@ -1,0 +1,96 @@
+"""Why buffers are live at the peak: what runs there, what each still waits for, and what another order would hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from memprof.analysis.report import Report, Schedule
+from memprof.analysis.schedule import Link, Operation, Reason, WhyLive
+from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
+from memprof.reports.units import format_array_type, format_bytes, format_share
+from memprof.reports.views.cells import short_names
+
+_MOST_USERS = 4
+_MOST_LINKS = 12
+_WORTH_A_WARNING = 0.02  # of the footprint, as for advice
+_BY_REASON = {
+    Reason.WHOLE_STEP: "an argument, a result or a constant: its memory is taken for the whole step",
+    Reason.ANY_ORDER: "in any order of the operations it is live here",
+    Reason.WAITING: "only because of the order: what has yet to read it does not depend on what runs at the peak",
+    Reason.EARLY: "only because of the order: what runs at the peak does not depend on it, it could be made after",
+}
+
+
+def why_document(report: Report, reasons: Sequence[WhyLive], *, top: int) -> Document:
+    """One part for each buffer, at most `top` of them, and what the order makes of the peak as a whole."""
+    aside = f"footprint {format_bytes(report.footprint_bytes)} on {report.target.name}"
+    blocks: list[Block] = [Heading(text=report.label, level=1, aside=aside)]
+    operations = [operation for why in reasons for operation in (why.at_peak, *why.users) if operation is not None]
+    names = short_names([*(each.source for each in operations), *(why.buffer.source for why in reasons)])
+    for why in reasons[:top]:
+        blocks += _one(why, names)
+    if len(reasons) > top:
+        blocks.append(Note(text=f"{len(reasons) - top} more have this name: see --top.", tone=Tone.MUTED))
+    if report.schedule is not None:
+        blocks += _schedule(report, report.schedule)
+    return Document(blocks=tuple(blocks))
+
+
+def _one(why: WhyLive, names: Mapping[str, str]) -> tuple[Block, ...]:
+    buffer = why.buffer
+    array = format_array_type(buffer.dtype, buffer.shape)
+    facts: list[tuple[str, tuple[str, ...]]] = [
+        ("holds", (array, format_bytes(buffer.size_bytes), buffer.category.value)),
+        ("made by", (buffer.op or buffer.name, names[buffer.source], f"position {buffer.start:,}" * buffer.is_temp)),
+    ]
+    if why.at_peak is not None:
+        facts.append(("at the peak", _named(why.at_peak, names)))
+    facts += [("waits for", _named(user, names)) for user in why.users[: -_MOST_USERS - 1 : -1]]
+    if len(why.users) > _MOST_USERS:
+        facts.append(("", (f"and {len(why.users) - _MOST_USERS} before these",)))
+    if buffer.is_temp and not why.users:
+        facts.append(("waits for", ("nothing after what runs at the peak",)))
+    if why.reason is Reason.WAITING and why.users:
+        when = f"after position {why.ready:,}" if why.ready >= 0 else "from the beginning"
+        facts.append(("could run", (f"the last of them has all that it needs {when}",)))
+    if why.chain:
+        facts.append(("between", tuple(_link(link) for link in _shortened(why.chain))))
+    facts.append(("live here", (_BY_REASON[why.reason],)))
+    lines = tuple(Fact(label=label, values=tuple(filter(None, values))) for label, values in facts)
+    return Heading(text=buffer.name, level=2), Facts(facts=lines)
+
+
+def _named(operation: Operation, names: Mapping[str, str]) -> tuple[str, ...]:
+    return (operation.op or operation.name, names[operation.source], f"position {operation.position:,}")
+
+
+def _link(link: Link | None) -> str:
+    if link is None:
+        return "..."
+    where = " ".join(filter(None, (link.phase.value, link.module))) or link.op
+    return f"{where} ({link.num_operations:,})"
+
+
+def _shortened(chain: Sequence[Link]) -> Sequence[Link | None]:
+    if len(chain) <= _MOST_LINKS:
+        return chain
+    return (*chain[: _MOST_LINKS // 2], None, *chain[-_MOST_LINKS // 2 :])
+
+
+def _schedule(report: Report, schedule: Schedule) -> tuple[Block, ...]:
+    facts = [
+        ("live peak", f"{format_bytes(report.live_peak_bytes)} in the order that XLA has chosen"),
+        ("another order", f"{format_bytes(schedule.other_bytes)} in the best that was found"),
+        ("any order", f"at least {format_bytes(schedule.bound_bytes)}: what must be live around one of its operations"),
+    ]
+    most_bytes = report.live_peak_bytes - schedule.bound_bytes
+    least_bytes = report.live_peak_bytes - schedule.other_bytes
+    text = (
+        f"Due to order alone: {format_bytes(least_bytes)} to {format_bytes(most_bytes)}"
+        f" ({format_share(least_bytes, report.live_peak_bytes)} to {format_share(most_bytes, report.live_peak_bytes)})."
+        if most_bytes
+        else "No order of the same operations holds less at its peak."
+    )
+    lines = tuple(Fact(label=label, values=(value,)) for label, value in facts)
+    tone = Tone.WARNING if least_bytes > _WORTH_A_WARNING * report.footprint_bytes else Tone.MUTED
+    return Heading(text="The order of operations", level=2), Facts(facts=lines), Note(text=text, tone=tone)
