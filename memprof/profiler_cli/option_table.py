@@ -238,7 +238,7 @@ ROWS = (
     Row(
         commands=("show",),
         where=lambda values: values["why"] is not None,
-        options=("diff", "by", "depth", "full", "verbose", "source"),
+        options=("diff", "by", "depth", "full", "verbose", "source", "editor"),
         why="is for the report, and --why is about buffers of a name",
     ),
     Row(

@@ -74,12 +74,19 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source", *_WHOLE, "editor"}),
     ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth", *_WHOLE, "editor"}),
     ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source", *_WHOLE, "editor"}),
+    ("show", "why"): (
+        ["show", "one.memprof", "--why", "a"],
+        {"source", "diff", "by", "depth", "editor", *_WHOLE},
+    ),
     ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW, *_WHOLE, "editor"}),
     ("show", "html"): (["show", "one.memprof", "--format", "html"], {"width", *_WHOLE}),
-    ("show", "picture"): (["show", "one.memprof", "--format", "svg"], {"source", "width", *_VIEW, *_WHOLE, "editor"}),
+    ("show", "picture"): (
+        ["show", "one.memprof", "--format", "svg"],
+        {"why", "source", "width", *_VIEW, *_WHOLE, "editor"},
+    ),
     ("show", "xprof"): (
         ["show", "one.memprof", "--format", "xprof", "-o", "logs"],
-        {"diff", "force", "source", "width", *_VIEW, *_WHOLE, "editor"},
+        {"diff", "why", "force", "source", "width", *_VIEW, *_WHOLE, "editor"},
     ),
 }
 # How an option is given, and what else has to be there for it to mean anything (`with` and without it).
@@ -126,6 +133,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "require_effect": (["--require-effect"], ["-t", "bf16"]),
     "update": (["--update"], []),
     "diff": (["--diff", "two.memprof"], []),
+    "why": (["--why", "a"], []),
     "program": (["--program", "jit_two"], []),
     "largest": (["--largest", "2"], []),
     "full": (["--full"], []),
@@ -169,6 +177,8 @@ ELSEWHERE = {
     ("check", "update", "force"),
     *(("show", "picture", each) for each in ("diff", "output", "force")),
     ("show", "full", "diff"),
+    # See the row of --why, which refuses them.
+    *(("show", each, "why") for each in ("full", "module", "category", "diff", "why")),
     *(("show", "full", each) for each in ("by", "format", "output", "force", "width")),
     # What is not compiled has nothing to say beside its answer.
     *((*each, "quiet") for each in REFUSED if each[0] in ("show", "advise", "fit") or each == ("check", "capture")),
