@@ -126,6 +126,7 @@ def test_weights_and_biases(profile: memprof.Profile, tmp_path: Path, monkeypatc
         run.log({"loss": 1.0})  # the run is the caller's, and goes on
         assert (run.summary[FOOTPRINT], run.summary[PARAMS]) == (profile.footprint_bytes, 1024)
         assert (run.summary["memprof/step"], run.summary["loss"], run.step) == (6, 1.0, 3)
+    wandb.teardown()  # its service has written all that it was given
     (file,) = tmp_path.rglob("*.wandb")
     first, second, last = wandb_history(file.read_bytes())
     assert (first[PARAMS], first["memprof/step"]) == (1024, 5)
