@@ -1,6 +1,7 @@
 """Whether the plan at which a compile is stopped is the plan of the finished compile, byte for byte.
 
-    python -m benchmarks.plan_identity [-o RESULT.json] [--only TEXT]... [--every N] [--minutes M] [--autotuning]
+    python -m benchmarks.plan_identity [-o RESULT.json] [--only TEXT]... [--every N] [--minutes M]
+        [--autotuning | --option NAME=VALUE]
 
 Built-in workloads under every technique, with every optimizer, in every preset and for every target are compiled to the
 end. The `HloProto` as it is at the moment at which memprof would stop is kept, and compared with the file as it is at
@@ -10,6 +11,7 @@ layers, so that many of them can be compiled.
 With `--autotuning` it asks another question: each program is compiled twice for a GPU that is not there, without
 autotuning, as memprof does, and with it, as XLA does by itself. Then the files differ (they hold what was tuned), and
 the buffer assignments (allocations, logical buffers, offsets, heap traces, buffers at the peak) are compared as bytes.
+With `--option xla_disable_hlo_passes=config-assigner` it asks the same of any option of XLA's, to the plan alone.
 
 An output file that is there already is gone on with: programs in it are not compiled again.
 """
@@ -17,6 +19,7 @@ An output file that is there already is gone on with: programs in it are not com
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -24,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
@@ -170,23 +173,34 @@ def at_the_stop(program: Program) -> Row:
 
 
 def without_autotuning(program: Program) -> Row:
-    """Compile one program without autotuning and with it.
+    """Compile one program without autotuning and with it; see `between`."""
+    return between(program, WITHOUT_AUTOTUNING, AS_XLA_DOES, stop_at_plan=False)
+
+
+def between(
+    program: Program, options: Mapping[str, str], others: Mapping[str, str], *, stop_at_plan: bool = True
+) -> Row:
+    """Compile one program with options of XLA's beside the step's own, and with others.
 
     Raises:
         MemprofError: as above.
     """
     target = resolve(program.target)
     if target.platform == "cpu":
-        raise MemprofError("on a CPU nothing is tuned")
+        raise MemprofError("on a CPU none of this is done")
     spec = _step(program)
     captures, seconds = [], []
-    for options in (WITHOUT_AUTOTUNING, AS_XLA_DOES):
-        changed = replace(spec, compiler_options={**spec.compiler_options, **options})
-        started = time.process_time()
+    for chosen in (options, others):
+        changed = replace(spec, compiler_options={**spec.compiler_options, **chosen})
+        before, started = set(threading.enumerate()), time.process_time()
         with tempfile.TemporaryDirectory() as folder:
-            capture = compile_step(changed, target, dump_folder=Path(folder), progress=lambda stage: None).capture
-        captures.append(capture)
-        seconds.append(time.process_time() - started)
+            compiled = compile_step(
+                changed, target, dump_folder=Path(folder), progress=lambda stage: None, stop_at_plan=stop_at_plan
+            )
+            captures.append(compiled.capture)
+            seconds.append(time.process_time() - started)
+            for thread in set(threading.enumerate()) - before:  # which would take time from the next one
+                thread.join()
     quick, xla = captures
     return _row(
         program,
@@ -262,6 +276,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th of them")
     parser.add_argument("--minutes", type=float, default=600.0, help="how long it may take")
     parser.add_argument("--autotuning", action="store_true", help="compare with and without autotuning instead")
+    parser.add_argument("--option", metavar="NAME=VALUE", help="compare with and without this option of XLA's instead")
     arguments = parser.parse_args()
     output: Path | None = arguments.output
     before = json.loads(output.read_text("utf-8")) if output and output.exists() else {"rows": [], "not_compiled": []}
@@ -270,7 +285,10 @@ def main() -> None:
     known = {row["label"] for row in found} | {sentence.partition(": ")[0] for sentence in not_compiled}
     chosen = [program for program in programs() if all(text in program.label for text in arguments.only)]
     left = [program for program in chosen[:: arguments.every] if program.label not in known]
-    compare = without_autotuning if arguments.autotuning else at_the_stop
+    compare: Callable[[Program], Row] = without_autotuning if arguments.autotuning else at_the_stop
+    if arguments.option:
+        name, _, value = arguments.option.partition("=")
+        compare = functools.partial(between, options={**WITHOUT_AUTOTUNING, name: value}, others=WITHOUT_AUTOTUNING)
     for row in rows(left, compare, 60 * arguments.minutes):
         if isinstance(row, str):
             not_compiled.append(row)
