@@ -186,3 +186,30 @@ def test_gathered_parameters_are_those_of_the_layers_that_are_gathered(
         evidence = found(at_once)["Gather parameters layer by layer"].proposal.evidence
         assert evidence.startswith(f"4 arrays, {NUM_LAYERS * LAYER:,} bytes of gathered parameters")
         assert evidence.endswith(f"hold {LAYER:,}")
+
+
+def test_weight_gradients_that_wait_for_collectives_are_found_and_the_option_has_them_run() -> None:
+    """Data parallel: XLA delays the products that make gradients, so that they run beside the sum over devices."""
+    mesh = memprof.mesh("h100-80gb", {"data": 8})
+
+    def step(weights: list[Any], x: Any) -> Any:
+        def loss(weights: list[Any]) -> Any:
+            hidden = x
+            for weight in weights:
+                hidden = jnp.tanh(hidden @ weight)
+            return jnp.mean(hidden * hidden)
+
+        value, grads = jax.value_and_grad(loss)(weights)
+        whole = NamedSharding(mesh, P())
+        updated = [weight - 0.1 * grad for weight, grad in zip(weights, grads, strict=True)]
+        return [jax.lax.with_sharding_constraint(weight, whole) for weight in updated], value
+
+    weights = [jax.ShapeDtypeStruct((1024, 1024), "float32", sharding=NamedSharding(mesh, P()))] * 8
+    x = jax.ShapeDtypeStruct((65536, 1024), "float32", sharding=NamedSharding(mesh, P("data")))
+    waiting = memprof.profile(step, weights, x, donate_argnums=0)
+    (advice,) = [each for each in advise(waiting.report) if each.rule == "other_order"]
+    name, value = str(advice.proposal.technique).removeprefix("xla:").split("=")
+    followed = memprof.profile(step, weights, x, donate_argnums=0, compiler_options={name: value})
+    saved_bytes = waiting.report.footprint_bytes - followed.report.footprint_bytes
+    assert advice.saving_bytes == pytest.approx(saved_bytes, rel=0.1)
+    assert saved_bytes > 0.2 * waiting.report.footprint_bytes
