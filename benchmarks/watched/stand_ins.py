@@ -50,7 +50,7 @@ class Dataset:
         kept = self.items
         if self.repeats and len(kept) < size:
             kept = kept * -(-size // len(kept))
-        return Dataset(map(stacked, batches(kept, size, drop_remainder)), self.repeats)
+        return Dataset(map(stacked, batches(kept, size, drop_remainder or self.repeats)), self.repeats)
 
     def repeat(self, *_):
         return Dataset(self.items, True)

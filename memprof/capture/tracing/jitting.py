@@ -39,7 +39,8 @@ class JittedStep:
         args, kwargs: arrays, shapes or static values.
         names: what JAX calls the positional arguments.
         arguments: the user's arguments by name, which may be grouped in another way in `args`.
-        is_inside: whether `fn` is the `jax.jit` inside a framework's, and `args` what the framework calls it with.
+        inner_names: where `fn` is the `jax.jit` inside a framework's, and `args` what the framework calls it with: what
+            these are called as far as they are not known as the user's own.
     """
 
     fn: Any
@@ -47,7 +48,7 @@ class JittedStep:
     kwargs: Mapping[str, Any]
     names: tuple[str, ...]
     arguments: Mapping[str, Any]
-    is_inside: bool = False
+    inner_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def inside_of(step: JittedStep, inner: Any, args: tuple[Any, ...], kwargs: Mappi
     # Equinox groups the arguments again; all of its arrays are known by their identity.
     is_grouped = not hasattr(step.fn, "trace") or len(args) != len(step.names)
     names = tuple(f"args[{number}]" for number in range(len(args))) if is_grouped else step.names
-    return replace(step, fn=inner, args=args, kwargs=kwargs, names=names, is_inside=True)
+    return replace(step, fn=inner, args=args, kwargs=kwargs, inner_names=names)
 
 
 def shardings_of_jit(spec: StepSpec) -> tuple[Any, ...]:
@@ -177,7 +178,7 @@ class _Observer:
 
     def _trace_outer(self) -> None:
         fn, is_framework_jit = self._step.fn, jit_adapter.is_framework_jit(self._step.fn)
-        if is_framework_jit or self._step.is_inside:
+        if is_framework_jit or self._step.inner_names is not None:
             self._known_paths = _paths_by_identity(self._step.arguments)
         if not is_framework_jit:
             self.trace(*self._step.args, **self._step.kwargs)
@@ -194,7 +195,8 @@ class _Observer:
         self.abstract: list[Any] = []
         static = {number % len(args) for number in options.static_argnums if -len(args) <= number < len(args)}
         # Equinox groups the arguments again; all of its arrays are known by their identity.
-        names = self._step.names if hasattr(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
+        own = self._step.names if hasattr(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
+        names = own if self._step.inner_names is None else self._step.inner_names
         abstract_args = tuple(
             value if number in static else self._abstract(name, value)
             for number, (name, value) in enumerate(zip(names, args, strict=True))
