@@ -139,12 +139,15 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
 def _model(report: Report) -> tuple[str, ...]:
     recomputed = report.recomputed_flops
     num_devices = report.target.topology.num_devices
-    on_all = "" if num_devices == 1 else f" on all {num_devices} devices together"
+    on_all = on_each = ""
+    if num_devices > 1:
+        on_all = f" on all {num_devices} devices together"
+        on_each = f", {format_flops(round(report.flops / num_devices))} on each where all of it is divided"
     if not report.flops:  # they are counted where a step is traced, and an imported program was traced elsewhere
         return (f"{format_count(report.num_params)} parameters",)
     return (
         f"{format_count(report.num_params)} parameters",
-        f"{format_flops(report.flops)} a step{on_all} (counted in the traced program)",
+        f"{format_flops(report.flops)} a step{on_all}{on_each} (counted in the traced program)",
         *((f"of which recomputed {format_flops(recomputed)}",) if recomputed else ()),
     )
 
