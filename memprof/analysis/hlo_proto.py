@@ -197,7 +197,7 @@ _CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_D
 HloProto: Any = _CLASSES["HloProto"]
 ShapeProto: Any = _CLASSES["ShapeProto"]
 CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
-_MemoryReport: Any = _CLASSES["MemoryReport"]
+MemoryReport: Any = _CLASSES["MemoryReport"]
 
 
 def _repeated(messages: Messages) -> Messages:
@@ -233,7 +233,7 @@ def parse_memory_report(data: bytes) -> dict[int, int]:
         MemprofError: it cannot be read.
     """
     try:
-        report = _MemoryReport.FromString(data)
+        report = MemoryReport.FromString(data)
     except DecodeError as error:
         raise MemprofError(f"XLA's report of the memory that a program takes cannot be read ({error})") from error
     return {space.color: space.total_bytes for space in report.spaces}

@@ -4,7 +4,8 @@
     programs_in([Path("DIR")])
 
 A program is of use where it comes with its buffer assignment: what XLA dumps after its optimizations, what XProf puts
-beside a trace (`*.hlo_proto.pb`), and the stat `Hlo Proto` in the trace itself. Needs no JAX, and compiles nothing.
+beside a trace (`*.hlo_proto.pb`), and the stat `Hlo Proto` in the trace itself. Needs no JAX (but for XLA's parser,
+where a dump is of texts), and compiles nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import lzma
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from google.protobuf.message import DecodeError
 
 from memprof.analysis.foreign import clean, open_regular
-from memprof.analysis.hlo_proto import message_classes
+from memprof.analysis.hlo_proto import message_classes, parse_memory_report
+from memprof.capture.foreign.text_dumps import hlo_proto_of_texts, memory_report_of_text
 from memprof.errors import MemprofError
 
 _MOST_BYTES = 1 << 30  # of one file, unpacked
@@ -32,20 +34,17 @@ _PACKED = "(" + "|".join(map(re.escape, _OPENERS)) + ")?"
 # `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`; a TPU's has a dot before `after`.
 _DUMP = re.compile(
     r"(?:module_\d+\.)?(?P<name>.+?)\.(?:(?P<platform>cpu|sm_(?P<capability>\d+\.\d+)[a-z]?_gpu|gfx\w+_gpu|gpu)_)?"
-    r"after_optimizations\.hlo\.pb" + _PACKED
+    r"after_optimizations\.(?P<kind>hlo\.pb|txt)" + _PACKED
 )
 _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
 _TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
-_TEXT = re.compile(r".*after_optimizations(?:-buffer-assignment)?\.txt" + _PACKED)
-# XLA's own report on memory, for people.
-_TEXT_REPORT = re.compile(
-    r"(?:module_\d+\.)?(?P<name>.+?)\.(?:\w+|sm_[\w.]+)_after_optimizations-memory-usage-report\.txt"
+# What lies beside a dumped program; that of a text cannot be read without the first two.
+_ASSIGNMENT, _LIVE_RANGES, _REPORT = "buffer-assignment", "live-range", "memory-usage-report"
+_TELLS = {_ASSIGNMENT: "where each value lies", _LIVE_RANGES: "when each value lives"}
+_BESIDE = re.compile(
+    rf".+after_optimizations-(?:{_ASSIGNMENT}(?:-values)?|{_LIVE_RANGES}|{_REPORT})\.(?:pb|txt)" + _PACKED
 )
-_TOTAL = re.compile(rb"\(color=0\)\s+Total bytes: (\d+)")
-_NO_PROTO = (
-    "XLA's texts do not hold the program as it can be read back: dump again with"
-    ' XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
-)
+_AS_PROTO = 'dump again with XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
 
 # tsl/profiler/protobuf/xplane.proto, as far as it is read here. A map is a repeated message of key and value.
 _XSpace = message_classes(
@@ -74,11 +73,12 @@ class FoundProgram:
         name: of its module: `jit_train_step`.
         file: that holds it.
         written: when the file was written, in seconds since 1970.
-        hlo_proto: the serialized `HloProto`.
+        hlo_proto: the serialized `HloProto`; of texts that cannot be read as one, the program's text.
         platform: `cuda`, `cpu` or `tpu`, as far as the name of the file tells; else empty.
         compute_capability: for example `9.0`, likewise.
         memory_report: XLA's own report on its memory, which it dumps beside it; empty where there is none.
         target_config: the file with what XLA knew of the GPU; None where there is none.
+        damage: why its texts cannot be read; None where they can, and of protos.
     """
 
     name: str
@@ -89,6 +89,7 @@ class FoundProgram:
     compute_capability: str | None = None
     memory_report: bytes = b""
     target_config: Path | None = None
+    damage: MemprofError | None = None
 
 
 def programs_in(paths: Sequence[Path]) -> Iterator[FoundProgram]:
@@ -118,8 +119,8 @@ def _files_in(path: Path) -> list[Path]:
     except OSError as error:
         raise MemprofError(f"there is no file or folder {path}: {error.strerror or error}") from error
     if not is_folder:
-        if _TEXT.fullmatch(path.name):
-            raise MemprofError(f"{path} is a text: {_NO_PROTO}")
+        if _BESIDE.fullmatch(path.name):
+            raise MemprofError(f"{path} lies beside a program: give its folder")
         return [path]
     try:
         files = sorted(each for each in path.rglob("*") if each.is_file())
@@ -127,26 +128,17 @@ def _files_in(path: Path) -> list[Path]:
         raise MemprofError(f"{path} cannot be looked through: {error.strerror or error}") from error
     found = [each for each in files if any(kind.fullmatch(each.name) for kind in (_DUMP, _OF_XPROF, _TRACE))]
     if found:
-        return found
-    if any(_TEXT.fullmatch(each.name) for each in files):
-        raise MemprofError(f"{path} holds XLA's dump as text alone{_told_by_text(files)}: {_NO_PROTO}")
+        protos = {_without_kind(each) for each in found if ".hlo.pb" in each.name}
+        return [each for each in found if ".hlo.pb" in each.name or _without_kind(each) not in protos]
     raise MemprofError(
-        f"{path} holds no compiled program: no *after_optimizations.hlo.pb of XLA's dump, no *.hlo_proto.pb and no"
-        " *.xplane.pb of XProf"
+        f"{path} holds no compiled program: no *after_optimizations.hlo.pb (or .txt) of XLA's dump, no"
+        " *.hlo_proto.pb and no *.xplane.pb of XProf"
     )
 
 
-def _told_by_text(files: Sequence[Path]) -> str:
-    """What XLA's texts do tell: the sum of the allocations of each program, of which the largest are named."""
-    sums = {}
-    for file in files:
-        report = _TEXT_REPORT.fullmatch(file.name)
-        total = _TOTAL.search(content_of(file)) if report else None
-        if report and total:
-            sums[clean(report["name"])] = int(total[1])
-    largest = sorted(sums.items(), key=lambda item: -item[1])[:3]
-    named = ", ".join(f"{name} {size_bytes:,} bytes" for name, size_bytes in largest)
-    return f", which tells what is allocated for each program ({named}) and not for what" if named else ""
+def _without_kind(file: Path) -> Path:
+    """What the same program has in common as a proto and as a text."""
+    return file.with_name(re.sub(r"\.(hlo\.pb|txt)" + _PACKED + "$", "", file.name))
 
 
 def _programs_of(file: Path) -> Iterator[FoundProgram]:
@@ -163,18 +155,43 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
         return
     platform = dump["platform"] or "tpu"
     stem = file.name[: dump.start("platform") if dump["platform"] else dump.end("name") + 1]
-    report = file.with_name(file.name.replace(".hlo.pb", "-memory-usage-report.pb"))
     target_config = file.with_name(f"{stem}gpu_target_config.pbtxt")
-    yield FoundProgram(
+    found = FoundProgram(
         name=clean(dump["name"]),
         file=file,
         written=written,
         hlo_proto=content_of(file),
         platform=("rocm" if platform.startswith("gfx") else "cuda") if platform.endswith("gpu") else platform,
         compute_capability=dump["capability"],
-        memory_report=content_of(report) if report.is_file() else b"",
         target_config=target_config if target_config.is_file() else None,
     )
+    if dump["kind"] == "txt":
+        yield _of_texts(found)
+        return
+    report = file.with_name(file.name.replace(".hlo.pb", f"-{_REPORT}.pb"))
+    yield replace(found, memory_report=content_of(report) if report.is_file() else b"")
+
+
+def _of_texts(found: FoundProgram) -> FoundProgram:
+    """A program that is dumped as text, with what lies beside it."""
+    file = found.file
+    beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_TELLS, _REPORT)}
+    texts = {kind: _text(content_of(path)) for kind, path in beside.items() if path.is_file()}
+    report = memory_report_of_text(texts.get(_REPORT, ""))
+    try:
+        for kind, tells in _TELLS.items():
+            if kind not in texts:
+                total_bytes = parse_memory_report(report).get(0)
+                told = f" (in all it takes {total_bytes:,} bytes)" if total_bytes else ""
+                raise MemprofError(f"there is no {beside[kind].name}, which would tell {tells}{told}: {_AS_PROTO}")
+        proto = hlo_proto_of_texts(_text(found.hlo_proto), texts[_ASSIGNMENT], texts[_LIVE_RANGES])
+    except MemprofError as error:
+        return replace(found, damage=MemprofError(f"{file} cannot be read: {error}"))
+    return replace(found, hlo_proto=proto, memory_report=report)
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 def _traced(file: Path) -> Iterator[tuple[str, bytes]]:

@@ -75,11 +75,6 @@ def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Tar
     """
     proto, program, table = _decoded(found)
     own = _target(found, proto)
-    if own.platform == "tpu":
-        raise MemprofError(
-            f"{found.name} is compiled for a TPU: its sizes are padded, and part of its memory lies on the chip,"
-            " which memprof does not understand yet"
-        )
     target = own if target is None else replace(target, topology=own.topology)
     arguments, doubts = arguments_of_program(program, table, roles)
     if own.topology.num_devices > 1:
@@ -108,6 +103,13 @@ def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Tar
 
 
 def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
+    if _platform(found) == "tpu":  # before anything is added up: on a TPU the same numbers say other things
+        raise MemprofError(
+            f"{found.name} is compiled for a TPU: its sizes are padded, and part of its memory lies on the chip,"
+            " which memprof does not understand yet"
+        )
+    if found.damage:
+        raise found.damage
     try:
         proto = parse_proto(found.hlo_proto)
         if not proto.HasField("hlo_module") or not proto.hlo_module.computations:
@@ -127,18 +129,22 @@ def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
     return proto, program, table
 
 
+def _platform(found: FoundProgram) -> str:
+    return found.platform or next((each for each, mark in _MARKS.items() if mark in found.hlo_proto), "cpu")
+
+
 def _target(found: FoundProgram, proto: Any) -> Target:
     assigned = proto.hlo_module.device_assignment
     topology = Topology(num_devices=max(1, assigned.replica_count * assigned.computation_count))
-    platform = found.platform or next((each for each, mark in _MARKS.items() if mark in found.hlo_proto), "cpu")
+    platform = _platform(found)
     if platform == "cpu":
         return replace(cpu(_NAMED if found.platform else "nothing in it is for another device"), topology=topology)
     if found.target_config is not None:
         return _named_gpu(found.target_config, topology)
     capability = found.compute_capability
     return Target(
-        name=platform if platform == "tpu" else "gpu",
-        description="a GPU that the dump does not name" if platform != "tpu" else "a TPU that the dump does not name",
+        name="gpu",
+        description="a GPU that the dump does not name",
         platform=platform,
         memory_bytes=None,
         compute_capability=capability,

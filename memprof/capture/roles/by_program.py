@@ -248,7 +248,9 @@ def _keeps_shape(program: Program, operation: Operation) -> list[bool]:
     if instruction.opcode in _CONTRACTIONS or not instruction.shape.leaves:
         return [False] * len(operation.inputs)
     shapes = {leaf.dimensions for leaf in instruction.shape.leaves}
-    operands = (program.instructions[index] for index in instruction.operands)
+    # Of collectives that XLA has combined each is an operation with the operand that is its own.
+    numbers = dict.fromkeys(number for number, _ in operation.inputs)
+    operands = (program.instructions[instruction.operands[number]] for number in numbers)
     return [leaf.dimensions in shapes for operand in operands for leaf in operand.shape.leaves]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hlo import Step
-from hlo_nodes import BACKWARD, FORWARD, PLAIN, array, f32
+from hlo_nodes import BACKWARD, FORWARD, PLAIN, array, f32, tuple_of
 
 from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze
@@ -90,6 +90,16 @@ def test_a_key_of_the_path_says_what_training_does_not(dump: Path) -> None:
     assert roles["opt_state.slow"] is Role.OTHER_STATE  # an average is one wherever it is kept
 
 
+def test_a_program_whose_collectives_xla_has_combined_is_read(dump: Path) -> None:
+    step = Step()
+    v = step.argument("v", Role.PARAMS, f32(1))
+    w = step.argument("w", Role.PARAMS, f32(2))
+    both = step.op("both", "all-gather", tuple_of(f32(4), f32(8)), [v, w], FORWARD)
+    step.result(step.element(both, 1))
+    (dump / GPU).write_bytes(proto_of(step))
+    assert [leaf.path for leaf in imported(dump).arguments] == ["v", "w"]
+
+
 def test_the_user_has_the_last_word(dump: Path) -> None:
     roles = {leaf.path: leaf.role for leaf in imported(dump, slow="params", y="other_state").arguments}
     assert (roles["slow"], roles["y"], roles["x"]) == (Role.PARAMS, Role.OTHER_STATE, Role.BATCH)
@@ -130,7 +140,7 @@ def test_programs_are_found_packed_in_log_directories_and_in_traces_and_each_onc
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.cpu_after_optimizations.txt", b"HloModule", "as text alone.*--xla_dump_hlo_as_proto"),
+        ("a.cpu_after_optimizations.txt", b"HloModule", "no a.cpu.*-buffer-assignment.txt.*--xla_dump_hlo_as_proto"),
         ("notes.md", b"", "holds no compiled program"),
         (GPU, b"\xff", "cut short, damaged, or no compiled program"),
         ("a.xplane.pb", b"\xff", "is no trace"),
@@ -146,12 +156,16 @@ def test_what_is_no_program_is_refused_in_one_sentence(
         [sizes_of(found) for found in programs_in([tmp_path])]
 
 
-def test_a_dump_of_texts_tells_the_sum_alone(tmp_path: Path) -> None:
-    (tmp_path / "module_0001.jit_step.sm_9.0a_gpu_after_optimizations.txt").write_text("HloModule jit_step")
-    report = "Memory Space: default (color=0)\nTotal bytes: 226044 (220.7KiB)\n"
-    (tmp_path / "module_0001.jit_step.sm_9.0a_gpu_after_optimizations-memory-usage-report.txt").write_text(report)
-    with pytest.raises(MemprofError, match=r"each program \(jit_step 226,044 bytes\) and not for what"):
-        list(programs_in([tmp_path]))
+def test_a_dump_of_texts_without_what_lies_beside_them_tells_the_sum_alone(tmp_path: Path) -> None:
+    stem = "module_0001.jit_step.sm_9.0a_gpu_after_optimizations"
+    (tmp_path / f"{stem}.txt").write_text("HloModule jit_step")
+    report = tmp_path / f"{stem}-memory-usage-report.txt"
+    report.write_text("Memory Space: default (color=0)\nTotal bytes: 226044 (220.7KiB)\n")
+    (found,) = programs_in([tmp_path])
+    with pytest.raises(MemprofError, match=r"no .*-buffer-assignment.txt, .* \(in all it takes 226,044 bytes\)"):
+        sizes_of(found)
+    with pytest.raises(MemprofError, match="lies beside a program: give its folder"):
+        list(programs_in([report]))
 
 
 def test_a_proto_cut_short_or_without_its_buffer_assignment_is_refused(dump: Path) -> None:
@@ -166,7 +180,10 @@ def test_a_proto_cut_short_or_without_its_buffer_assignment_is_refused(dump: Pat
         imported(dump)
 
 
-def test_a_program_for_a_tpu_is_refused(dump: Path) -> None:
-    os.rename(dump / GPU, dump / "module_0001.jit_step.after_optimizations.hlo.pb")
-    with pytest.raises(MemprofError, match="compiled for a TPU"):
-        imported(dump)
+@pytest.mark.parametrize("kind", ["hlo.pb", "txt"])
+def test_a_program_for_a_tpu_is_refused_before_anything_is_added_up(dump: Path, kind: str) -> None:
+    os.rename(dump / GPU, dump / f"module_0001.jit_step.after_optimizations.{kind}")
+    (found,) = programs_in([dump])
+    for read in (sizes_of, lambda found: import_program(found, roles={}, target=None)):
+        with pytest.raises(MemprofError, match="compiled for a TPU"):
+            read(found)

@@ -1,0 +1,192 @@
+"""A compiled program from the texts that XLA dumps: what `xla.HloProto` would have held.
+
+    XLA_FLAGS="--xla_dump_to=DIR" python train.py        # without --xla_dump_hlo_as_proto
+
+Three texts lie beside each other. XLA's own parser reads the program; the buffer assignment lists every value with its
+place; the live ranges say at which instruction of the schedule each comes and goes. Only the heap-simulator trace is
+nowhere, and follows: XLA makes it from these live ranges, instruction by instruction, taking memory before it gives
+back (`xla/service/heap_simulator`), and a value that is placed where another still lies shares its memory.
+
+The order in which one instruction takes and gives back several values is not told; sums and peaks do not depend on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memprof.analysis.buffer_table import EventKind
+from memprof.analysis.hlo_proto import HloProto, MemoryReport
+from memprof.errors import MemprofError
+
+# As `BufferAssignment::ToString` and `HloLiveRange::ToString` write them (jaxlib 0.10.2 to 0.12).
+_NUMBER, _INDEX = r"\d{1,18}", r"(?:\d{1,9}(?:,\d{1,9})*)?"
+_ALLOCATION = re.compile(
+    rf"allocation (?P<index>{_NUMBER}): size (?P<size>{_NUMBER})(?:, color (?P<color>{_NUMBER}))?(?:, page \d+)?"
+    rf"(?:, parameter (?P<parameter>{_NUMBER}), shape \|.*?\| at ShapeIndex \{{(?P<parameter_index>{_INDEX})\}})?"
+    r"(?:, output shape is \|.*?\|)?(?P<constant>, constant)?(?P<thread_local>, thread-local)?"
+    r"(?P<live_out>, maybe-live-out)?(?P<temp>, preallocated-temp)?:"
+)
+_VALUE = re.compile(
+    rf" value: <(?P<id>{_NUMBER}) (?P<name>[^\s{{]+)(?:\{{(?P<index>{_INDEX})\}})?(?: \(phi\))? @(?P<color>{_NUMBER})>"
+    rf" \(size=(?P<size>{_NUMBER}),offset=(?P<offset>{_NUMBER})\): (?P<shape>.+)"
+)
+_LIVE_RANGE = re.compile(rf"    (?P<name>[^\s{{]+)\{{(?P<index>{_INDEX})\}}:(?P<start>{_NUMBER})-(?P<end>{_NUMBER})")
+_RANGES_BEGIN, _RANGES_END = "\n  BufferLiveRange:\n", "\n  Live ranges at "
+_NUM_DEVICES = {
+    "replica_count": re.compile(r"\breplica_count=(\d{1,9})\b"),
+    "computation_count": re.compile(r"\bnum_partitions=(\d{1,9})\b"),
+}
+_MEMORY_SPACE = re.compile(rf"\(color=({_NUMBER})\)\s+Total bytes: ({_NUMBER})\b")
+_Position = tuple[str, tuple[int, ...]]  # the instruction's name, and the place in its shape
+_Ranges = Mapping[_Position, tuple[int, int]]  # the first and the last instruction, by their places in the schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Value:
+    """A value of the temp block: defined by `instruction`, it lives from one time of the schedule to another."""
+
+    id: int
+    size_bytes: int
+    offset: int
+    instruction: str
+    start: int
+    end: int
+
+
+def hlo_proto_of_texts(program: str, assignment: str, live_ranges: str) -> bytes:
+    """The `xla.HloProto` of a program.
+
+    Args:
+        program: `*after_optimizations.txt`.
+        assignment: `*after_optimizations-buffer-assignment.txt`.
+        live_ranges: `*after_optimizations-live-range.txt`.
+
+    Raises:
+        MemprofError: a text cannot be parsed, or they are not of one program.
+    """
+    from memprof.capture.xla.xla_adapter import hlo_module_of_text
+
+    proto = HloProto()
+    proto.hlo_module.MergeFromString(hlo_module_of_text(program))
+    header = program.partition("\n")[0]
+    for field, pattern in _NUM_DEVICES.items():
+        number = pattern.search(header)
+        setattr(proto.hlo_module.device_assignment, field, int(number[1]) if number else 1)
+    computations = {
+        each.name: computation.name
+        for computation in proto.hlo_module.computations
+        for each in computation.instructions
+    }
+    for values in _placed(proto, assignment, _ranges(live_ranges)):
+        trace = proto.buffer_assignment.heap_simulator_traces.add(whole_module_simulation=True)
+        for kind, value, canonical_id in _events(values):
+            trace.events.add(
+                kind=kind,
+                buffer_id=value.id,
+                computation_name=computations[value.instruction],
+                instruction_name=value.instruction,
+                share_with_canonical_id=canonical_id,
+            )
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def memory_report_of_text(text: str) -> bytes:
+    """XLA's report on memory as the proto, as far as that is read: the bytes of each memory space."""
+    report = MemoryReport()
+    for color, total_bytes in _MEMORY_SPACE.findall(text):
+        report.spaces.add(color=int(color), total_bytes=int(total_bytes))
+    data: bytes = report.SerializeToString()
+    return data
+
+
+def _ranges(text: str) -> _Ranges:
+    _, begin, listed = text.partition(_RANGES_BEGIN)
+    listed, end, _ = listed.partition(_RANGES_END)
+    if not begin or not end:
+        raise MemprofError("the text of its live ranges is cut short")
+    return {
+        (found["name"], _index(found["index"])): (int(found["start"]), int(found["end"]))
+        for found in map(_LIVE_RANGE.fullmatch, listed.splitlines())
+        if found
+    }
+
+
+def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
+    """Read the allocations and what lies in them; the values of each temp block, which share its memory over time."""
+    ids = {each.name: each.id for computation in proto.hlo_module.computations for each in computation.instructions}
+    assignment, unplaced = proto.buffer_assignment, set(ranges)
+    temp_blocks: list[list[_Value]] = []
+    is_temp = False
+    for line in filter(None, text.splitlines()[1:]):
+        if heading := _ALLOCATION.fullmatch(line):
+            allocation = assignment.buffer_allocations.add()
+            if is_temp := _describe(allocation, heading):
+                temp_blocks.append([])
+            continue
+        value = _VALUE.fullmatch(line)
+        if value is None or not assignment.buffer_allocations:
+            raise MemprofError(f"the text of its buffer assignment is damaged, or of another XLA: {line.strip()[:60]}")
+        name, index, offset = value["name"], _index(value["index"]), int(value["offset"])
+        if name not in ids:
+            raise MemprofError(f"the text of its buffer assignment names {name}, which is not in the program")
+        buffer = assignment.logical_buffers.add(id=int(value["id"]), size=int(value["size"]), color=int(value["color"]))
+        buffer.defined_at.instruction_id = ids[name]
+        buffer.defined_at.shape_index.extend(index)
+        allocation.assigned.add(logical_buffer_id=buffer.id, offset=offset, size=buffer.size)
+        unplaced.discard((name, index))
+        if value["shape"].startswith("("):  # a tuple's table of pointers has its place to itself, outside the trace
+            allocation.is_tuple = True
+        elif is_temp:
+            if (name, index) not in ranges:
+                raise MemprofError(f"the text of its live ranges does not say when {name} lives")
+            start, end = ranges[name, index]
+            temp_blocks[-1].append(
+                _Value(id=buffer.id, size_bytes=buffer.size, offset=offset, instruction=name, start=start, end=end)
+            )
+    if unplaced:
+        raise MemprofError(f"the text of its buffer assignment is cut short: {min(unplaced)[0]} has no place")
+    return temp_blocks
+
+
+def _describe(allocation: Any, heading: re.Match[str]) -> bool:
+    """Fill in what the first line says of an allocation; whether it is a temp block."""
+    allocation.index, allocation.size = int(heading["index"]), int(heading["size"])
+    allocation.color = int(heading["color"] or 0)
+    if heading["parameter"]:
+        allocation.is_entry_computation_parameter = True
+        allocation.parameter_number = int(heading["parameter"])
+        allocation.parameter_shape_index.extend(_index(heading["parameter_index"]))
+    allocation.is_constant = bool(heading["constant"])
+    allocation.is_thread_local = bool(heading["thread_local"])
+    allocation.maybe_live_out = bool(heading["live_out"])
+    return bool(heading["temp"])
+
+
+def _index(text: str | None) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def _events(values: Sequence[_Value]) -> Iterator[tuple[EventKind, _Value, int]]:
+    """The heap-simulator trace of one temp block: see the module's docstring."""
+    starting, ending = defaultdict(list), defaultdict(list)
+    for value in values:
+        starting[value.start].append(value)
+        ending[value.end].append(value)
+    holders: dict[int, tuple[int, int]] = {}  # by offset: the value that took the memory, and how many have it now
+    for time in sorted(starting.keys() | ending.keys()):
+        for value in starting[time]:
+            canonical_id, count = holders.get(value.offset, (value.id, 0)) if value.size_bytes else (value.id, 0)
+            yield (EventKind.SHARE_WITH if count else EventKind.ALLOC), value, canonical_id if count else 0
+            if value.size_bytes:
+                holders[value.offset] = canonical_id, count + 1
+        for value in ending[time]:
+            yield EventKind.FREE, value, 0
+            if value.size_bytes:
+                canonical_id, count = holders.pop(value.offset)
+                if count > 1:
+                    holders[value.offset] = canonical_id, count - 1
