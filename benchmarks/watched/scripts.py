@@ -57,6 +57,7 @@ SCRIPTS = (
     PublicScript(path="dm-haiku/examples/mnist.py", step="update"),
     PublicScript(path="optax/examples/mlp_mnist.ipynb", step="train_step"),
     PublicScript(path="equinox/docs/examples/train_rnn.ipynb", step="make_step"),
+    PublicScript(path="e3nn-jax/examples/tetris_point.py", step="update_fn"),
     PublicScript(path="diffrax/docs/examples/neural_ode.ipynb", step="make_step"),
 )
 
@@ -127,7 +128,9 @@ def _watched(script: PublicScript, folder: Path, work: Path, seconds: int) -> Fo
         return Found(script=script.path, step=script.step, problem=which[-600:] or nothing.problem)
     line = next((line for line in said.splitlines() if line.startswith(script.step)), "")
     kind = next((each for each in ("train step", "gradients", "update", "eval step", "init") if each in line), "")
-    return _compared(script, kind, read_capture(captures[0]), read_capture(work / "spec.memprof"))
+    spec = read_capture(work / "spec.memprof")  # of the first call; the script may make others, of other shapes
+    of_step = max(map(read_capture, captures), key=lambda each: len({*each.arguments} & {*spec.arguments}))
+    return _compared(script, kind, of_step, spec)
 
 
 def _as_script(path: Path, work: Path) -> Path:
