@@ -142,6 +142,7 @@ def test_gathered_weights_are_a_category_of_their_own(tmp_path: Path) -> None:
     assert shares["mesh"]["collectives"][0] == {
         "kind": "all-gather",
         "axes": ["data"],
+        "group_size": None,
         "count": profile.report.collectives[0].count,
         "bytes": profile.report.collectives[0].size_bytes,
         "param_bytes": profile.report.collectives[0].param_bytes,
