@@ -204,6 +204,12 @@ def test_a_script_is_ended_when_its_step_has_been_seen(memprof: Command) -> None
     assert re.search(r"train_step +train step", ended.stdout)
     assert (memprof.folder / "watch-train" / "train_step-h100-80gb.memprof").exists()
 
+    ended = memprof("watch", "--stop-after", "1", "train.py")  # on what is here, where it is compiled before that
+    assert ended.returncode == 0, ended.stderr
+    assert "it has trained" not in ended.stdout
+    assert "1 program for the script" in ended.stdout
+    assert (memprof.folder / "watch-train" / "train_step-cpu.memprof").exists()
+
 
 def test_what_cannot_be_watched_is_refused_in_a_sentence(in_process: Commands) -> None:
     for arguments, words in (

@@ -5,6 +5,7 @@ The script comes first. Whatever fails here is written down too, and the script 
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -65,7 +66,16 @@ class Watcher:
     def start(self) -> None:
         """Watch from now on."""
         jit_adapter.watch_compiles(self._traced, self._compiled)
-        threading.Thread(target=self._sample, name="memprof watch", daemon=True).start()
+        is_over = threading.Event()
+        sampling = threading.Thread(target=self._sample, args=(is_over,), name="memprof watch", daemon=True)
+        sampling.start()
+
+        def stop() -> None:
+            is_over.set()
+            sampling.join()
+
+        # A thread that is in JAX when Python ends takes the process down; this waits for those of the script first.
+        atexit.register(stop)
 
     def end(self, error: BaseException | None, shown: str) -> None:
         """Write down how the script ended.
@@ -82,12 +92,11 @@ class Watcher:
         ending = Ending(error=shown, is_out_of_memory=is_out_of_memory, has_seen_enough=self._has_ended_it, live=live)
         records.write(self._folder / records.END, ending)
 
-    def _sample(self) -> None:
+    def _sample(self, is_over: threading.Event) -> None:
         """Look at the arrays every now and then, and for no more than a hundredth of the time."""
         file, before = self._folder / records.LIVE, None
         growing: dict[str, int] = {}  # how often in a row there were more of a type
-        while True:
-            time.sleep(self._pause)
+        while not is_over.wait(self._pause):
             started = time.thread_time()
             found = live_arrays()
             self._pause = min(_LONGEST_PAUSE_SECONDS, max(1.1 * self._pause, 100 * (time.thread_time() - started)))
@@ -118,9 +127,9 @@ class Watcher:
             call = replace(call, not_followed=first_line(error) or type(error).__name__)
         records.write(self._folder / records.CALL.format(call.id), call)
         self._pause = _FIRST_PAUSE_SECONDS  # for what comes now is new
-        if self._has_seen_enough(call):
-            self._has_ended_it = True
-            raise SystemExit(0)
+        self._num_seen += 1
+        if self._is_instead:  # else it is compiled first
+            self._end_if_enough(differentiates=call.differentiates)
         return call.id
 
     def _followed(
@@ -157,11 +166,12 @@ class Watcher:
         seen = SeenCompile(name=f"jit_{call.function}", call=call.id, began=since_start(), live=live_arrays())
         records.write(folder / records.COMPILE, seen)
 
-    def _has_seen_enough(self, call: SeenCall) -> bool:
-        self._num_seen += 1
-        if self._num_programs is not None:
-            return self._num_seen >= self._num_programs
-        return self._may_end and call.differentiates
+    def _end_if_enough(self, *, differentiates: bool = False) -> None:
+        """End the script where all that is wanted of it has been seen."""
+        is_number = self._num_programs is not None and self._num_seen >= self._num_programs
+        if is_number or (self._num_programs is None and self._may_end and differentiates):
+            self._has_ended_it = True
+            raise SystemExit(0)
 
     def _compiled(self, name: str, call: str | None, compile_it: Callable[[Mapping[str, Any]], Any]) -> Any:
         """Compile with a dump, and write down how that went."""
@@ -181,6 +191,8 @@ class Watcher:
         for file in (folder / DUMP_FOLDER).iterdir():
             if _PLAN not in file.name:
                 file.unlink()
+        if call:
+            self._end_if_enough()
         return executable
 
     def _number_of(self, fun: Any) -> int:

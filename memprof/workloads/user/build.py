@@ -34,7 +34,7 @@ class UserStep:
     Attributes:
         reference: names a `StepSpec`, a `TrainSpec` or a function that returns one.
         overrides: names and texts for the parameters of that function.
-        techniques: they need a `TrainSpec`.
+        techniques: all but options of the compiler need a `TrainSpec`.
         roles: by path prefix, over those that the spec gives.
         arguments: for the code's `sys.argv`.
     """
@@ -67,12 +67,7 @@ class UserStep:
         if isinstance(spec, TrainSpec):
             step = _train_step(spec, applied_techniques(self.techniques), where.label, mesh)
         elif isinstance(spec, StepSpec):
-            if self.techniques:
-                raise MemprofError(
-                    f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss,"
-                    " parameters, optimizer, batch), and memprof builds the step around it"
-                )
-            step = spec
+            step = _with_compiler_options(spec, applied_techniques(self.techniques), str(where))
         else:
             raise MemprofError(
                 f"{where} gives {_described(spec)}, no step to profile: it must be a memprof.StepSpec, a"
@@ -80,6 +75,21 @@ class UserStep:
             )
         name = where.label if step.workload == "step" else step.workload
         return replace(step, workload=name, roles={**step.roles, **self.roles}, config={**config, **step.config})
+
+
+def _with_compiler_options(step: StepSpec, applied: Sequence[AppliedTechnique], where: str) -> StepSpec:
+    """A step as it is, under techniques that concern its compile alone."""
+    if any(set(each.technique.sets) != {"compiler_options"} for each in applied):
+        raise MemprofError(
+            f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss,"
+            " parameters, optimizer, batch), and memprof builds the step around it"
+        )
+    options = apply_techniques(TrainConfig(), applied).compiler_option_values()
+    return replace(
+        step,
+        compiler_options={**step.compiler_options, **options},
+        techniques=(*step.techniques, *(each.label for each in applied)),
+    )
 
 
 def _make_spec(
