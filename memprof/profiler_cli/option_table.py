@@ -124,7 +124,7 @@ ROWS = (
         why="names a folder, which is for rows that are compiled; captures are compared as they are",
     ),
     Row(
-        commands=("compare",),
+        commands=("compare", "watch"),
         where=lambda values: values["output"] is not None and not is_report(values["output"]),
         options=("force",),
         why="overwrites a report; a folder of captures is only added to",
@@ -309,7 +309,7 @@ ROWS = (
     ),
     Row(
         commands=("watch",),
-        where=lambda values: values["keep"] == 0,
+        where=lambda values: values["keep"] == 0 and not is_report(values["output"]),
         options=("output",),
         why="is the folder of captures, and --keep 0 writes none",
     ),

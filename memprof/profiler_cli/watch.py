@@ -14,12 +14,14 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, stem
-from memprof.profiler_cli.console import ExitCode, say, stages, write
-from memprof.profiler_cli.render import Rendering, rendering
+from memprof.profiler_cli.console import ExitCode, say, stages
+from memprof.profiler_cli.endings import is_report
+from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture
     from memprof.capture.watching.process import StopAfter
+    from memprof.studies.explain.explanation import Explanation
     from memprof.studies.watch.job import Job
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -41,7 +43,13 @@ _Keep = Annotated[
     int, typer.Option("--keep", min=0, max=options.MOST, help="Write captures of so many programs, the largest first.")
 ]
 _Output = Annotated[
-    Path | None, typer.Option("-o", "--output", help="The folder to write captures to.", metavar="FOLDER")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Folder for captures, or instead of stdout a file for the table (r.html, r.json, ...).",
+        metavar="FOLDER|FILE",
+    ),
 ]
 
 
@@ -53,6 +61,8 @@ def watch(
     stop_after: _StopAfter = None,
     keep: _Keep = 3,
     output: _Output = None,
+    format: options.Format = None,  # noqa: A002 - the option's name
+    force: options.Force = False,
     top: options.Top = None,
     width: options.Width = None,
     quiet: options.Quiet = False,
@@ -69,14 +79,14 @@ def watch(
     from memprof.capture.processes.work_folder import work_folder
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.watching.process import Script, run_script
-    from memprof.reports.formats.terminal import lower
-    from memprof.reports.views.job import job_document
     from memprof.studies.watch.reading import read_job
 
-    show = rendering("terminal", width=width, top=top)
+    folder, report_file = (None, output) if is_report(output) else (output, None)
+    show = rendering(format, output=report_file, force=force, width=width, top=top)
+    show.check_shows_documents("a watched script")
     aim, stop = resolve_asked(target), _stop_after(stop_after)
     aim = aim if aim is not None and aim.is_deviceless else None
-    folder = output or Path(file_name("watch", script.rpartition(".")[2] if module else Path(script).stem))
+    folder = folder or Path(file_name("watch", script.rpartition(".")[2] if module else Path(script).stem))
     if keep:
         check_folder_writable(folder)
     run = Script(name=script, is_module=module, arguments=tuple(arguments))
@@ -89,15 +99,13 @@ def watch(
                 for error in compile_for_target(work, stage):
                     say(f"left out: {error}")
         job = read_job(work, run.label)
-        write(lower(job_document(job, top=show.options.top), show.options))
-        captures = _captures(job, work, keep)
-        if job.ending is not None and job.ending.is_out_of_memory:
-            _explain(job, captures, work, show)
-        elif ended == -signal.SIGKILL:
+        has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
+        exit_code = ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended
+        _print(job, _explanation(job, work, keep), int(exit_code), show)
+        if ended == -signal.SIGKILL:
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
-        _write(captures, folder)
-    has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
-    raise typer.Exit(ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended)
+        _write(_captures(job, work, keep), folder)
+    raise typer.Exit(exit_code)
 
 
 def _stop_after(text: str | None) -> StopAfter:
@@ -126,19 +134,31 @@ def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
     return [capture_of(each, work) for each in largest[:keep]]
 
 
-def _explain(job: Job, captures: Sequence[Capture], work: Path, show: Rendering) -> None:
-    """Why memory ran out, by the error that the script ended with."""
+def _explanation(job: Job, work: Path, keep: int) -> Explanation | None:
+    """Why memory ran out, by the error that the script ended with; None where it did not."""
     from memprof.analysis.pipeline import analyze
-    from memprof.reports.formats.terminal import lower
-    from memprof.reports.views.explain import explanation_document
     from memprof.studies.explain.explanation import explain
     from memprof.studies.explain.log import read_log
     from memprof.studies.watch.reading import capture_of
 
-    assert job.ending is not None
+    if job.ending is None or not job.ending.is_out_of_memory:
+        return None
     of_jax = [capture_of(each, work) for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
-    explanation = explain(read_log(job.ending.error), [analyze(each) for each in (*captures, *of_jax)])
-    write(lower(explanation_document(explanation, top=show.options.top), show.options))
+    return explain(read_log(job.ending.error), [analyze(each) for each in (*_captures(job, work, keep), *of_jax)])
+
+
+def _print(job: Job, explanation: Explanation | None, exit_code: int, show: Rendering) -> None:
+    from memprof.reports.document import Document
+    from memprof.reports.json_runs import explanation_json, job_json
+    from memprof.reports.views.explain import explanation_document, sentences
+    from memprof.reports.views.job import job_document
+
+    document, explained = job_document(job, top=show.options.top), None
+    if explanation is not None:
+        more = explanation_document(explanation, top=show.options.top)
+        document = Document(blocks=(*document.blocks, *more.blocks))
+        explained = explanation_json(explanation, sentences(explanation))
+    print_document(document, job_json(job, exit_code=exit_code, explanation=explained), show)
 
 
 def _write(captures: Sequence[Capture], folder: Path) -> None:

@@ -7,16 +7,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
-from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import Report
 from memprof.reports.json_comparison import ComparisonJson, DiffJson
 from memprof.reports.json_report import AdviceJson, ReportJson, advice_json
+from memprof.reports.json_runs import ExplanationJson, JobJson
 from memprof.reports.json_types import Size, about, filled
 from memprof.reports.json_why import WhyJson
 from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
-from memprof.studies.explain.explanation import AskedFor, Explanation
-from memprof.studies.explain.log import Moment
 from memprof.studies.fit.results import Batch, CodeChange, FitResult, TechniquesResult, TriedTechniques
 
 _Techniques = tuple[str, ...]
@@ -165,33 +163,6 @@ class FitTechniquesJson(Struct, frozen=True, kw_only=True, tag_field="schema", t
     ]
 
 
-class ListedBufferJson(Struct, frozen=True, kw_only=True):
-    """A buffer of the list that XLA prints, and the same in the program."""
-
-    size_bytes: Annotated[Size, about("As the list rounds it.")]
-    array: Annotated[str, about("Type and shape: f32[4096,128].")]
-    op: Annotated[str, about("JAX's name of the operation that makes it; empty of an argument.")]
-    source: Annotated[str, about("The line that XLA names: model.py:12.")]
-    phase: Annotated[Phase, about("By the name of the operation.")]
-    category: Annotated[Category | None, about("What it is in the program; null where it was not found in one.")]
-
-
-class ExplanationJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.explanation/1"):
-    """Why a run ended out of memory, by its log: `memprof explain --format json`."""
-
-    message: Annotated[str, about("XLA's own line.")]
-    when: Moment
-    device: Annotated[str, about("GPU, TPU or CPU; empty where the message does not tell.")]
-    asked_bytes: Size | None
-    asked_for: AskedFor
-    free_bytes: Annotated[Size | None, about("null where the log does not tell, as all that follows.")]
-    capacity_bytes: Size | None
-    parts: Annotated[dict[str, Size], about("What the program needs, in XLA's words.")]
-    program: Annotated[str | None, about("The label of the program that asked for it, where it was given.")]
-    listed: tuple[ListedBufferJson, ...]
-    sentences: tuple[str, ...]
-
-
 _DOCUMENTS: Mapping[str, type[Struct]] = {
     "report": ReportJson,
     "comparison": ComparisonJson,
@@ -202,6 +173,7 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "fit_devices": FitDevicesJson,
     "fit_techniques": FitTechniquesJson,
     "explanation": ExplanationJson,
+    "job": JobJson,
     "why": WhyJson,
 }
 
@@ -259,22 +231,4 @@ def _tried(tried: TriedTechniques, budget_bytes: int) -> TriedTechniquesJson:
         changes_training=tried.cost.changes_training,
         recomputed_flops=tried.cost.recomputed_flops,
         problem=tried.problem or None,
-    )
-
-
-def explanation_json(explanation: Explanation, sentences: tuple[str, ...]) -> ExplanationJson:
-    """What `memprof explain` prints."""
-    program = explanation.program
-    return filled(
-        ExplanationJson,
-        explanation.log,
-        asked_for=explanation.asked_for,
-        free_bytes=explanation.free_bytes,
-        capacity_bytes=explanation.capacity_bytes,
-        program=None if program is None else program.label,
-        listed=[
-            filled(ListedBufferJson, each.listed, phase=each.phase, category=each.buffer and each.buffer.category)
-            for each in explanation.listed
-        ],
-        sentences=sentences,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -204,10 +205,12 @@ def test_a_script_is_ended_when_its_step_has_been_seen(memprof: Command) -> None
     assert re.search(r"train_step +train step", ended.stdout)
     assert (memprof.folder / "watch-train" / "train_step-h100-80gb.memprof").exists()
 
-    ended = memprof("watch", "--stop-after", "1", "train.py")  # on what is here, where it is compiled before that
+    # On what is here, where it is compiled before that.
+    ended = memprof("watch", "--stop-after", "1", "--format", "json", "train.py")
     assert ended.returncode == 0, ended.stderr
-    assert "it has trained" not in ended.stdout
-    assert "1 program for the script" in ended.stdout
+    found = json.loads(ended.stdout)  # and not that it has trained
+    assert [(each["name"], each["num_compiles"]) for each in found["programs"]] == [("train_step", 1)]
+    assert found["ending"]["has_seen_enough"]
     assert (memprof.folder / "watch-train" / "train_step-cpu.memprof").exists()
 
 
@@ -216,6 +219,7 @@ def test_what_cannot_be_watched_is_refused_in_a_sentence(in_process: Commands) -
         (["nothing.py"], "there is no script nothing.py"),
         (["--stop-after", "soon", "x.py"], "--stop-after soon is neither"),
         (["--keep", "0", "-o", "captures", "x.py"], "--keep 0 writes none"),
+        (["--format", "png", "x.py"], "a watched script is not shown as png"),
         (["--target", "nothing", "x.py"], "There is no target 'nothing'"),
     ):
         ended = in_process("watch", *arguments)

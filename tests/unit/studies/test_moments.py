@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+from jsonschema import Draft202012Validator
+
 from memprof.analysis.categories import Role
-from memprof.analysis.watched import LiveArrays, LiveGroup, SeenCall, SeenCompile
+from memprof.analysis.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
+from memprof.reports.formats.json import render_object
+from memprof.reports.json_answers import schemas
+from memprof.reports.json_runs import explanation_json, job_json
+from memprof.studies.explain.explanation import explain
+from memprof.studies.explain.log import read_log
 from memprof.studies.watch.job import job_of
 from memprof.studies.watch.moments import Growth, OtherArrays
 from memprof.studies.watch.programs import Compiled
@@ -83,3 +91,16 @@ def test_what_became_more_is_what_rises_from_sample_to_sample() -> None:
             what="held by losses[...], like a result of train_step",
         ),
     )
+
+
+def test_the_json_of_a_job_keeps_to_its_schema_and_has_the_explanation_of_what_died() -> None:
+    error = "RESOURCE_EXHAUSTED: Out of memory allocating 1000 bytes."
+    ending = Ending(error=error, is_out_of_memory=True, live=_live(9.0, state=6))
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=6, batch=1))], [], ending)
+    explanation = explanation_json(explain(read_log(error), []), ("too large",))
+    found = msgspec.json.decode(render_object(job_json(job, exit_code=1, explanation=explanation)))
+    Draft202012Validator(schemas()["job"]).validate(found)
+    (program,) = found["programs"]
+    assert (program["name"], program["num_compiles"], program["state"]) == ("train_step", 1, {"float32[25]": 1})
+    assert (found["moment"]["size_bytes"], found["moment"]["others"][0]["count"]) == (1000 + 300, 3)
+    assert (found["ending"]["is_out_of_memory"], found["explanation"]["asked_bytes"]) == (True, 1000)
