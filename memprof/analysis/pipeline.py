@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.buffer_table import BufferTable
@@ -65,8 +66,7 @@ def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ..
     """
     started = time.perf_counter()
     with _reading(capture):
-        parts = _look_into(capture)
-        report = _report(capture, parts, started)
+        report = _report(capture, _look_into(capture), started)
         named = [buffer for buffer in report.buffers if buffer.name == name] or [
             buffer
             for buffer in report.buffers
@@ -78,7 +78,8 @@ def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ..
                 f"nothing that is live at the peak of {report.label} is called {name!r}: give the name of an HLO"
                 f" instruction, or a part of an op name, source line or module; the largest are {largest}"
             )
-        return report, tuple(parts.peak.why(named, parts.values, parts.sources))
+        assert report.why is not None
+        return report, report.why(named)
 
 
 @contextmanager
@@ -180,6 +181,7 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
         ),
         forward_flops=forward_flops,
         schedule=parts.peak.schedule(),
+        why=partial(parts.peak.why, values, parts.sources),
         source_lines=capture.source_lines,
     )
 

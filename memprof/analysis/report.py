@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.measurement import Measurement
 from memprof.analysis.sources import StackFrame
 from memprof.analysis.timeline import Timeline
+
+if TYPE_CHECKING:
+    from memprof.analysis.schedule import WhyLive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +253,7 @@ class Report:
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
         schedule: what of the live peak is due to the order of the operations alone; None: nobody has looked.
+        why: says why each of some of `buffers` is live then; it holds the whole program. None: nobody has looked.
         source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
@@ -284,6 +289,7 @@ class Report:
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
     schedule: Schedule | None = None
+    why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)
 
     @property

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from memprof.analysis.any_order import lower_bound_bytes, peak_bytes
 from memprof.analysis.categories import Phase
@@ -111,10 +112,14 @@ class PeakOrder:
             is_fenced=any(self._graph.piece_of[number] in self._graph.fenced for number in waiting),
         )
 
-    def why(self, buffers: Sequence[LiveBuffer], values: Values, sources: Sources) -> Iterator[WhyLive]:
+    def why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
         """Why each of some buffers of the peak is live then."""
+        return tuple(self._why(values, sources, buffers))
+
+    def _why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> Iterator[WhyLive]:
         pieces = {id(self._memory.temps[number]): piece for number, piece in self._at_peak()}
         at_peak = self._operation(self._peak, values, sources) if pieces else None
+        chains: dict[int, tuple[Link, ...]] = {}  # of the last user: that of many buffers is the same
         for buffer in buffers:
             piece = pieces.get(id(buffer))
             if piece is None:
@@ -122,13 +127,15 @@ class PeakOrder:
                 continue
             users = [number for number in self._touching[piece] if number > self._peak]
             needed = self._graph.operations.needs[users[-1]] if users else ()
+            if users and users[-1] not in chains:
+                chains[users[-1]] = tuple(self._chain(users[-1], values))
             yield WhyLive(
                 buffer=buffer,
                 reason=self._reason(piece),
                 at_peak=at_peak,
                 users=tuple(self._operation(number, values, sources) for number in users),
                 ready=self._graph.steps[needed[-1]].position if needed else -1,
-                chain=tuple(self._chain(users[-1], values)) if users else (),
+                chain=chains[users[-1]] if users else (),
             )
 
     def _at_peak(self) -> Iterator[tuple[int, int]]:
@@ -164,18 +171,11 @@ class PeakOrder:
         while user in self._needing and user != self._peak:
             user = next(number for number in reversed(needs[user]) if number in self._needing)
             chain.append(user)
-        links: list[Link] = []
-        for number in chain[-2::-1]:
-            step = self._graph.steps[number]
-            if step.is_beginning:
-                continue
-            phase, module = values.phase_of(step.instruction), values.module_of(step.instruction)
-            if links and (links[-1].phase, links[-1].module) == (phase, module):
-                links[-1] = replace(links[-1], num_operations=links[-1].num_operations + 1)
-            else:
-                op = step.instruction.op_name or step.instruction.name
-                links.append(Link(phase=phase, module=module, op=op, num_operations=1))
-        yield from links
+        steps = [self._graph.steps[number] for number in chain[-2::-1]]
+        run = [step.instruction for step in steps if not step.is_beginning]
+        for (phase, module), members in groupby(run, key=lambda each: (values.phase_of(each), values.module_of(each))):
+            first, *others = members
+            yield Link(phase=phase, module=module, op=first.op_name or first.name, num_operations=1 + len(others))
 
     def _operation(self, number: int, values: Values, sources: Sources) -> Operation:
         step = self._graph.steps[number]

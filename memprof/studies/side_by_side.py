@@ -88,7 +88,7 @@ def compile_rows(
     for task in tasks:
         taken = finished(keys[task.label]) if keys[task.label] and not task.num_steps else None
         if taken is not None:
-            reports[task.label] = analyze(replace(taken, label=task.label))
+            reports[task.label] = _analyzed(replace(taken, label=task.label))
             progress(task.label, "done")
     left = [task for task in tasks if task.label not in reports]
     for result in compile_all(left, num_jobs=num_jobs, progress=progress):
@@ -98,13 +98,18 @@ def compile_rows(
         else:
             capture = replace(result.capture, label=label, row=keys[label])
             keep(capture)
-            reports[label] = analyze(capture)
+            reports[label] = _analyzed(capture)
         progress(label, "done" if label in reports else "failed")
     order = [task.label for task in tasks]
     return (
         [reports[label] for label in order if label in reports],
         [failures[label] for label in order if label in failures],
     )
+
+
+def _analyzed(capture: Capture) -> Report:
+    """Without what needs the program: there may be hundreds of rows, and the largest programs take a gigabyte."""
+    return replace(analyze(capture), why=None)
 
 
 def set_side_by_side(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -11,16 +12,37 @@ from comparisons_data import techniques
 from pages import OpenPage, point_at, report_html, shown_positions, staircase
 from stacked_report import stacked
 
+from memprof.analysis.categories import Phase
+from memprof.analysis.report import LiveBuffer, Report, Schedule
+from memprof.analysis.schedule import Link, Operation, Reason, WhyLive
 from memprof.reports.formats.html import FORMAT
+from memprof.reports.hierarchies import Paths
 from memprof.reports.options import RenderOptions
+from memprof.reports.views.why import order_facts, sources_of, why_facts
 
 _FILE = "/home/me/project/net/blocks.py"
 _AXE_OPTIONS = "{resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']}"
 
 
-def _with_source() -> Any:
+_UPDATE = Operation(
+    name="update", op="jit(step)/sub", source="/home/me/project/train.py:30", module="", phase=Phase.UPDATE, position=1
+)
+
+
+def _why(buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
+    """Each waits for the update, which needs what runs at the peak through one layer."""
+    peak = replace(_UPDATE, op="jit(step)/dot", source=f"{_FILE}:69", position=0)
+    link = Link(phase=Phase.BACKWARD, module="layers_1/attention", op="dot", num_operations=3)
+    return tuple(
+        WhyLive(buffer=each, reason=Reason.ANY_ORDER, at_peak=peak, users=(_UPDATE,), chain=(link,)) for each in buffers
+    )
+
+
+def _with_source() -> Report:
+    """With the text around lines, and with why each buffer is live at the peak."""
     lines = {number: f"line_{number} = {number}" for number in range(67, 73)}
-    return replace(stacked(), source_lines={_FILE: lines})
+    schedule = Schedule(bound_bytes=8 << 20, other_bytes=12 << 20)
+    return replace(stacked(), source_lines={_FILE: lines}, schedule=schedule, why=_why)
 
 
 def test_the_keyboard_leads_from_opening_to_the_source_line_of_the_largest_buffer(open_page: OpenPage) -> None:
@@ -30,10 +52,11 @@ def test_the_keyboard_leads_from_opening_to_the_source_line_of_the_largest_buffe
     details = page.locator("#buffer-table .details")
     assert details.locator("pre mark").inner_text().strip().endswith("line_69 = 69")
     reached = []
-    for _ in range(8):
+    for _ in range(16):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.href") or "")
+        reached.append(page.evaluate("document.activeElement.getAttribute('href')") or "")
     assert f"vscode://file{_FILE}:69" in reached
+    assert {"vscode://file/home/me/project/train.py:30", "#at=1", "#module=layers_1%2Fattention"} < set(reached)
     page.keyboard.press("Escape")
     assert details.count() == 0
     assert page.evaluate("document.activeElement.dataset.buffer") == "0"
@@ -66,6 +89,22 @@ def test_a_row_shows_the_whole_stack_with_libraries_folded(open_page: OpenPage) 
     calls.last.locator("summary").click()
     assert "Dropout.__call__ flax/linen/stochastic.py:107" in calls.last.inner_text()
     assert calls.last.locator("a").count() == 0  # where packages lie is not known
+
+
+def test_a_row_says_why_its_buffer_is_live_in_the_words_of_the_terminal(open_page: OpenPage) -> None:
+    report = _with_source()
+    page = open_page(report_html(report))
+    page.locator("#buffer-table tbody button").first.click()
+    of_buffer, of_program = (page.locator(".details h3 + dl.facts").nth(number).inner_text() for number in (0, 1))
+    names = {source: Paths(report).line_name(source) for source in sources_of(_why(report.buffers))}
+    assert report.schedule is not None
+    for shown, facts in (
+        (of_buffer, why_facts(*_why(report.buffers[:1]), names)),
+        (of_program, order_facts(report, report.schedule)),
+    ):
+        words = [word for label, cells in facts for word in (label, *(cell.text for cell in cells))]
+        assert shown.split() == " ".join(words).split()
+    assert "Due to order alone: 4.00 MiB to 8.00 MiB" in page.locator(".details p.note").inner_text()
 
 
 def test_without_an_editor_nothing_links_to_one(open_page: OpenPage) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from memprof.analysis.report import Report, Schedule
 from memprof.analysis.schedule import Link, Operation, Reason, WhyLive
-from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
+from memprof.reports.document import Block, Cell, Document, Fact, Facts, Heading, Note, Tone
 from memprof.reports.units import format_array_type, format_bytes, format_share
 from memprof.reports.views.cells import short_names
 
@@ -21,68 +21,72 @@ _BY_REASON = {
 }
 
 
+Labelled = tuple[str, tuple[Cell, ...]]  # a fact whose values may be links
+
+
 def why_document(report: Report, reasons: Sequence[WhyLive], *, top: int) -> Document:
     """One part for each buffer, at most `top` of them, and what the order makes of the peak as a whole."""
     aside = f"footprint {format_bytes(report.footprint_bytes)} on {report.target.name}"
     blocks: list[Block] = [Heading(text=report.label, level=1, aside=aside)]
-    operations = [operation for why in reasons for operation in (why.at_peak, *why.users) if operation is not None]
-    names = short_names([*(each.source for each in operations), *(why.buffer.source for why in reasons)])
+    names = short_names(sources_of(reasons))
     for why in reasons[:top]:
-        blocks += _one(why, names)
+        buffer = why.buffer
+        array = format_array_type(buffer.dtype, buffer.shape)
+        holds = Fact(label="holds", values=(array, format_bytes(buffer.size_bytes), buffer.category.value))
+        blocks += [Heading(text=buffer.name, level=2), Facts(facts=(holds, *map(_fact, why_facts(why, names))))]
     if len(reasons) > top:
         blocks.append(Note(text=f"{len(reasons) - top} more have this name: see --top.", tone=Tone.MUTED))
     if report.schedule is not None:
-        blocks += _schedule(report, report.schedule)
+        facts = Facts(facts=tuple(map(_fact, order_facts(report, report.schedule))))
+        blocks += [Heading(text="The order of operations", level=2), facts, order_note(report, report.schedule)]
     return Document(blocks=tuple(blocks))
 
 
-def _one(why: WhyLive, names: Mapping[str, str]) -> tuple[Block, ...]:
+def sources_of(reasons: Sequence[WhyLive]) -> list[str]:
+    """The source lines that `why_facts` names."""
+    operations = [operation for why in reasons for operation in (why.at_peak, *why.users) if operation is not None]
+    return [*(each.source for each in operations), *(why.buffer.source for why in reasons)]
+
+
+def why_facts(why: WhyLive, names: Mapping[str, str]) -> Sequence[Labelled]:
+    """Who made a buffer, who waits for it, the operations between, and whether order alone keeps it live.
+
+    Args:
+        names: what source lines are called.
+    """
     buffer = why.buffer
-    array = format_array_type(buffer.dtype, buffer.shape)
-    facts: list[tuple[str, tuple[str, ...]]] = [
-        ("holds", (array, format_bytes(buffer.size_bytes), buffer.category.value)),
-        ("made by", (buffer.op or buffer.name, names[buffer.source], f"position {buffer.start:,}" * buffer.is_temp)),
+    made_at = (_position(buffer.start),) if buffer.is_temp else ()
+    facts: list[Labelled] = [
+        ("made by", (Cell(text=buffer.op or buffer.name), Cell(text=names[buffer.source]), *made_at))
     ]
     if why.at_peak is not None:
         facts.append(("at the peak", _named(why.at_peak, names)))
     facts += [("waits for", _named(user, names)) for user in why.users[: -_MOST_USERS - 1 : -1]]
     if len(why.users) > _MOST_USERS:
-        facts.append(("", (f"and {len(why.users) - _MOST_USERS} before these",)))
+        facts.append(("", (Cell(text=f"and {len(why.users) - _MOST_USERS} before these"),)))
     if buffer.is_temp and not why.users:
-        facts.append(("waits for", ("nothing after what runs at the peak",)))
+        facts.append(("waits for", (Cell(text="nothing after what runs at the peak"),)))
     if why.reason is Reason.WAITING and why.users:
         when = f"after position {why.ready:,}" if why.ready >= 0 else "from the beginning"
-        facts.append(("could run", (f"the last of them has all that it needs {when}",)))
+        facts.append(("could run", (Cell(text=f"the last of them has all that it needs {when}"),)))
     if why.chain:
-        facts.append(("between", tuple(_link(link) for link in _shortened(why.chain))))
-    facts.append(("live here", (_BY_REASON[why.reason],)))
-    lines = tuple(Fact(label=label, values=tuple(filter(None, values))) for label, values in facts)
-    return Heading(text=buffer.name, level=2), Facts(facts=lines)
+        facts.append(("between", tuple(map(_link, _shortened(why.chain)))))
+    facts.append(("live here", (Cell(text=_BY_REASON[why.reason]),)))
+    return [(label, tuple(cell for cell in cells if cell.text)) for label, cells in facts]
 
 
-def _named(operation: Operation, names: Mapping[str, str]) -> tuple[str, ...]:
-    return (operation.op or operation.name, names[operation.source], f"position {operation.position:,}")
+def order_facts(report: Report, schedule: Schedule) -> Sequence[Labelled]:
+    """What is live at the peak, in this order and in others."""
+    facts = {
+        "live peak": f"{format_bytes(report.live_peak_bytes)} in the order that XLA has chosen",
+        "another order": f"{format_bytes(schedule.other_bytes)} in the best that was found",
+        "any order": f"at least {format_bytes(schedule.bound_bytes)}: what must be live around one of its operations",
+    }
+    return [(label, (Cell(text=value),)) for label, value in facts.items()]
 
 
-def _link(link: Link | None) -> str:
-    if link is None:
-        return "..."
-    where = " ".join(filter(None, (link.phase.value, link.module))) or link.op
-    return f"{where} ({link.num_operations:,})"
-
-
-def _shortened(chain: Sequence[Link]) -> Sequence[Link | None]:
-    if len(chain) <= _MOST_LINKS:
-        return chain
-    return (*chain[: _MOST_LINKS // 2], None, *chain[-_MOST_LINKS // 2 :])
-
-
-def _schedule(report: Report, schedule: Schedule) -> tuple[Block, ...]:
-    facts = [
-        ("live peak", f"{format_bytes(report.live_peak_bytes)} in the order that XLA has chosen"),
-        ("another order", f"{format_bytes(schedule.other_bytes)} in the best that was found"),
-        ("any order", f"at least {format_bytes(schedule.bound_bytes)}: what must be live around one of its operations"),
-    ]
+def order_note(report: Report, schedule: Schedule) -> Note:
+    """How much of the live peak is due to the order alone."""
     most_bytes = report.live_peak_bytes - schedule.bound_bytes
     least_bytes = report.live_peak_bytes - schedule.other_bytes
     text = (
@@ -91,6 +95,32 @@ def _schedule(report: Report, schedule: Schedule) -> tuple[Block, ...]:
         if most_bytes
         else "No order of the same operations holds less at its peak."
     )
-    lines = tuple(Fact(label=label, values=(value,)) for label, value in facts)
     tone = Tone.WARNING if least_bytes > _WORTH_A_WARNING * report.footprint_bytes else Tone.MUTED
-    return Heading(text="The order of operations", level=2), Facts(facts=lines), Note(text=text, tone=tone)
+    return Note(text=text, tone=tone)
+
+
+def _fact(labelled: Labelled) -> Fact:
+    label, cells = labelled
+    return Fact(label=label, values=tuple(cell.text for cell in cells))
+
+
+def _named(operation: Operation, names: Mapping[str, str]) -> tuple[Cell, ...]:
+    op, source = operation.op or operation.name, names[operation.source]
+    return Cell(text=op), Cell(text=source), _position(operation.position)
+
+
+def _position(position: int) -> Cell:
+    return Cell(text=f"position {position:,}", link=f"at={position}")
+
+
+def _link(link: Link | None) -> Cell:
+    if link is None:
+        return Cell(text="...")
+    where = " ".join(filter(None, (link.phase.value, link.module))) or link.op
+    return Cell(text=f"{where} ({link.num_operations:,})", link=f"module={link.module}" if link.module else "")
+
+
+def _shortened(chain: Sequence[Link]) -> Sequence[Link | None]:
+    if len(chain) <= _MOST_LINKS:
+        return chain
+    return (*chain[: _MOST_LINKS // 2], None, *chain[-_MOST_LINKS // 2 :])

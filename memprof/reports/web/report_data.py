@@ -20,7 +20,9 @@ from memprof.reports.hierarchies import Path, Paths, function_name
 from memprof.reports.json_types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.units import format_array_type
+from memprof.reports.views.why import sources_of
 from memprof.reports.web.page import clean
+from memprof.reports.web.why_data import reasons_of, why_data
 
 _NUMBERS: Mapping[Category, int] = {category: number for number, category in enumerate(Category)}
 _LINES_AROUND = 2
@@ -54,7 +56,9 @@ def report_data(report: Report, sources: Mapping[str, SourceText], *, editor: st
     buffers, changes = _numbered(report)
     strings = _Strings()
     paths = Paths(report)
-    names = {source: paths.line_name(source) for source in {buffer.source for buffer in buffers} | set(sources)}
+    reasons = reasons_of(report)
+    shown = {buffer.source for buffer in buffers} | set(sources) | set(sources_of(reasons))
+    names = {source: paths.line_name(source) for source in shown}
     return {
         "footprint_bytes": report.footprint_bytes,
         "live_peak_bytes": report.live_peak_bytes,
@@ -70,11 +74,12 @@ def report_data(report: Report, sources: Mapping[str, SourceText], *, editor: st
         ],
         "num_at_peak": len(report.buffers),
         "buffers": _buffers(buffers, changes, names, strings),
+        "live_at_peak": why_data(report, reasons, names, strings.number),
         "calls": _calls(report, paths, strings),
         "modules": _modules(buffers, paths, strings),
         **_stacks(buffers, paths, strings),
         "editor": editor,
-        "files": _files(buffers, paths) if editor else {},
+        "files": _files(lines_of(buffers) | shown, paths) if editor else {},
         "timeline": _timeline(report.timeline),
         "sources": {
             str(strings.number(names[source])): {
@@ -155,9 +160,9 @@ def lines_of(buffers: Iterable[LiveBuffer]) -> set[str]:
     return calls | {buffer.source for buffer in buffers}
 
 
-def _files(buffers: Iterable[LiveBuffer], paths: Paths) -> dict[str, Json]:
+def _files(lines: Iterable[str], paths: Paths) -> dict[str, Json]:
     """The whole path of each file that is not known by its place in a package alone, by its name in the page."""
-    files = {line.rpartition(":")[0] for line in lines_of(buffers)}
+    files = {line.rpartition(":")[0] for line in lines}
     return {clean(paths.file_name(file)): clean(file) for file in sorted(files) if _ABSOLUTE.match(file)}
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 from unit.analysis.test_schedule import deferred
 
-from memprof.analysis.pipeline import analyze_peak
+from memprof.analysis.pipeline import analyze, analyze_peak
 from memprof.reports.format import format_named
 from memprof.reports.formats.json import render_object
 from memprof.reports.json_answers import schemas
 from memprof.reports.json_why import why_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.why import why_document
+from memprof.reports.web import why_data
+from memprof.reports.web.report_data import report_data
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -46,3 +51,16 @@ def test_json_keeps_to_its_schema() -> None:
     (buffer,) = found["buffers"]
     assert (buffer["reason"], [user["name"] for user in buffer["users"]]) == ("waiting", ["late"])
     assert (found["live_peak_bytes"], found["other_order_bytes"], found["any_order_bytes"]) == (1264, 864, 860)
+
+
+def test_a_page_has_the_reasons_of_the_largest_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(why_data, "_MOST_BUFFERS", 2)
+    report = analyze(deferred().capture())
+    data: Any = report_data(report, {}, editor="")
+    strings, live = data["strings"], data["live_at_peak"]
+    assert len(live["of"]) == 2 < data["num_at_peak"]
+    assert report.buffers[1].name == "waits"
+    shown = [[strings[each] for each in live["facts"][number] if isinstance(each, int)] for number in live["of"][1]]
+    assert ["could run", "the last of them has all that it needs after position 2"] in shown
+    assert "Of the 2 largest" in strings[live["more"]]
+    assert report_data(replace(report, why=None), {}, editor="")["live_at_peak"] == {}

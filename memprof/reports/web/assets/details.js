@@ -13,11 +13,11 @@ function details(index) {
     ["source", source && editorLink(source)],
     ["live", element("span", {}, "positions ", timeLink(start[index]), " to ", timeLink(end[index]), ` of ${formatCount(timeline.num_positions)}`)],
     ["offset", offset[index] === null ? "outside the temp block" : `${formatCount(offset[index])} in the temp block`],
-    ["why", textOf("why", index)],
+    ["rule", textOf("why", index)],
   ];
   const list = facts.filter(([, value]) => value).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
   const text = report.sources[buffers.source[index]];
-  return [element("dl", { class: "facts" }, ...list), ...(text ? [sourceText(text)] : []), ...stackOfCalls(index)];
+  return [element("dl", { class: "facts" }, ...list), ...(text ? [sourceText(text)] : []), ...whyLive(index), ...stackOfCalls(index)];
 }
 
 function categoryLink(number) {
@@ -43,6 +43,30 @@ function sourceText({ first_line: first, line, lines }) {
     return element(first + number === line ? "mark" : "span", {}, ...parts);
   });
   return element("pre", { tabindex: 0 }, ...shown);
+}
+
+// Who made it, who waits for it, and what another order of the operations would hold: see views/why.py.
+function whyLive(index) {
+  const { facts, of, order, note, more } = report.live_at_peak;
+  if (!facts || index >= report.num_at_peak) return [];
+  const title = element("h3", {}, "why it is live at the peak");
+  if (index >= of.length) return [title, element("p", { class: "note quiet" }, report.strings[more])];
+  const listOf = (numbers) => element("dl", { class: "facts" }, ...numbers.flatMap((number, place) => factOf(facts[number], facts[numbers[place - 1]])));
+  const whole = element("h3", {}, "the order of operations ", element("small", {}, "of the whole program"));
+  return [title, listOf(of[index]), whole, listOf(order), element("p", { class: "note quiet" }, report.strings[note])];
+}
+
+// Several operations may wait: what has the label of the fact before it, or none, belongs to that.
+function factOf([label, ...values], before) {
+  const term = before && (label === before[0] || !report.strings[label]) ? [] : [element("dt", {}, report.strings[label])];
+  return [...term, element("dd", {}, ...values.flatMap((value) => [element("span", {}, valueOf(value)), " "]))];
+}
+
+function valueOf(value) {
+  if (!Array.isArray(value)) return editorLink(report.strings[value]);
+  const [text, link] = value.map((number) => report.strings[number]);
+  const [key, ...target] = link.split("=");
+  return linkTo(key, target.join("="), text);
 }
 
 // The calls, outermost first, as in a traceback; those of libraries that follow one another are folded into one line.

@@ -1,0 +1,54 @@
+"""Why buffers are live at the peak, as a page's scripts show it: the facts of `views/why.py`, each of them once.
+
+What many buffers have in common, such as an operation that several of them wait for, is one fact, so that a buffer is a
+short list of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from memprof.analysis.report import Report
+from memprof.analysis.schedule import WhyLive
+from memprof.reports.document import Cell
+from memprof.reports.json_types import Json
+from memprof.reports.views.why import Labelled, order_facts, order_note, why_facts
+
+_MOST_BUFFERS = 1000  # the largest; a page says of smaller ones how to ask
+
+
+def reasons_of(report: Report) -> tuple[WhyLive, ...]:
+    """Why the largest buffers are live at the peak; none where nobody has looked."""
+    return () if report.why is None else report.why(report.buffers[:_MOST_BUFFERS])
+
+
+def why_data(
+    report: Report, reasons: Sequence[WhyLive], names: Mapping[str, str], number: Callable[[str], int]
+) -> dict[str, Json]:
+    """The JSON object, in which texts are numbers.
+
+    A fact is its label and its values; a value is a text, or a text with the link that it is.
+
+    Args:
+        reasons: of the first of the report's buffers.
+        names: what source lines are called.
+        number: of a text.
+    """
+    schedule = report.schedule
+    if not reasons or schedule is None:
+        return {}
+    facts: dict[Labelled, int] = {}
+    of: list[Json] = [[facts.setdefault(fact, len(facts)) for fact in why_facts(why, names)] for why in reasons]
+    order: list[Json] = [facts.setdefault(fact, len(facts)) for fact in order_facts(report, schedule)]
+
+    def value(cell: Cell) -> Json:
+        return [number(cell.text), number(cell.link)] if cell.link else number(cell.text)
+
+    more = f"Of the {len(reasons):,} largest it says here why they are live; of others: memprof show CAPTURE --why NAME"
+    return {
+        "facts": [[number(label), *map(value, cells)] for label, cells in facts],
+        "of": of,
+        "order": order,
+        "note": number(order_note(report, schedule).text),
+        "more": number(more),
+    }
