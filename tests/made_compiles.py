@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from hlo import Step
 from hlo_nodes import f32
 
@@ -66,6 +67,9 @@ def made_capture(*, batch_size: int = 32, num_layers: int = 6, techniques: tuple
     return replace(step.capture(), label=label, workload="mlp", techniques=techniques, config=config)
 
 
+_built = cache(typer.main.get_command)  # else Typer builds all commands again for each that is run
+
+
 class Commands:
     """Runs commands in an empty folder. Nothing is compiled."""
 
@@ -75,6 +79,7 @@ class Commands:
         self._capsys = capsys
         self._asked: list[str] = []
         monkeypatch.chdir(folder)
+        monkeypatch.setattr(typer.main, "get_command", _built)
         for module in (launch, value):
             monkeypatch.setattr(module, "compile_in_child", self._compile)
         monkeypatch.setattr(launch, "_cluster_of", lambda tasks: nullcontext())
@@ -98,7 +103,7 @@ class Commands:
         ended = Ended(
             code=code,
             stdout=_without_times(printed.out),
-            stderr=_without_times(printed.err),
+            stderr=_in_order(_without_times(printed.err)),
             asked=tuple(self._asked),
             files={
                 str(path.relative_to(self.folder)): _content(path)
@@ -107,11 +112,16 @@ class Commands:
             },
         )
         if not keeps_files:
-            for path in self.folder.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            folders = {folder for path in before for folder in path.parents}
+            for path in self.folder.rglob("*"):
+                if path.is_file() and path not in before:
+                    path.unlink()
+                elif path.is_dir() and path not in folders:
+                    shutil.rmtree(path)
             for path, content in before.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+                if not path.exists() or path.read_bytes() != content:  # the others keep their times
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
         return ended
 
     def _compile(self, task: Task, **_: Any) -> Capture:
@@ -149,5 +159,13 @@ def _content(path: Path) -> str:
         return _without_times(path.read_bytes().decode(errors="replace"))
 
 
+def _in_order(stderr: str) -> str:
+    """What is said, with the rows that are done in the order of their names first: they are compiled beside each other."""
+    done, rest = [], []
+    for line in stderr.splitlines(keepends=True):
+        (done if line.endswith(": done\n") else rest).append(line)
+    return "".join([*sorted(done), *rest])
+
+
 def _without_times(text: str) -> str:
-    return re.sub(r"\b[\d.,]+ ?(m?s|min|h)\b|\"\w*seconds\": [\d.e-]+", "TIME", text)
+    return re.sub(r" *\b[\d.,]+ ?(m?s|min|h)\b( ─+)?|\"\w*seconds\": [\d.e-]+", "TIME", text)

@@ -6,12 +6,13 @@ seen is another: what is asked of the compiler, what is printed, or what is writ
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
-from made_compiles import Commands, made_capture
+from made_compiles import Commands, Ended, made_capture
 
 from memprof.capture.capture_file import write_capture
 from memprof.profiler_cli.app import app
@@ -198,20 +199,44 @@ def cases() -> Iterator[tuple[str, str, str]]:
                 yield command, subject, str(param.name)
 
 
-@pytest.fixture
-def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Commands:
-    write_capture(made_capture(techniques=("bf16",)), tmp_path / "one.memprof")
-    write_capture(made_capture(techniques=("bf16",), num_layers=5), tmp_path / "two.memprof")
-    (tmp_path / "dump").mkdir()
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands find in their folder."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_capture(made_capture(techniques=("bf16",)), folder / "one.memprof")
+    write_capture(made_capture(techniques=("bf16",), num_layers=5), folder / "two.memprof")
+    (folder / "dump").mkdir()
     for name, num_layers in (("one", 6), ("two", 5)):
         program = made_capture(num_layers=num_layers).hlo_proto
-        (tmp_path / "dump" / f"module_0001.jit_{name}.sm_9.0_gpu_after_optimizations.hlo.pb").write_bytes(program)
+        (folder / "dump" / f"module_0001.jit_{name}.sm_9.0_gpu_after_optimizations.hlo.pb").write_bytes(program)
     for ending in ("memprof", "txt", "json", "html"):
-        (tmp_path / f"there.{ending}").write_text("mine")
+        (folder / f"there.{ending}").write_text("mine")
     listed = "".join(f"  {n}. Size: {n}.00M\n     Shape: f32[{n}]\n     =====\n" for n in (1, 2, 3, 4))
-    (tmp_path / "run.log").write_text(f"Out of memory while trying to allocate 8192 bytes.\n{listed}")
-    (tmp_path / "train.py").write_text("")
-    return Commands(monkeypatch, capsys, tmp_path)
+    (folder / "run.log").write_text(f"Out of memory while trying to allocate 8192 bytes.\n{listed}")
+    (folder / "train.py").write_text("")
+    return folder
+
+
+@pytest.fixture
+def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prepared: Path) -> Iterator[Commands]:
+    folder = prepared.with_name("folder")  # the same for all of them, for some say where it is
+    shutil.copytree(prepared, folder)
+    yield Commands(monkeypatch, capsys, folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[tuple[str, ...], Ended]:
+    """How commands ended without the option that a test is about, which is the same for most options of a command."""
+    return {}
+
+
+@pytest.mark.parametrize("start", [pytest.param(start, id="-".join(of)) for of, (start, _) in REFUSED.items()])
+def test_a_command_ends_the_same_each_time(
+    memprof: Commands, plain: dict[tuple[str, ...], Ended], start: list[str]
+) -> None:
+    plain[tuple(start)] = memprof(*start)
+    assert memprof(*start) == plain[tuple(start)]
 
 
 def test_every_command_and_option_is_in_the_table() -> None:
@@ -222,7 +247,9 @@ def test_every_command_and_option_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("command", "subject", "option"), list(cases()))
-def test_an_option_is_honoured_or_refused(memprof: Commands, command: str, subject: str, option: str) -> None:
+def test_an_option_is_honoured_or_refused(
+    memprof: Commands, plain: dict[tuple[str, ...], Ended], command: str, subject: str, option: str
+) -> None:
     start, refused = REFUSED[command, subject]
     given, others = GIVEN_IN.get((command, subject, option), GIVEN[option])
     others = [] if option in refused and option != "arguments" else others
@@ -235,7 +262,9 @@ def test_an_option_is_honoured_or_refused(memprof: Commands, command: str, subje
         return
     if option == "resume":  # what there is to take
         memprof(*before, keeps_files=True)
-    without = memprof(*before)
+        without = memprof(*before)
+    else:
+        without = plain.get(tuple(before)) or plain.setdefault(tuple(before), memprof(*before))
     with_it = memprof(*before, *given)
     assert with_it.code in (0, 1), with_it.stderr
     assert with_it != without if option != "quiet" else (with_it.stdout, with_it.stderr) == (without.stdout, "")
