@@ -160,8 +160,9 @@ def _content(path: Path) -> str:
 
 
 def _in_order(stderr: str) -> str:
-    """What is said, with the rows that are done in the order of their names first: they are compiled beside each other."""
-    done, rest = [], []
+    """What is said, with the rows that are done first and by name: they are compiled beside each other."""
+    done: list[str] = []
+    rest: list[str] = []
     for line in stderr.splitlines(keepends=True):
         (done if line.endswith(": done\n") else rest).append(line)
     return "".join([*sorted(done), *rest])
