@@ -63,7 +63,7 @@ class Effect:
         footprint_delta_bytes: its footprint minus the reference's.
         footprint_ratio: its footprint divided by the reference's.
         categories_delta: the same difference for every category; adds up to `footprint_delta_bytes`.
-        took_effect: whether every technique of the row shows in its program; None where nothing shows it of any.
+        took_effect: whether every technique of the row shows in its program; None where that cannot be told of each.
         evidence: what was looked at, a sentence for each technique.
     """
 
@@ -204,8 +204,10 @@ def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effe
 
 
 def _all_took_effect(verdicts: Sequence[Verdict]) -> bool | None:
-    known = [verdict.took_effect for verdict in verdicts if verdict.took_effect is not None]
-    return all(known) if known else None
+    found = {verdict.took_effect for verdict in verdicts}
+    if False in found:
+        return False
+    return True if found == {True} else None
 
 
 def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from memprof.profiler_cli import (
     trace,
     watch,
 )
-from memprof.profiler_cli.option_table import Commands, Verb
+from memprof.profiler_cli.verb import Commands, Verb
 from memprof.version import __version__
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import row_stages
-from memprof.profiler_cli.endings import is_capture, is_report
+from memprof.profiler_cli.endings import CAPTURE_SUFFIX, is_capture, is_report
 from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.options import By, Order
 
@@ -32,11 +32,33 @@ class ComparedBy(StrEnum):
     PHASE = "phase"
 
 
+def with_folders_opened(what: list[str]) -> list[str]:
+    """The captures of each folder in its place, in the order of their names; a workload may be called like a folder.
+
+    Raises:
+        MemprofError: there is none in it.
+    """
+    from memprof.workloads.registry import workloads
+
+    found: list[str] = []
+    for name in what:
+        if not Path(name).is_dir() or name in [workload.name for workload in workloads()]:
+            found.append(name)
+            continue
+        inside = sorted(map(str, Path(name).glob(f"*{CAPTURE_SUFFIX}")))
+        if not inside:
+            raise MemprofError(f"the folder {name} holds no captures (*{CAPTURE_SUFFIX}); `memprof run` writes them")
+        found += inside
+    return found
+
+
 _What = Annotated[
     list[str],
     typer.Argument(
-        help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof) to set side by side.",
+        help="A workload, a step of your own (path/to/file.py:NAME), or captures (*.memprof, or a folder of them) to"
+        " set side by side.",
         metavar="WORKLOAD|CAPTURE...",
+        callback=with_folders_opened,
     ),
 ]
 _Reference = Annotated[
@@ -62,7 +84,7 @@ _Output = Annotated[
 ]
 _Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")]
 _By = Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")]
-_Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows: as given, or the least of it first.")]
+_Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows, the least of it first.")]
 
 
 def compare(
@@ -98,6 +120,7 @@ def compare(
 
     memprof compare transformer --target a100-40gb -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
+    memprof compare compare-transformer-gpt2 --sort footprint
     """
     from memprof.capture.processes.launch import num_at_a_time
     from memprof.capture.targets.resolve import resolve_asked
@@ -147,8 +170,8 @@ def compare(
             reports, failures = compile_rows(
                 tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, finished=kept.finished
             )
-        again = f"memprof compare {shlex.quote(str(kept.folder))}/*.memprof"
-        if reports:  # the first of them, for the shell has an order of its own
+        again = f"memprof compare {shlex.quote(str(kept.folder))}"
+        if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_what_is_there(f"; compare them again with: {again}")
     print_comparison(set_side_by_side(reports, failures, reference=reference), show)

@@ -1,22 +1,17 @@
 """Which options go with which subject, format and other options: what would be ignored is refused, in every command.
 
 An option that is given and then not used is a mistake that nobody sees: a gate that compiled nothing, a report that was
-not cut to the width asked for. `ROWS` is the table. Each command is a `Verb`, which looks it up before the work starts.
-What is not in the table is honoured.
+not cut to the width asked for. `ROWS` is the table. Each command is a `Verb` (verb.py), which looks it up before the
+work starts. What is not in the table is honoured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup
-
-from memprof.errors import MemprofError
-from memprof.profiler_cli.console import be_quiet
 from memprof.profiler_cli.endings import JSON, TERMINAL, format_for, is_capture, is_report
-from memprof.profiler_cli.project import project_defaults
 
 AUTO = "auto"  # the techniques that `fit` is to find
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
@@ -25,8 +20,6 @@ _COMPILED = (
     *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
     *("timeout", "complete", "cache", "cluster"),
 )
-_LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
-_OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
 _VIEWS = ("by", "depth", "top", "sort")
 
 Values = Mapping[str, Any]
@@ -331,87 +324,3 @@ def refusal(command: str, values: Values, given: Mapping[str, str]) -> str | Non
             why = row.why.format(format=_format(values), by=_by(values))
             return f"{given[refused[0]]} {why}; leave it out"
     return None
-
-
-class Commands(TyperGroup):
-    """All commands, with a help that says the values of options."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _with_values(super().get_params(ctx))
-
-
-class Verb(TyperCommand):
-    """A command that refuses what it would ignore."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _with_values(super().get_params(ctx))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options as Typer does, with the defaults of the project.
-
-        Raises:
-            MemprofError: one is empty, endless, or there more than once; or the project's defaults are wrong.
-        """
-        found, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        for param in {each.name: each for each in order}.values():
-            if param.name in found and param.name != _OF_THE_USER:
-                _check(param, found[param.name], num_times=sum(each is param for each in order))
-        names = {str(param.name) for param in self.params}
-        defaults = project_defaults(str(self.name), found)
-        ctx.default_map = {name: value for name, value in defaults.items() if name in names}
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Do what the command does.
-
-        Raises:
-            MemprofError: an option has no effect on what was asked for.
-        """
-        given = {
-            str(param.name): _written(param, ctx.params[param.name])
-            for param in self.params
-            if param.name in ctx.params and ctx.get_parameter_source(param.name).name == "COMMANDLINE"
-        }
-        sentence = refusal(str(self.name), ctx.params, given)
-        if sentence is not None:
-            raise MemprofError(sentence)
-        be_quiet(bool(ctx.params.get("quiet")))
-        if "target" in (ctx.default_map or {}):
-            from memprof.capture.targets.resolve import ProjectTarget
-
-            ctx.params["target"] = ProjectTarget(ctx.params["target"])
-        return super().invoke(ctx)
-
-
-def _with_values(params: list[Any]) -> list[Any]:
-    """The parameters, which the help shows with the values that they take: a flag takes none, whatever its type is."""
-    for param in params:
-        if param.param_type_name == "option" and param.metavar is None:
-            if param.is_flag:
-                param.metavar = ""
-            elif param.min is not None:
-                param.metavar = "N"
-    return params
-
-
-def _check(param: Any, found: object, *, num_times: int) -> None:
-    """Raises `MemprofError` for what no parameter can be."""
-    values: Sequence[object] = found if isinstance(found, (list, tuple)) else [found]
-    if param.name == "what":  # after its own code, the arguments of a user
-        values = values[:1]
-    name = _written(param, found)
-    for text in values:
-        if isinstance(text, str) and not text.strip():
-            raise MemprofError(f"{name} is empty; give it a value, or leave it out")
-        if isinstance(text, str) and len(text) > _LONGEST_VALUE:
-            raise MemprofError(f"{name} is longer than {_LONGEST_VALUE:,} characters; make it shorter")
-    if num_times > 1 and param.param_type_name == "option" and not param.multiple:
-        raise MemprofError(f"{name} is there {num_times} times, and takes one value; give it once")
-
-
-def _written(param: Any, value: object) -> str:
-    """How a parameter is written on the command line."""
-    if param.param_type_name == "argument":
-        return str(param.metavar or param.name).strip("[]").upper()
-    options = param.secondary_opts if value is False and param.secondary_opts else param.opts
-    return str(max(options, key=len)) if param.name != "technique" else "--technique"

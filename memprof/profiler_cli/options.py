@@ -56,15 +56,16 @@ Workload = Annotated[
         help="What to profile: a built-in workload (see `memprof list workloads`), or your own step: FILE.py:NAME or"
         " package.module:NAME, where NAME is a memprof.StepSpec, a memprof.TrainSpec, or a function that returns one.",
         autocompletion=complete_workloads,
+        metavar="WORKLOAD",
     ),
 ]
 ScriptArguments = Annotated[
-    list[str], typer.Argument(help="After --: arguments that your own code finds in sys.argv.", metavar="[-- ARGS...]")
+    list[str], typer.Argument(help="After --: arguments that your own code finds in sys.argv.", metavar="-- ARGS")
 ]
 Roles = Annotated[
     list[str],
     typer.Option(
-        "--role", help="What an argument of your step is for, by its path: state.ema=other_state; repeatable.",
+        "--role", help="What an argument of your step is for, by its path: ema=other_state; repeatable.",
         metavar="PATH=ROLE",
     ),
 ]  # fmt: skip
@@ -87,8 +88,8 @@ Cache = Annotated[
 Cluster = Annotated[
     str | None,
     typer.Option(
-        "--cluster", help="Lower steps here, and have a running Dask cluster compile them.",
-        metavar="tcp://HOST:PORT",
+        "--cluster", help="Lower steps here, and have a running Dask cluster compile them: tcp://HOST:8786.",
+        metavar="ADDRESS",
     ),
 ]  # fmt: skip
 Preset = Annotated[str | None, typer.Option("--preset", help="Size of the workload: tiny, gpt2, ...", metavar="NAME")]
@@ -113,7 +114,7 @@ Rows = Annotated[
 Target = Annotated[
     str | None,
     typer.Option(
-        "--target", help="Device to compile for: h100-80gb, l4, ..., a gpu_target_config.pbtxt, local or cpu.",
+        "--target", help="Device to compile for: h100-80gb, l4, ..., a file (*.pbtxt), local or cpu.",
         metavar="NAME", autocompletion=complete_targets,
     ),
 ]  # fmt: skip

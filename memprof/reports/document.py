@@ -49,10 +49,15 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One line of a list of facts: a label and its values, which are never broken inside."""
+    """One line of a list of facts: a label and its values, which are never broken inside.
+
+    Attributes:
+        are_commands: the values are for a shell to paste: one a line, and a long one goes on as a shell reads it.
+    """
 
     label: str
     values: tuple[str, ...]
+    are_commands: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

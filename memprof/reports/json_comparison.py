@@ -25,7 +25,7 @@ class EffectJson(Struct, frozen=True, kw_only=True):
     took_effect: Annotated[
         bool | None,
         about(
-            "Whether every technique of the row shows in the compiled program; null where there is none to look for."
+            "Whether every technique of the row shows in the compiled program; null where that cannot be told of each."
         ),
     ]
     evidence: Annotated[str, about("What was looked at and what was found.")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memprof.reports.document import (
     Block,
     Document,
@@ -19,6 +21,7 @@ from memprof.reports.layout.pictures import bar_lines, chart_lines, gauge_lines
 from memprof.reports.layout.table import table_lines
 from memprof.reports.text import cell_width
 
+_SHELL_WORD = re.compile(r"(?:'[^']*'|[^\s'])+")
 _LABEL_GAP = 2
 _LONGEST_VALUE = 3  # lines: what is longer is a list of names, not a sentence
 
@@ -28,7 +31,7 @@ def page_lines(document: Document, paper: Paper) -> list[Line]:
     lines: list[Line] = []
     previous: Block | None = None
     for block in document.blocks:
-        if isinstance(block, Facts) and isinstance(previous, Facts | Table):
+        if isinstance(block, Facts) and isinstance(previous, Facts | Table) and not block.facts[0].are_commands:
             lines.append(())
         lines += [trim(line) for line in _block_lines(block, paper)]
         previous = block
@@ -84,7 +87,8 @@ def fact_lines(facts: Facts, paper: Paper) -> list[Line]:
     lines: list[Line] = []
     for fact in facts.facts:
         label = paper.clean(fact.label)
-        for text in _joined(fact.values, paper, paper.width - label_width):
+        texts = _commands if fact.are_commands else _joined
+        for text in texts(fact.values, paper, paper.width - label_width):
             left = Span(text=label + " " * (label_width - cell_width(label)), key=Tone.MUTED)
             lines.append((left, Span(text=text)))
             label = ""
@@ -99,6 +103,20 @@ def note_lines(note: Note, paper: Paper) -> list[Line]:
     for text in paper.wrap(note.text, paper.width - len(bullet)):
         lines.append((Span(text=bullet, key=note.tone), Span(text=text, key=tone)))
         bullet = " " * len(bullet)
+    return lines
+
+
+def _commands(values: tuple[str, ...], paper: Paper, width: int) -> list[str]:
+    lines: list[str] = []
+    for value in values:
+        line = ""
+        for word in _SHELL_WORD.findall(paper.clean(value)):
+            if line and cell_width(f"{line} {word} \\") > width:
+                lines.append(f"{line} \\")
+                line = f"  {word}"
+            else:
+                line = f"{line} {word}" if line else word
+        lines.append(line)
     return lines
 
 

@@ -19,7 +19,7 @@ from memprof.reports.units import format_bytes, format_share
 
 _GAP = 2
 _LONGEST_LABEL_SHARE = 0.3  # of the page; the bars are what it is for
-_HEIGHT, _SMALL_HEIGHT = 16, 4
+_HEIGHT, _SMALL_HEIGHT = 16, 3
 _LABELS = 4  # on the axis of a chart that is not small
 _MOST_SIZES = 5  # parts whose sizes stand under a gauge; the rest is summed up
 _COMPOSITION_SHARE = 0.6  # of the page, beside the share of the capacity

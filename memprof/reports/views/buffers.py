@@ -62,6 +62,13 @@ def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     """The first rows of the same table, in a line each."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     names = places(buffers)
+    groups = _group_alike(buffers)[:top]
+    # Where room is short, one word tells the values of a module apart, or else their source lines do.
+    seen = {
+        (group.first.dtype, group.first.shape, group.first.category, group.module, _primitive(group))
+        for group in groups
+    }
+    op_goes_first = len(seen) < len(groups)
     rows = [
         Row(
             cells=(
@@ -71,20 +78,22 @@ def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
                 Cell(text=format_share(group.size_bytes, total_bytes)),
                 Cell(text=group.first.category.value, key=group.first.category),
                 Cell(text=group.module),
+                aside_cell(_primitive(group)),
                 aside_cell(names[group.first.source, group.first.library]),
             )
         )
-        for group in _group_alike(buffers)[:top]
+        for group in groups
     ]
     return Table(
         columns=(
             replace(_TYPE, title="largest"),
-            Column(title="count", align=Align.RIGHT, priority=3),
+            Column(title="count", align=Align.RIGHT, priority=2),
             _SIZE,
-            _SHARE,
+            replace(_SHARE, priority=4),
             _CATEGORY,
-            _MODULE,
-            replace(_SOURCE, below=False, priority=4),
+            replace(_MODULE, min_width=18),
+            Column(title="op", priority=5 if op_goes_first else 3, shorten=Shorten.END, min_width=11),
+            replace(_SOURCE, below=False, priority=3 if op_goes_first else 5),
         ),
         rows=tuple(rows),
         is_extract=True,
@@ -150,6 +159,11 @@ def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes:
             aside_cell(group.op),
         )
     )
+
+
+def _primitive(group: _Alike) -> str:
+    """The last word of an operation: `dot_general`; an argument has none."""
+    return group.op.rpartition("/")[2] if "/" in group.op else ""
 
 
 def _sum_row(label: Cell, count: int, size_bytes: int, total_bytes: int) -> Row:

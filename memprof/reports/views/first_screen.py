@@ -73,4 +73,4 @@ def _next(capture: str) -> Facts:
         f"memprof advise {name}",
         f"memprof compare {name} OTHER.memprof",
     )
-    return Facts(facts=(Fact(label="next", values=commands),))
+    return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))

@@ -139,9 +139,8 @@ def _more(by: By, capture: str, *, depth: int, top: int) -> Facts:
         By.CATEGORY: f"{show} --by buffer",
         By.MODULE: f"{show} --by module --depth {depth + 1} --top {_MORE * top}",
     }
-    return Facts(
-        facts=(Fact(label="next", values=(views.get(by, f"{show} --by {by.value} --top {_MORE * top}"), show)),)
-    )
+    commands = (views.get(by, f"{show} --by {by.value} --top {_MORE * top}"), show)
+    return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))
 
 
 def _breakdown(report: Report, *, by: By, depth: int, top: int) -> Table:

@@ -17,7 +17,7 @@ _REPORT = one_buffer()
     [
         ((), None),
         ((None,), None),
-        ((True, None), True),
+        ((True, None), None),
         ((True, True), True),
         ((True, False, None), False),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from memprof.errors import MemprofError
+from memprof.profiler_cli.compare import with_folders_opened
 from memprof.profiler_cli.endings import capture_or_report, format_for
 from memprof.reports.format import formats
 
@@ -46,3 +47,16 @@ def test_a_capture_is_never_written_under_the_name_of_a_report() -> None:
     for name in ("r.pdf", "r"):
         with pytest.raises(MemprofError, match=r"neither that it is a capture nor a report: end it in \.memprof"):
             capture_or_report(Path(name), otherwise="end it in .memprof")
+
+
+def test_a_folder_stands_for_its_captures_unless_a_workload_is_called_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("rows/b.memprof", "rows/a.memprof", "rows/notes.txt", "mlp/a.memprof", "empty/notes.txt"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    assert with_folders_opened(["rows", "c.memprof"]) == ["rows/a.memprof", "rows/b.memprof", "c.memprof"]
+    assert with_folders_opened(["mlp"]) == ["mlp"]
+    with pytest.raises(MemprofError, match=r"the folder empty holds no captures \(\*.memprof\)"):
+        with_folders_opened(["empty"])

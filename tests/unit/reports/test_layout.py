@@ -60,6 +60,17 @@ def test_facts_break_between_values_and_shorten_what_is_longer_than_a_line() -> 
     assert _texts(facts, width=20) == ["size  1.50 GiB", "      24 bytes | x", "name  abcdef..uvwxyz"]
 
 
+def test_commands_can_be_pasted_one_a_line_and_go_on_behind_a_backslash() -> None:
+    values = ("memprof advise g.memprof", "memprof show 'the second run.memprof' -o report.html")
+    facts = Facts(facts=(Fact(label="next", values=values, are_commands=True),))
+    assert _texts(facts, width=40) == [
+        "next  memprof advise g.memprof",
+        "      memprof show \\",
+        "        'the second run.memprof' -o \\",
+        "        report.html",
+    ]
+
+
 def test_a_note_says_its_tone_without_colour() -> None:
     assert _texts(Note(tone=Tone.WARNING, text="mind 2.00 GiB here"), width=12) == ["! mind", "  2.00 GiB", "  here"]
 

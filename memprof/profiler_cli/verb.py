@@ -1,0 +1,128 @@
+"""What every command does: it takes the project's defaults, refuses what it would ignore, and has a help in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from inspect import cleandoc
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from memprof.errors import MemprofError
+from memprof.profiler_cli.console import be_quiet
+from memprof.profiler_cli.option_table import refusal
+from memprof.profiler_cli.project import project_defaults
+
+_LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
+_OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
+
+
+class Commands(TyperGroup):
+    """All commands, with a help that says the values of options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_values(super().get_params(ctx))
+
+
+class Verb(TyperCommand):
+    """A command that refuses what it would ignore."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        shown = copy(self)
+        shown.help = _in_paragraphs(self.help or "")
+        super(Verb, shown).format_help(ctx, formatter)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_values(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options as Typer does, with the defaults of the project.
+
+        Raises:
+            MemprofError: one is empty, endless, or there more than once; or the project's defaults are wrong.
+        """
+        found, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for param in {each.name: each for each in order}.values():
+            if param.name in found and param.name != _OF_THE_USER:
+                _check(param, found[param.name], num_times=sum(each is param for each in order))
+        names = {str(param.name) for param in self.params}
+        defaults = project_defaults(str(self.name), found)
+        ctx.default_map = {name: value for name, value in defaults.items() if name in names}
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Do what the command does.
+
+        Raises:
+            MemprofError: an option has no effect on what was asked for.
+        """
+        given = {
+            str(param.name): _written(param, ctx.params[param.name])
+            for param in self.params
+            if param.name in ctx.params and ctx.get_parameter_source(param.name).name == "COMMANDLINE"
+        }
+        sentence = refusal(str(self.name), ctx.params, given)
+        if sentence is not None:
+            raise MemprofError(sentence)
+        be_quiet(bool(ctx.params.get("quiet")))
+        if "target" in (ctx.default_map or {}):
+            from memprof.capture.targets.resolve import ProjectTarget
+
+            ctx.params["target"] = ProjectTarget(ctx.params["target"])
+        return super().invoke(ctx)
+
+
+def _with_values(params: list[Any]) -> list[Any]:
+    """The parameters as the help shows them: by the values that they take, in words, and not by Python's types.
+
+    Typer asks for them more than once, and it is the same objects each time.
+    """
+    for param in params:
+        choices = param.type_descriptor.choices if param.type_descriptor.is_choice else ()
+        if choices and param.metavar is None:
+            *first, last = (str(choice.value) for choice in choices)
+            param.help = f"{param.help.rstrip('.:')}: {', '.join(first)} or {last}."
+            param.metavar = str(param.name).upper() if param.param_type_name == "argument" else "NAME"
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None  # its name stands there already
+        elif param.metavar is None:
+            param.metavar = "" if param.is_flag else "N"
+        param.min = param.max = None  # of the help alone: what is out of range is refused with its range
+    return params
+
+
+def _in_paragraphs(text: str) -> str:
+    """A docstring whose paragraphs are a line each, for the terminal to break, and whose examples stand as they are.
+
+    Python or Typer may have taken their indent, which they get in the markup.
+    """
+    return "\n\n".join(
+        "\n".join(f"[bold]    {line.strip()}[/]" for line in paragraph.splitlines())
+        if paragraph.startswith((" ", "memprof "))
+        else paragraph.replace("\n", " ")
+        for paragraph in cleandoc(text).split("\n\n")
+    )
+
+
+def _check(param: Any, found: object, *, num_times: int) -> None:
+    """Raises `MemprofError` for what no parameter can be."""
+    values: Sequence[object] = found if isinstance(found, (list, tuple)) else [found]
+    if param.name == "what":  # after its own code, the arguments of a user
+        values = values[:1]
+    name = _written(param, found)
+    for text in values:
+        if isinstance(text, str) and not text.strip():
+            raise MemprofError(f"{name} is empty; give it a value, or leave it out")
+        if isinstance(text, str) and len(text) > _LONGEST_VALUE:
+            raise MemprofError(f"{name} is longer than {_LONGEST_VALUE:,} characters; make it shorter")
+    if num_times > 1 and param.param_type_name == "option" and not param.multiple:
+        raise MemprofError(f"{name} is there {num_times} times, and takes one value; give it once")
+
+
+def _written(param: Any, value: object) -> str:
+    """How a parameter is written on the command line."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).strip("[]").upper()
+    options = param.secondary_opts if value is False and param.secondary_opts else param.opts
+    return str(max(options, key=len)) if param.name != "technique" else "--technique"

@@ -1,0 +1,31 @@
+"""The help of every command says what it takes in words, and its examples can be pasted."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from memprof.profiler_cli.app import app
+
+pytestmark = pytest.mark.with_one_jax
+
+_HELPS = {
+    name: CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "100", "NO_COLOR": "1"}).output
+    for name in get_command(app).commands  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("name", _HELPS)
+def test_options_and_arguments_say_their_values_and_not_their_types(name: str) -> None:
+    assert not [each for each in ("<", "x<=", "[bold]") if each in _HELPS[name]]
+
+
+def test_choices_are_named_in_the_sentence() -> None:
+    assert "or buffer." in " ".join(_HELPS["show"].replace("\u2502", "").split())
+    assert "KIND        What to list: workloads, techniques, targets or optimizers." in _HELPS["list"]
+
+
+def test_examples_stand_alone_on_their_lines() -> None:
+    lines = [line.rstrip() for line in _HELPS["compare"].splitlines()]
+    assert "     memprof compare before.memprof after.memprof" in lines
