@@ -49,6 +49,7 @@ def eval_step(params, x, y):
 
 _TRAIN = """
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import sys
@@ -60,11 +61,16 @@ from pathlib import Path
 
 import numpy as np
 
+assert importlib.util.find_spec("jax")  # as libraries do that can work without it
 os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX is imported
 
 
 def child(number):
     sys.exit(number)
+
+
+def halved(tree, *, factor):
+    return tree["scale"] * factor / 2
 
 
 def num_looks():
@@ -92,11 +98,12 @@ def main():
     thread = threading.Thread(target=lambda: seen.append(float(eval_step(params, *batch))))
     thread.start()
     thread.join()
+    jax.pmap(halved)({"scale": np.ones((1, 2), "float32")}, factor=np.ones((1, 1), "float32"))
     enough = num_looks() + 8
     while num_looks() < enough:  # a training loop that forgets nothing
         losses.append(loss + 1.0)
         time.sleep(0.05)
-    print("script:", __name__, sys.argv[1:], forked.exitcode, len(seen))
+    print("script:", __name__, os.path.isabs(__file__), sys.argv[1:], forked.exitcode, len(seen))
     sys.exit(3)
 
 
@@ -114,14 +121,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Comple
     (package / "__init__.py").touch()
     (package / "steps.py").write_text(_STEPS)
     (package / "train.py").write_text(_TRAIN)
-    ended = command("watch", "-m", "project.train", "--rows", "8", JAX_DISABLE_MOST_OPTIMIZATIONS="0")
+    ended = command("watch", "--keep", "9", "-m", "project.train", "--rows", "8", JAX_DISABLE_MOST_OPTIMIZATIONS="0")
     return ended, command.folder
 
 
 def test_a_script_runs_as_without_memprof(watched: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     ended, _ = watched
     assert ended.returncode == 3, ended.stderr
-    assert ended.stdout.splitlines()[0] == "script: __main__ ['--rows', '8'] 5 1"
+    assert ended.stdout.splitlines()[0] == "script: __main__ True ['--rows', '8'] 5 1"
     assert "Traceback" not in ended.stderr
 
 
@@ -132,6 +139,13 @@ def test_its_programs_are_told_by_what_they_are_for(watched: tuple[subprocess.Co
     assert re.search(r"init .* once .* steps.py:\d+", rows["init_state"])
     assert re.search(r"eval step .* once .* steps.py:\d+", rows["eval_step"])
     assert "one state       train_step, eval_step" in ended.stdout
+
+
+def test_what_pmap_was_called_with_has_its_own_names(watched: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    ended, folder = watched
+    assert "could not be followed" not in ended.stdout
+    capture = read_capture(folder / "watch-train" / "halved-cpu.memprof")
+    assert {leaf.path for leaf in capture.arguments} == {"tree['scale']", "factor"}
 
 
 def test_it_is_said_why_a_step_was_compiled_again(watched: tuple[subprocess.CompletedProcess[str], Path]) -> None:
@@ -172,6 +186,8 @@ def test_the_report_of_a_step_is_that_of_the_same_step_given_to_profile(
 def test_a_script_that_runs_out_of_memory_is_explained(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(
         "import resource\n"
+        "import os, sys\n"
+        "assert sys.argv[0] == 'train.py' and __file__ == os.path.abspath('train.py')\n"
         "import jax, jax.numpy as jnp\n"
         "step = jax.jit(lambda w: jnp.tile(w, (4, 1)) * 2.0)\n"
         "w, kept = jnp.ones((1024, 4096)), []\n"
@@ -181,10 +197,10 @@ def test_a_script_that_runs_out_of_memory_is_explained(memprof: Command) -> None
         "for _ in range(40):\n"
         "    kept.append(step(w).block_until_ready())\n"
     )
-    ended = memprof("watch", "train.py", "--keep", "0")
+    ended = memprof("watch", "--keep", "0", "train.py")
     assert ended.returncode == 1
     assert "RESOURCE_EXHAUSTED" in ended.stderr
-    assert "runpy" not in ended.stderr
+    assert "memprof/" not in ended.stderr  # nor in the frames of its traceback
     assert "CPU out of memory" in ended.stdout
     assert re.search(r"float32\[4096,4096\] +\d .*held by kept\[...\]", ended.stdout)
 

@@ -5,6 +5,7 @@ What a compile takes of JAX and XLA is in `xla_adapter.py`.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import threading
@@ -26,6 +27,7 @@ _DOES_NOT_DIVIDE = re.compile(
     r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
 )
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+_PMAP = "jax._src.pmap"
 _MOST_FRAMES = 40  # from a call of a framework's jit to that of the `jax.jit` inside it
 
 
@@ -152,34 +154,40 @@ def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
     return around
 
 
-def framework_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """The call of a framework's jit that this code runs in, if the jit inside is `inner` (flax 0.12, equinox 0.13).
+def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The call that this code runs in of what has a `jax.jit` inside, if that is `inner`.
+
+    That is the jit of a framework (flax 0.12, equinox 0.13), or `jax.pmap` (jax 0.10.2 to 0.12).
 
     Returns:
-        The framework's jitted function, and what it was called with; None: `inner` was called by itself.
+        The framework's jitted function, or what was given to `jax.pmap`, and what it was called with; None: `inner` was
+        called by itself.
     """
     wanted = inner._fun
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         frame = frame and frame.f_back
-        package = "" if frame is None else str(frame.f_globals.get("__name__")).partition(".")[0]
-        if frame is None or package not in _INNER_JIT:
+        module = "" if frame is None else str(frame.f_globals.get("__name__"))
+        package = module.partition(".")[0]
+        if frame is None or (package not in _INNER_JIT and module != _PMAP):
             continue  # local variables that are looked at live on as long as their function (up to Python 3.12)
         found = frame.f_locals
+        if getattr(found.get("jitted_f"), "_fun", None) is wanted:
+            return function_of_pmap(inspect.unwrap(inner._fun)), found["args"], found["kwargs"]
         if "self" not in found or "args" not in found:
             continue
         fn = found["self"]
-        if getattr(getattr(fn, _INNER_JIT[package], None), "_fun", None) is wanted:
+        if getattr(getattr(fn, _INNER_JIT.get(package, ""), None), "_fun", None) is wanted:
             return fn, found["args"], found["kwargs"]
     return None
 
 
 def function_of_pmap(fn: Any) -> Any:
     """The function that `jax.pmap` was given, by what it jits; None: that is no such thing (jax 0.10.2 to 0.12)."""
-    if getattr(fn, "__module__", "") != "jax._src.pmap":
+    if getattr(fn, "__module__", "") != _PMAP:
         return None
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-    return cells["fun"].cell_contents.f if "fun" in cells else None
+    return getattr(cells["fun"].cell_contents, "f", None) if "fun" in cells else None
 
 
 def watch_compiles(
@@ -198,7 +206,7 @@ def watch_compiles(
         compiled: called with the name of each program, what `traced` has returned for it, and what compiles it with
             more options of XLA; returns the same.
     """
-    from jax._src import compiler, core, pjit
+    from jax._src import compiler, core, pjit, traceback_util
     from jax._src.interpreters import pxla
 
     infer, lower = pjit._infer_params, pxla.lower_sharding_computation
@@ -242,6 +250,7 @@ def watch_compiles(
         name = str(module.operation.attributes["sym_name"]).strip('"')
         return compiled(name, recall(module)[0], compile_it)
 
+    traceback_util.register_exclusion(__file__)  # as JAX's own frames are left out of the script's tracebacks
     pjit._infer_params = infer_params
     pxla.lower_sharding_computation = lower_computation
     compiler.compile_or_get_cached = compile_module

@@ -29,7 +29,7 @@ from memprof.capture.running.live_arrays import live_arrays, since_start, type_t
 from memprof.capture.targets.mesh import target_of_step
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, is_array, jit_step
+from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, is_array, is_array_like, jit_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.watching import records
 from memprof.capture.xla import xla_adapter
@@ -118,11 +118,11 @@ class Watcher:
         """Write down a call that was traced; returns its id, or None for what JAX itself calls."""
         if _is_of_jax(fn):
             return None
-        outer = jit_adapter.framework_call(fn)
-        shown = fn if outer is None else outer[0]
-        call = SeenCall(id=self._next(), function=_name(shown), place=_place(shown), jit=self._number_of(fn._fun))
+        call = SeenCall(id=self._next(), function=_name(fn), place=_place(fn), jit=self._number_of(fn._fun))
         try:
-            call = self._followed(call, outer or (fn, args, kwargs), fn, args, kwargs)
+            outer = jit_adapter.outer_call(fn) or (fn, args, kwargs)
+            call = replace(call, function=_name(outer[0]), place=_place(outer[0]))
+            call = self._followed(call, outer, fn, args, kwargs)
         except Exception as error:  # whatever it is, the script goes on
             call = replace(call, not_followed=first_line(error) or type(error).__name__)
         records.write(self._folder / records.CALL.format(call.id), call)
@@ -136,12 +136,14 @@ class Watcher:
         self, call: SeenCall, outer: tuple[Any, Any, Any], fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> SeenCall:
         """Trace and lower it as `memprof.profile` does, which JAX has just done too and finds again."""
+        if not any(map(is_array_like, jax.tree.leaves((args, dict(kwargs))))):
+            return replace(call, results=_results(fn.trace(*args, **kwargs)))  # no arguments that could have roles
         shown, given, given_kwargs = outer
         spec = StepSpec(shown, tuple(given), kwargs=dict(given_kwargs), workload=call.function)
         step = jit_step(spec)
         statics = _statics(step, jit_adapter.jit_options(fn)) if shown is fn else _static_leaves(step)
         if shown is not fn:
-            step = inside_of(step, fn, args, kwargs)
+            step, spec = inside_of(step, fn, args, kwargs), replace(spec, fn=fn)  # that of pmap has the shardings
         known, traced, program = trace_call(spec, step, target_of_step(spec, self._target))
         (self._folder / records.STEP.format(call.id)).write_bytes(msgspec.msgpack.encode(Handover.of(known, None, "")))
         if self._is_instead:
@@ -152,7 +154,7 @@ class Watcher:
             call,
             arguments={path: _aval_text(aval) for path, aval in zip(traced.paths, avals, strict=True)},
             statics=statics,
-            results=tuple(type_text(aval) for aval in jax.tree.leaves(traced.traced.out_info)),
+            results=_results(traced.traced),
             differentiates=differentiates,
             updates=differentiates and _updates(traced),
         )
@@ -245,6 +247,10 @@ def _static_leaves(step: JittedStep) -> dict[str, str]:
         for keys, leaf in jax.tree_util.tree_leaves_with_path(argument)
     )
     return {path: repr(leaf)[:_MOST_TEXT] for path, leaf in leaves if not is_array(leaf)}
+
+
+def _results(traced: Any) -> tuple[str, ...]:
+    return tuple(type_text(aval) for aval in jax.tree.leaves(traced.out_info))
 
 
 def _updates(traced: TracedStep) -> bool:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import sys
@@ -37,7 +39,7 @@ def main() -> NoReturn:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
             sys.argv, sys.path[0] = [name, *arguments], os.path.dirname(os.path.realpath(name))
-            runpy.run_path(name, run_name="__main__")
+            _run_path(name)
     except SystemExit:
         watching.end(None)
         raise
@@ -48,6 +50,20 @@ def main() -> NoReturn:
         _die(error)
     watching.end(None)
     sys.exit()
+
+
+def _run_path(name: str) -> None:
+    """Run a script, with its name as given in `sys.argv` and its whole path in `__file__`."""
+    if pkgutil.get_importer(name) is not None:  # a folder or an archive with a __main__.py
+        runpy.run_path(name, run_name="__main__")
+        return
+    path = os.path.abspath(name)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    module = ModuleType("__main__")
+    module.__file__ = path
+    sys.modules["__main__"] = module
+    exec(code, vars(module))
 
 
 class _Watching:
@@ -83,19 +99,24 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
+        self._is_looking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
+        if name != self._name or self._is_looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._is_looking = True  # not again, for what is looked up here
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_looking = False
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                sys.meta_path.remove(self)  # not before: many libraries look a module up and do not import it yet
                 execute(module)
                 self._then()
 

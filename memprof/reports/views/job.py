@@ -48,9 +48,8 @@ def job_document(job: Job, *, top: int) -> Document:
 
 def _facts(job: Job) -> Facts:
     own = [each for program in job.programs for each in program.compiles]
-    facts = [
-        Fact(label="compiled", values=(_count(own, "for the script"), _count(job.of_jax, "for operations of JAX"))),
-    ]
+    counts = (_count(own, "for the script"), _count(job.of_jax, "for operations of JAX"))
+    facts = [Fact(label="compiled", values=counts if own or job.of_jax else ("nothing with JAX",))]
     if job.moment is not None:
         moment = job.moment
         values = [format_bytes(moment.size_bytes), f"{moment.program} {format_bytes(moment.footprint_bytes)}"]
@@ -93,7 +92,7 @@ def _programs_table(job: Job, top: int) -> Table:
         rows.append(_row(more_label(len(left_out)), left_out[0].largest, sum(len(each.compiles) for each in left_out)))
     if job.of_jax:
         largest = max(job.of_jax, key=lambda each: each.footprint_bytes or 0)
-        rows.append(_row("(operations of JAX)", largest, len(job.of_jax)))
+        rows.append(_row("JAX's own", largest, len(job.of_jax)))
     return Table(columns=columns, rows=tuple(rows))
 
 
@@ -160,8 +159,8 @@ def _moment(moment: LargestMoment, top: int) -> list[Block]:
 
 def _others_table(others: Sequence[OtherArrays], top: int) -> Table:
     columns = (
-        Column(title="arrays beside it", shorten=Shorten.MIDDLE, min_width=12),
-        Column(title="how many", align=Align.RIGHT),
+        Column(title="array", shorten=Shorten.MIDDLE, min_width=12),
+        Column(title="count", align=Align.RIGHT),
         Column(title="size", align=Align.RIGHT),
         Column(title="what", shorten=Shorten.END, below=True),
     )
@@ -175,8 +174,8 @@ def _others_table(others: Sequence[OtherArrays], top: int) -> Table:
 
 def _growth(growth: Sequence[Growth], top: int) -> Table:
     columns = (
-        Column(title="arrays", shorten=Shorten.MIDDLE, min_width=12),
-        Column(title="how many", align=Align.RIGHT),
+        Column(title="array", shorten=Shorten.MIDDLE, min_width=12),
+        Column(title="count", align=Align.RIGHT),
         Column(title="more", align=Align.RIGHT),
         Column(title="what", shorten=Shorten.END, below=True),
     )

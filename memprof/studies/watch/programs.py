@@ -111,7 +111,9 @@ def _kind(compiled: Compiled, trained: Mapping[str, int]) -> str:
     if call.differentiates:
         return TRAIN_STEP if call.updates else GRADIENTS
     if params:
-        returns_params = all(results[kind] >= count for kind, count in params.items())
-        return UPDATE if returns_params and Role.OPTIMIZER_STATE in compiled.roles else EVAL_STEP
-    makes_params = bool(trained) and all(results[kind] >= count for kind, count in trained.items())
-    return INIT if makes_params else ""
+        return UPDATE if _has(results, params) and Role.OPTIMIZER_STATE in compiled.roles else EVAL_STEP
+    return INIT if _has(results, trained) and not _has(Counter(map(type_of, call.arguments.values())), trained) else ""
+
+
+def _has(types: Mapping[str, int], trained: Mapping[str, int]) -> bool:
+    return bool(trained) and all(types.get(kind, 0) >= count for kind, count in trained.items())

@@ -10,7 +10,7 @@ from memprof.analysis.watched import SeenCall
 _MOST_NAMES, _MOST_VALUES = 3, 3
 _PLACED = "with the same arguments, which were placed on the devices in another way"
 _JITTED = "jitted anew each time: call jax.jit once, outside of the loop or function that calls the result"
-_UNKNOWN = "with the same arguments: a setting of JAX, a mesh around the call, or a cache that was cleared"
+_UNKNOWN = "with the same types: arrays placed in another way, a setting of JAX, a mesh around it, or a cleared cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,17 @@ def test_arguments_of_the_program_are_not_beside_it() -> None:
     assert job.moment is not None
     assert (job.moment.others, job.moment.size_bytes, job.moment.is_seen) == ((), 1000, True)
     assert job.programs[0].kind == "train step"
+
+
+def test_what_makes_the_state_is_init_and_what_changes_it_is_not() -> None:
+    makes = replace(_CALL, function="init", arguments={}, differentiates=False)
+    halves = replace(makes, function="halve", arguments={"params['w']": "float32[25]"})
+    compiled = [
+        _compiled(_live(1.0)),
+        *(replace(_compiled(_live(1.0)), call=call, roles={}) for call in (makes, halves)),
+    ]
+    job = job_of("train.py", [_CALL, makes, halves], compiled, [], None)
+    assert {each.name: each.kind for each in job.programs} == {"train_step": "train step", "init": "init", "halve": ""}
 
 
 def test_an_old_copy_of_the_state_is_beside_it() -> None:
