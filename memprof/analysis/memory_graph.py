@@ -111,7 +111,7 @@ class MemoryGraph:
                 touches[number].update(self.operations.touches[number])
                 if step.within >= 0:
                     touches[self._ends[step.within]] |= touches[number]
-        found: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
+        found: dict[int, dict[int, list[int]]] = defaultdict(dict)
         for within, members in levels.items():
             local = {number: index for index, number in enumerate(members)}
             operations = Operations(
@@ -119,9 +119,9 @@ class MemoryGraph:
                 touches=[tuple(touches[number]) for number in members],
                 sizes=self.operations.sizes,
             )
-            for orders, order in zip(found, other_orders(operations), strict=True):
-                orders[within] = [members[index] for index in order]
-        for orders in found:
+            for which, order in enumerate(other_orders(operations)):
+                found[which][within] = [members[index] for index in order]
+        for orders in found.values():
             yield list(self._in_line(orders))
 
     def _needs_within(self) -> dict[int, set[int]]:

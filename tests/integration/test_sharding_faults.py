@@ -188,7 +188,11 @@ def test_gathered_parameters_are_those_of_the_layers_that_are_gathered(
         assert evidence.endswith(f"hold {LAYER:,}")
 
 
-def test_weight_gradients_that_wait_for_collectives_are_found_and_the_option_has_them_run() -> None:
+# Wide layers, or many examples: XLA delays all products, or half of them.
+@pytest.mark.parametrize(("width", "num_examples", "part"), [(1024, 65536, 0.2), (512, 32768, 0.1)])
+def test_weight_gradients_that_wait_for_collectives_are_found_and_the_option_has_them_run(
+    width: int, num_examples: int, part: float
+) -> None:
     """Data parallel: XLA delays the products that make gradients, so that they run beside the sum over devices."""
     mesh = memprof.mesh("h100-80gb", {"data": 8})
 
@@ -204,12 +208,12 @@ def test_weight_gradients_that_wait_for_collectives_are_found_and_the_option_has
         updated = [weight - 0.1 * grad for weight, grad in zip(weights, grads, strict=True)]
         return [jax.lax.with_sharding_constraint(weight, whole) for weight in updated], value
 
-    weights = [jax.ShapeDtypeStruct((1024, 1024), "float32", sharding=NamedSharding(mesh, P()))] * 8
-    x = jax.ShapeDtypeStruct((65536, 1024), "float32", sharding=NamedSharding(mesh, P("data")))
+    weights = [jax.ShapeDtypeStruct((width, width), "float32", sharding=NamedSharding(mesh, P()))] * 8
+    x = jax.ShapeDtypeStruct((num_examples, width), "float32", sharding=NamedSharding(mesh, P("data")))
     waiting = memprof.profile(step, weights, x, donate_argnums=0)
     (advice,) = [each for each in advise(waiting.report) if each.rule == "other_order"]
     name, value = str(advice.proposal.technique).removeprefix("xla:").split("=")
     followed = memprof.profile(step, weights, x, donate_argnums=0, compiler_options={name: value})
     saved_bytes = waiting.report.footprint_bytes - followed.report.footprint_bytes
     assert advice.saving_bytes == pytest.approx(saved_bytes, rel=0.1)
-    assert saved_bytes > 0.2 * waiting.report.footprint_bytes
+    assert saved_bytes > part * waiting.report.footprint_bytes

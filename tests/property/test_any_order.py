@@ -86,3 +86,13 @@ def test_deferred_products_are_moved_forward_and_early_copies_back() -> None:
     assert peak_bytes(made) == 400  # the third copy and the chain, or all copies and the first of the chain
     assert min(peak_bytes(made, order) for order in other_orders(made)) == 300  # one copy, and two of the chain
     assert lower_bound_bytes(made) == 200
+
+
+def test_depth_first_each_branch_is_used_up_before_the_next() -> None:
+    """Two branches of a small value (0): what is large in each (1, 2) is made small (3, 4), and then both are added."""
+    needs = [[], [0], [0], [1], [2], [3, 4]]
+    touches = [[0], [0, 1], [0, 2], [1, 3], [2, 4], [3, 4, 5]]
+    made = Operations(needs=needs, touches=touches, sizes=[1, 100, 100, 2, 2, 1])
+    *_, depth_first = other_orders(made)
+    assert depth_first == [0, 2, 4, 1, 3, 5]
+    assert (peak_bytes(made), peak_bytes(made, depth_first)) == (202, 104)
