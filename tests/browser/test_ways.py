@@ -11,6 +11,7 @@ import pytest
 from comparisons_data import techniques
 from pages import OpenPage, point_at, report_html, shown_positions, staircase
 from stacked_report import stacked
+from transformer_report import transformer
 
 from memprof.analysis.categories import Phase
 from memprof.analysis.report import LiveBuffer, Report, Schedule
@@ -176,6 +177,36 @@ def test_verdict_timeline_and_advice_are_within_the_first_screen(open_page: Open
         assert box["y"] + box["height"] < 800
 
 
+def test_advice_leads_to_the_buffers_that_it_is_about(open_page: OpenPage) -> None:
+    page = open_page(report_html(transformer()))
+    row = page.locator("#advice-section tbody tr").first
+    what = row.locator("th").inner_text()
+    row.get_by_role("link", name="~").click()
+    assert page.locator("#buffer-advice").input_value() == what
+    count = page.locator("#buffer-count")
+    few = count.inner_text()
+    page.locator("#buffer-advice").select_option("")
+    assert 0 < _number(few) < _number(count.inner_text())
+
+
+def test_the_rows_of_a_comparison_are_searched_and_named_from_the_keyboard(open_page: OpenPage) -> None:
+    page = open_page(FORMAT.render_comparison(techniques(), RenderOptions()))
+    page.keyboard.press("/")
+    page.keyboard.type("layers attn")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.cells[0].innerText") == "attn"
+    assert page.locator("tbody tr:visible").count() == 2  # with what it is in
+    page.keyboard.press("Escape")
+    assert page.locator("tbody tr:visible").count() == page.locator("tbody tr").count()
+    page.locator(".bar-label a").nth(1).click()
+    named = page.locator("tbody tr.named")
+    assert named.locator("th").inner_text().endswith(page.locator(".bar-label").nth(1).inner_text())
+    page.wait_for_function("location.hash.startsWith('#row=')")
+    page.reload()
+    assert named.count() == 1
+
+
 @pytest.mark.parametrize(("width", "color_scheme"), [(1280, "light"), (390, "dark")])
 def test_axe_finds_nothing_serious(width: int, color_scheme: str, open_page: OpenPage) -> None:
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
@@ -185,6 +216,10 @@ def test_axe_finds_nothing_serious(width: int, color_scheme: str, open_page: Ope
     page.evaluate("document.querySelectorAll('details').forEach((each) => each.setAttribute('open', ''))")
     _check(page, script)
     _check(open_page(FORMAT.render_comparison(techniques(), RenderOptions()), width=width), script)
+
+
+def _number(count: str) -> int:
+    return int(count.split()[0].replace(",", ""))
 
 
 def _check(page: Any, script: str) -> None:

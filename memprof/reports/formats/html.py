@@ -55,7 +55,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
             *(section_of(*each) for each in later.items()),
         ],
         scripts=(*_TABLE_SCRIPTS, *_CHART_SCRIPTS),
-        data=report_data(report, sources, editor=options.editor if options.source else ""),
+        data=report_data(report, sources, editor=options.editor if options.source else "", advice=advice),
     )
 
 
@@ -86,7 +86,7 @@ def lower(document: Document, options: RenderOptions) -> str:
 
 
 def _page_of_tables(title: str, document: Document) -> str:
-    return page(title=title, sections=sections_of(document), scripts=_TABLE_SCRIPTS)
+    return page(title=title, sections=sections_of(document), scripts=(*_TABLE_SCRIPTS, "rows.js"))
 
 
 def html_fragment(report: Report) -> str:

@@ -23,6 +23,7 @@ from memprof.reports.document import (
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import aside_cell
 from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
@@ -60,7 +61,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
             Row(
                 cells=(
                     Cell(text=each.proposal.what, link="advice-in-detail-section"),
-                    Cell(text=f"~{format_bytes(each.saving_bytes)}"),
+                    Cell(text=f"~{format_bytes(each.saving_bytes)}", link=_buffers_link(report, each)),
                     aside_cell(format_share(each.saving_bytes, report.footprint_bytes)),
                     aside_cell(each.proposal.technique or ""),
                 )
@@ -86,7 +87,7 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
         Row(
             cells=(
                 Cell(text=f"{number}"),
-                Cell(text=format_bytes(each.saving_bytes)),
+                Cell(text=format_bytes(each.saving_bytes), link=_buffers_link(report, each)),
                 *((_compiled(each),) if is_verified else ()),
                 Cell(text=format_share(each.saving_bytes, report.footprint_bytes)),
                 Cell(text=each.proposal.what),
@@ -96,6 +97,11 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
         for number, each in enumerate(advice, start=1)
     )
     return Table(columns=columns, rows=rows)
+
+
+def _buffers_link(report: Report, advice: Advice) -> str:
+    """To the buffers that it would change; none where it changes their order alone."""
+    return f"advice={advice.proposal.what}" if changed_at_peak(report, advice.proposal.without) else ""
 
 
 def _compiled(advice: Advice) -> Cell:

@@ -23,6 +23,8 @@ from memprof.reports.units import format_array_type
 from memprof.reports.views.why import sources_of
 from memprof.reports.web.page import clean
 from memprof.reports.web.why_data import reasons_of, why_data
+from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.what_if import changed_at_peak
 
 _NUMBERS: Mapping[Category, int] = {category: number for number, category in enumerate(Category)}
 _LINES_AROUND = 2
@@ -45,13 +47,16 @@ class _Strings:
         return [clean(text) for text in self._numbers]
 
 
-def report_data(report: Report, sources: Mapping[str, SourceText], *, editor: str) -> dict[str, Json]:
+def report_data(
+    report: Report, sources: Mapping[str, SourceText], *, editor: str, advice: Sequence[Advice] = ()
+) -> dict[str, Json]:
     """The JSON object of one report.
 
     Args:
         report: the facts.
         sources: the text around the source lines, where it is to be shown.
         editor: see `RenderOptions.editor`.
+        advice: what could be done about the peak.
     """
     buffers, changes = _numbered(report)
     strings = _Strings()
@@ -74,6 +79,7 @@ def report_data(report: Report, sources: Mapping[str, SourceText], *, editor: st
         ],
         "num_at_peak": len(report.buffers),
         "buffers": _buffers(buffers, changes, names, strings),
+        "advice": {clean(each.proposal.what): _changed(report, each) for each in advice},
         "live_at_peak": why_data(report, reasons, names, strings.number),
         "calls": _calls(report, paths, strings),
         "modules": _modules(buffers, paths, strings),
@@ -123,6 +129,12 @@ def _buffers(
         "born": [each and each[0] for each in changes],
         "died": [each and each[1] for each in changes],
     }
+
+
+def _changed(report: Report, advice: Advice) -> Json:
+    """The numbers of the buffers at the peak that a piece of advice would change."""
+    changed = set(map(id, changed_at_peak(report, advice.proposal.without)))
+    return [number for number, buffer in enumerate(report.buffers) if id(buffer) in changed]
 
 
 def _calls(report: Report, paths: Paths, strings: _Strings) -> Json:

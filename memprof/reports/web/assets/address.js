@@ -48,3 +48,13 @@ document.addEventListener("click", (event) => {
   follow(link.getAttribute("href").slice(1));
 });
 window.addEventListener("hashchange", () => location.reload()); // somebody has written another address
+
+// "/" goes to a search field from anywhere, and brings up what stands around it.
+function onSlash(search, around) {
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input[type=search], select")) return;
+    event.preventDefault();
+    around.scrollIntoView();
+    search.focus({ preventScroll: true });
+  });
+}

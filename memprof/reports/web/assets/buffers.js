@@ -23,10 +23,12 @@ function drawBuffers() {
   const more = document.getElementById("buffer-more");
   const allBuffers = buffers.module.map((_, index) => index);
   const present = (field) => [...new Set(buffers[field])];
+  const changed = Object.fromEntries(Object.entries(report.advice).map(([what, numbers]) => [what, new Set(numbers)]));
   const filters = {
     category: choice("category", present("category").map((number) => categories[number].name), (index, value) => categories[buffers.category[index]].name === value),
     module: choice("module", allBuffers.map(foldedModule).filter((name) => name), (index, value) => isWithin(foldedModule(index), value) || isWithin(textOf("module", index), value)),
     phase: choice("phase", present("phase").map((number) => report.strings[number]), (index, value) => textOf("phase", index) === value),
+    advice: choice("advice", Object.keys(changed), (index, value) => changed[value]?.has(index)),
   };
   let sorting = { column: COLUMNS[0], sign: -1 };
   let numRows = ROWS_AT_A_TIME;
@@ -53,6 +55,7 @@ function drawBuffers() {
       if (![...select.options].some((option) => option.value === value)) offer(value);
       select.value = value;
       restart();
+      document.getElementById("buffers-section").scrollIntoView();
       reveal(select);
     });
     return { key, select, matches };

@@ -15,10 +15,5 @@ const search = document.getElementById("buffer-search");
 const searcher = element("button", { type: "button", class: "button", title: "search the buffers" }, "search ", element("kbd", {}, "/"));
 searcher.addEventListener("click", () => reveal(search));
 document.querySelector(".contents").append(searcher);
-document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input[type=search], select")) return;
-  event.preventDefault();
-  document.getElementById("buffers-section").scrollIntoView();
-  search.focus({ preventScroll: true });
-});
+onSlash(search, document.getElementById("buffers-section"));
 document.documentElement.setAttribute("data-ready", "");
