@@ -190,15 +190,117 @@ def function_of_pmap(fn: Any) -> Any:
     return getattr(cells["fun"].cell_contents, "f", None) if "fun" in cells else None
 
 
+def function_of(fn: Any) -> Any:
+    """What was jitted, without what it was wrapped in."""
+    while True:
+        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None) or function_of_pmap(fn)
+        if inner is None:
+            return fn
+        fn = inner
+
+
+def is_of_jax(fn: Any) -> bool:
+    """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
+    return str(getattr(function_of(fn), "__module__", "")).split(".")[0] == "jax"
+
+
+class _Traces:
+    """The hook in JAX's tracing, which `watch_compiles` and `watch_calls` have in common.
+
+    A jit that is called with something new, or lowered ahead of time, is traced by `_infer_params`, which is looked up
+    by name when it is called (jax 0.10.2 to 0.12).
+
+    Args:
+        traced: see `watch_compiles`.
+        calls_alone: what is lowered or evaluated for its shapes is not called: it goes by unseen.
+    """
+
+    def __init__(
+        self, traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None], calls_alone: bool
+    ) -> None:
+        from jax._src import pjit
+
+        self._traced = traced
+        self._calls_alone = calls_alone
+        self._infer = pjit._infer_params
+        self._within = threading.local()  # not to watch what `traced` does
+        # A jaxpr or a module, and what stands for it.
+        self._known: dict[int, tuple[weakref.ref[Any], list[str | None]]] = {}
+
+    @property
+    def is_in_ours(self) -> bool:
+        """Whether this is what `traced` does."""
+        return getattr(self._within, "ours", False)
+
+    def begin(self) -> None:
+        from jax._src import pjit
+
+        pjit._infer_params = self._infer_params
+
+    def end(self) -> None:
+        from jax._src import pjit
+
+        pjit._infer_params = self._infer
+
+    def remember(self, thing: Any, stands_for: list[str | None]) -> None:
+        number, known = id(thing), self._known
+        known[number] = weakref.ref(thing, lambda _: known.pop(number, None)), stands_for
+
+    def recall(self, thing: Any) -> list[str | None]:
+        return self._known[id(thing)][1] if id(thing) in self._known else [None]
+
+    def _infer_params(self, fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
+        from jax._src import core, pjit
+
+        found = self._infer(fun, info, args, kwargs)
+        jaxpr = found[0].params["jaxpr"]
+        if self.is_in_ours or not core.trace_state_clean() or id(jaxpr) in self._known:
+            return found
+        if self._calls_alone and sys._getframe(1).f_code.co_name != "cache_miss":  # that of a call
+            return found
+        self._within.ours = True
+        stands_for: list[str | None] = [None]
+        self.remember(jaxpr, stands_for)  # first: what `traced` lowers is not lowered again
+        try:
+            stands_for[0] = self._traced(pjit._cpp_pjit(fun, info), args, kwargs)
+        finally:
+            self._within.ours = False
+        return found
+
+
+@contextmanager
+def watch_calls(called: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]) -> Iterator[None]:
+    """Have the calls of jitted functions go by for a while, the first of each with arguments of the same types.
+
+    JAX calls what it has compiled without Python. What its fast path knows is forgotten, for that a call of it comes by
+    once (jax 0.10.2 to 0.12); nothing is traced or compiled again.
+
+    Args:
+        called: called with a jitted function and its arguments, before the call is made.
+    """
+    from jax._src.lib import _jax
+
+    def traced(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        called(fn, args, kwargs)
+
+    traces = _Traces(traced, calls_alone=True)
+    _jax.PjitFunctionCache.clear_all()
+    traces.begin()
+    try:
+        yield
+    finally:
+        traces.end()
+
+
 def watch_compiles(
     traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None],
     compiled: Callable[[str, str | None, Callable[[Mapping[str, Any]], Any]], Any],
 ) -> None:
     """Have all compiles of this process go by from now on, whether the persistent cache knows them or not.
 
-    A jit that is called with something new, or lowered ahead of time, is traced (`_infer_params`), lowered
-    (`lower_sharding_computation`) and compiled (`compile_or_get_cached`), and all three are looked up by name when they
-    are called (jax 0.10.2 to 0.12). What the fast path of a call takes has nothing to do with them.
+    What is traced (see `_Traces`) is lowered by `lower_sharding_computation` and compiled by `compile_or_get_cached`,
+    both of which are looked up by name too (jax 0.10.2 to 0.12). What the fast path of a call takes has nothing to do
+    with them.
 
     Args:
         traced: called with a jitted function and its arguments as soon as it has been traced, from outside of any other
@@ -206,36 +308,15 @@ def watch_compiles(
         compiled: called with the name of each program, what `traced` has returned for it, and what compiles it with
             more options of XLA; returns the same.
     """
-    from jax._src import compiler, core, pjit, traceback_util
+    from jax._src import compiler
     from jax._src.interpreters import pxla
 
-    infer, lower = pjit._infer_params, pxla.lower_sharding_computation
-    within = threading.local()  # not to watch what `traced` does
-    known: dict[int, tuple[weakref.ref[Any], list[str | None]]] = {}  # a jaxpr or a module, and what stands for it
-
-    def remember(thing: Any, stands_for: list[str | None]) -> None:
-        number = id(thing)
-        known[number] = weakref.ref(thing, lambda _: known.pop(number, None)), stands_for
-
-    def recall(thing: Any) -> list[str | None]:
-        return known[id(thing)][1] if id(thing) in known else [None]
-
-    def infer_params(fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
-        found = infer(fun, info, args, kwargs)
-        jaxpr = found[0].params["jaxpr"]
-        if not getattr(within, "ours", False) and core.trace_state_clean() and id(jaxpr) not in known:
-            within.ours = True
-            stands_for: list[str | None] = [None]
-            remember(jaxpr, stands_for)  # first: what `traced` lowers is not lowered again
-            try:
-                stands_for[0] = traced(pjit._cpp_pjit(fun, info), args, kwargs)
-            finally:
-                within.ours = False
-        return found
+    traces = _Traces(traced, calls_alone=False)
+    lower = pxla.lower_sharding_computation
 
     def lower_computation(jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
         computation = lower(jaxpr, *args, **kwargs)
-        remember(computation.stablehlo(), recall(jaxpr))
+        traces.remember(computation.stablehlo(), traces.recall(jaxpr))
         return computation
 
     def compile_module(
@@ -245,12 +326,11 @@ def watch_compiles(
             options.env_option_overrides = [*options.env_option_overrides, *more.items()]
             return compiler.backend_compile_and_load(backend, module, on, options, callbacks)
 
-        if getattr(within, "ours", False):
+        if traces.is_in_ours:
             return compile_it({})
         name = str(module.operation.attributes["sym_name"]).strip('"')
-        return compiled(name, recall(module)[0], compile_it)
+        return compiled(name, traces.recall(module)[0], compile_it)
 
-    traceback_util.register_exclusion(__file__)  # as JAX's own frames are left out of the script's tracebacks
-    pjit._infer_params = infer_params
+    traces.begin()
     pxla.lower_sharding_computation = lower_computation
     compiler.compile_or_get_cached = compile_module

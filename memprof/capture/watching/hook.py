@@ -116,7 +116,7 @@ class Watcher:
 
     def _traced(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Write down a call that was traced; returns its id, or None for what JAX itself calls."""
-        if _is_of_jax(fn):
+        if jit_adapter.is_of_jax(fn):
             return None
         call = SeenCall(id=self._next(), function=_name(fn), place=_place(fn), jit=self._number_of(fn._fun))
         try:
@@ -208,27 +208,13 @@ class Watcher:
         return f"{os.getpid()}-{next(self._counter)}"  # a fork counts on by itself
 
 
-def _is_of_jax(fn: Any) -> bool:
-    """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
-    return str(getattr(_function(fn), "__module__", "")).split(".")[0] == "jax"
-
-
-def _function(fn: Any) -> Any:
-    """What was jitted, without what it was wrapped in."""
-    while True:
-        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None) or jit_adapter.function_of_pmap(fn)
-        if inner is None:
-            return fn
-        fn = inner
-
-
 def _name(fn: Any) -> str:
-    inner = _function(fn)
+    inner = jit_adapter.function_of(fn)
     return str(getattr(inner, "__name__", None) or type(inner).__name__)[:_MOST_TEXT]
 
 
 def _place(fn: Any) -> str:
-    code = getattr(_function(fn), "__code__", None)
+    code = getattr(jit_adapter.function_of(fn), "__code__", None)
     return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
