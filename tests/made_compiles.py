@@ -24,8 +24,8 @@ from memprof.capture.processes import launch
 from memprof.capture.processes.task import Task, encoded_task
 from memprof.capture.running import xprof_log
 from memprof.errors import MemprofError
+from memprof.profiler_cli import command_line, trace
 from memprof.profiler_cli import fit as fit_verb
-from memprof.profiler_cli import main, trace
 from memprof.studies import side_by_side
 from memprof.studies.fit import techniques, value
 from memprof.workloads import registry
@@ -98,7 +98,7 @@ class Commands:
         before = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         self._asked.clear()
         self._monkeypatch.setattr(sys, "argv", ["memprof", *arguments])
-        code = main._run()
+        code = command_line._run()
         printed = self._capsys.readouterr()
         ended = Ended(
             code=code,

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
+from memprof.analysis.decoded import no_garbage_collection
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
 from memprof.capture.processes.work_folder import work_folder
@@ -247,6 +248,7 @@ def _is_portable(target: Target) -> bool:
     return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
 
 
+@no_garbage_collection()
 def _lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedStep | None = None) -> _LoweredStep:
     started = time.perf_counter()
     progress("tracing")

@@ -83,11 +83,6 @@ def run(
 
         memprof run transformer --preset tiny --steps 20
     """
-    from memprof.capture.processes.forked_process import SERVER
-    from memprof.workloads.user.reference import is_reference
-
-    if not is_reference(workload):  # the user's own code has a process that imports JAX itself
-        SERVER.prepare()
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import without_source
     from memprof.capture.processes.launch import compile_in_child

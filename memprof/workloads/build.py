@@ -68,10 +68,11 @@ class Plan:
         trainer = build_trainer(self, mesh)
         from memprof.workloads.train_step import STATE_ARGNUM
 
+        state = trainer.abstract_state()
         return StepSpec(
             fn=trainer.step,
-            args=(trainer.abstract_state(), trainer.abstract_batch()),
-            roles=trainer.roles(),
+            args=(state, trainer.abstract_batch()),
+            roles=trainer.roles(state),
             donate_argnums=(STATE_ARGNUM,) if self.train_config.donate else (),
             workload=self.workload.name,
             techniques=tuple(applied.label for applied in self.techniques),

@@ -35,7 +35,12 @@ from memprof.workloads.train_config import TrainConfig
 if TYPE_CHECKING:
     from memprof.workloads.user.train_spec import UserModel
 
-ROLES = {"state.params": Role.PARAMS, "state.opt_state": Role.OPTIMIZER_STATE, "batch": Role.BATCH}
+ROLES = {
+    "state": Role.OTHER_STATE,  # what is none of the next two
+    "state.params": Role.PARAMS,
+    "state.opt_state": Role.OPTIMIZER_STATE,
+    "batch": Role.BATCH,
+}
 OPTIMIZER_STATE_PATH = "state.opt_state"
 STATE_ARGNUM = 0
 HOST_MEMORY_KIND = "pinned_host"
@@ -146,9 +151,9 @@ class Trainer:
         """Returns the synthetic batch number `index`, on the host; equal for equal seed and index."""
         return self.model.sample(np.random.default_rng((self.config.seed, index)))
 
-    def roles(self) -> dict[str, Role]:
+    def roles(self, state: TrainState) -> dict[str, Role]:
         """Returns what the step's arguments are for, by path. Plain SGD has no optimizer state."""
-        has_state = bool(jax.tree.leaves(self.abstract_state().opt_state))
+        has_state = bool(jax.tree.leaves(state.opt_state))
         return {path: role for path, role in ROLES.items() if has_state or path != OPTIMIZER_STATE_PATH}
 
     def memory_kinds(self) -> dict[str, str]:

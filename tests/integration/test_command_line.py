@@ -43,10 +43,10 @@ sys.addaudithook(lambda event, args: print("hello") if event == "import" and arg
 # Runs several commands in one process, and ends with the first exit code that is not 0.
 ONE_AFTER_THE_OTHER = """
 import json, sys
-from memprof.profiler_cli import main
+from memprof.profiler_cli import command_line
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["memprof", *arguments]
-    if code := main._run():
+    if code := command_line._run():
         sys.exit(code)
 """
 # Starts a program that must obey the permissions of files, even as root: without the capability to ignore them

@@ -74,41 +74,57 @@ def argument_leaves(
     """
     paths = _own_paths(step.paths, nnx_variables(step.arguments))
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
-    program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
-    given = given_roles(roles, paths)
+    given = _given(roles, paths)
     avals = jax.tree.leaves(step.traced.in_avals)
-    leaves = [
-        Leaf(
-            path=path,
-            argument=owner,
-            shape=tuple(aval.shape),
-            dtype=aval.dtype,
-            use=use,
-            given=None if (prefix := longest_prefix(path, given)) is None else given[prefix],
-        )
-        for path, owner, aval, use in zip(paths, owners, avals, program.uses, strict=True)
-    ]
-    claims = infer_roles(step.arguments, leaves, program)
+    parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(paths)))}
+    if None in given:
+        found, doubts = _inferred(step, paths, owners, given, sorted(parameter_numbers))
+    else:  # nothing is left to find out by following the arguments through the program, which takes as long as lowering
+        found, doubts = [role for role in given if role is not None], []
     positions = {name: number for number, name in enumerate(step.names)}
-    parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(leaves)))}
-    used = [(leaves[flat], claims[flat]) for flat in sorted(parameter_numbers)]
-    doubts = [*_unknown(used), *_in_doubt(used)]
     infos = jax.tree.leaves(step.traced.args_info)
     axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
     return tuple(
         ArgumentLeaf(
-            path=leaf.path,
-            role=claim.role,
-            shape=leaf.shape,
-            dtype=str(leaf.dtype),
-            size_bytes=xla_adapter.argument_bytes(leaf),
+            path=path,
+            role=role,
+            shape=tuple(aval.shape),
+            dtype=str(aval.dtype),
+            size_bytes=xla_adapter.argument_bytes(aval),
             donated=bool(info.donated),
             parameter_number=parameter_numbers.get(flat),
-            position=positions.get(leaf.argument),
+            position=positions.get(owner),
             mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat]],
         )
-        for flat, (leaf, claim, info) in enumerate(zip(leaves, claims, infos, strict=True))
+        for flat, (path, owner, role, aval, info) in enumerate(zip(paths, owners, found, avals, infos, strict=True))
     ), tuple(doubts)
+
+
+def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role | None]:
+    """The role of each leaf as far as the user gives it."""
+    given = given_roles(roles, paths)
+    prefixes = [longest_prefix(path, given) for path in paths]
+    return [None if prefix is None else given[prefix] for prefix in prefixes]
+
+
+def _inferred(
+    step: TracedStep, paths: Sequence[str], owners: Sequence[str], given: Sequence[Role | None], used: Sequence[int]
+) -> tuple[list[Role], list[str]]:
+    """The role of each leaf by what the program does with it, and sentences about what is in doubt.
+
+    Args:
+        used: the leaves that the program takes.
+    """
+    program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
+    leaves = [
+        Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use, given=role)
+        for path, owner, aval, use, role in zip(
+            paths, owners, jax.tree.leaves(step.traced.in_avals), program.uses, given, strict=True
+        )
+    ]
+    claims = infer_roles(step.arguments, leaves, program)
+    taken = [(leaves[flat], claims[flat]) for flat in used]
+    return [claim.role for claim in claims], [*_unknown(taken), *_in_doubt(taken)]
 
 
 def _mesh_axes(sharding: Any) -> tuple[str, ...] | None:

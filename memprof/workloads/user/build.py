@@ -169,10 +169,11 @@ def _train_step(spec: Any, applied: Sequence[AppliedTechnique], label: str, mesh
         loss=mean_loss,
         num_examples=model.num_examples,
     )
+    state = trainer.abstract_state()
     return StepSpec(
         fn=trainer.step,
-        args=(trainer.abstract_state(), trainer.abstract_batch()),
-        roles=trainer.roles(),
+        args=(state, trainer.abstract_batch()),
+        roles=trainer.roles(state),
         donate_argnums=(STATE_ARGNUM,) if config.donate else (),
         techniques=tuple(each.label for each in applied),
         compiler_options=config.compiler_option_values(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,12 +17,14 @@ from flax import linen as nn
 from flax import nnx
 from flax.training.train_state import TrainState
 
+from memprof.capture.roles import arguments as roles_of_arguments
 from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.targets.choose import devices_of
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.tracing.jitting import jit_step, trace_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.workloads.build import build_step
 
 P, OPT, B, S = "params", "optimizer_state", "batch", "other_state"
 X = jnp.ones((4, 3))
@@ -334,3 +337,12 @@ def test_the_state_of_a_transformation_of_the_users_own_in_a_chain() -> None:
     optimizer = optax.chain(custom, optax.adam(1e-3))
     spec = StepSpec(stepper(optimizer), (WEIGHTS, optimizer.init(WEIGHTS), X, Y))
     assert by_argument(spec) == {"weights": P, "state": OPT, "x": B, "y": B}
+
+
+@pytest.mark.parametrize("technique", ["bf16", "fp16", "prune=0.5"])
+def test_where_all_roles_are_given_the_program_is_not_followed(technique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = build_step(workload="mlp", preset="tiny", techniques=[technique])
+    all_but_the_rest = {path: role for path, role in spec.roles.items() if path != "state"}
+    inferred = roles(replace(spec, roles=all_but_the_rest))
+    monkeypatch.delattr(roles_of_arguments, "follow")
+    assert roles(spec) == inferred

@@ -21,6 +21,7 @@ def test_a_step_says_what_it_is():
     assert spec.techniques == ("bf16", "donate")
     assert spec.donate_argnums == (0,)
     assert spec.roles == {
+        "state": Role.OTHER_STATE,
         "state.params": Role.PARAMS,
         "state.opt_state": Role.OPTIMIZER_STATE,
         "batch": Role.BATCH,
@@ -48,6 +49,15 @@ def test_the_default_preset_is_taken_and_named():
     choices = plan(workload="transformer")
     assert choices.flat_config()["preset"] == "gpt2"
     assert choices.config.hidden_size == 768
+
+
+def test_the_initial_state_is_traced_once(monkeypatch):
+    traced = []
+    monkeypatch.setattr(
+        jax, "eval_shape", lambda fn, *args, whole=jax.eval_shape: traced.append(fn) or whole(fn, *args)
+    )
+    build_step(workload="mlp", preset="tiny")
+    assert [fn.__name__ for fn in traced if fn.__name__ == "_init_state"] == ["_init_state"]
 
 
 def test_without_techniques_nothing_is_donated():
