@@ -54,12 +54,9 @@ class AliasSets:
         self._program = program
         self._parent = list(range(program.num_positions))
         self.order = tuple(_flatten(program, program.entry))
-        in_place: list[Instruction] = []
-        for index in self.order:
-            instruction = program.instructions[index]
+        ordered = [program.instructions[index] for index in self.order]
+        for instruction in ordered:
             if instruction.opcode not in _JOINING:
-                if instruction.opcode in IN_PLACE:
-                    in_place.append(instruction)
                 continue
             try:
                 for left, right in _aliases(program, instruction):
@@ -69,7 +66,7 @@ class AliasSets:
                     f"what {instruction.name} ({instruction.opcode}) passes on has another shape than its result; this"
                     " version of XLA is not understood yet"
                 ) from error
-        self._join_in_place_updates(table, in_place)
+        self._join_in_place_updates(table, [each for each in ordered if each.opcode in IN_PLACE])
         numbers: dict[int, int] = {}
         self._group = tuple(
             [
@@ -114,9 +111,12 @@ class AliasSets:
         return position
 
     def _union(self, left: int, right: int) -> None:
-        left, right = self._find(left), self._find(right)
-        if left != right:
-            self._parent[right] = left
+        parent = self._parent
+        if parent[left] != left:
+            left = self._find(left)
+        if parent[right] != right:
+            right = self._find(right)
+        parent[right] = left
 
 
 def position_of(instruction: Instruction, shape_index: tuple[int, ...]) -> int | None:
@@ -154,6 +154,7 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
     recursion is worth.
     """
     seen = {id(entry)}
+    is_flat: dict[int, bool] = {}  # whether data flows through no other computation from there
     stack: list[tuple[Iterator[int], int | None]] = [(iter(entry.instructions), None)]
     while stack:
         instructions, caller = stack[-1]
@@ -163,6 +164,10 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
                 called = [each for each in called_computations(program, instruction) if id(each) not in seen]
                 if called:
                     seen.update(map(id, called))
+                    if len(called) == 1 and _is_flat(program, called[0], is_flat):
+                        yield from called[0].instructions
+                        yield index
+                        continue
                     inner = chain.from_iterable([computation.instructions for computation in called])
                     stack.append((inner, index))
                     break
@@ -173,23 +178,31 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
                 yield caller
 
 
+def _is_flat(program: Program, computation: Computation, known: dict[int, bool]) -> bool:
+    """Whether no data flows on from a computation to one that it calls. Args: known: of which kinds of computations."""
+    kind = computation.first_alike
+    if kind not in known:
+        inside = [program.instructions[index] for index in computation.instructions]
+        known[kind] = not any(called_computations(program, each) for each in inside if each.called)
+    return known[kind]
+
+
 def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, int]]:
     """Pairs of positions that are the same value because of one instruction."""
     opcode = instruction.opcode
     operands = [program.instructions[index] for index in instruction.operands]
     result = instruction.positions
     if opcode == "get-tuple-element":
-        yield from zip(result, _child(operands[0], instruction.tuple_index), strict=True)
-    elif opcode == "tuple":
-        yield from zip(result, (position for operand in operands for position in operand.positions), strict=True)
-    elif opcode in _PASSES_OPERAND_ON:
-        yield from zip(result, operands[0].positions, strict=False)
-    elif opcode == "copy-start":
-        yield from zip(_child(instruction, 1), operands[0].positions, strict=True)
-    elif opcode in _RESULT_ELEMENT:
-        yield from zip(result, _child(operands[0], _RESULT_ELEMENT[opcode]), strict=True)
-    else:
-        yield from _control_flow_aliases(program, instruction, operands)
+        return zip(result, _child(operands[0], instruction.tuple_index), strict=True)
+    if opcode == "tuple":
+        return zip(result, [position for operand in operands for position in operand.positions], strict=True)
+    if opcode in _PASSES_OPERAND_ON:
+        return zip(result, operands[0].positions, strict=False)
+    if opcode == "copy-start":
+        return zip(_child(instruction, 1), operands[0].positions, strict=True)
+    if opcode in _RESULT_ELEMENT:
+        return zip(result, _child(operands[0], _RESULT_ELEMENT[opcode]), strict=True)
+    return _control_flow_aliases(program, instruction, operands)
 
 
 def _control_flow_aliases(
@@ -220,8 +233,13 @@ def _control_flow_aliases(
 
 def _bind(program: Program, computation: Computation, operands: list[Instruction]) -> Iterable[tuple[int, int]]:
     for parameter, operand in zip(computation.parameters, operands, strict=True):
-        yield from zip(program.instructions[parameter].positions, operand.positions, strict=True)
+        bound = program.instructions[parameter]
+        if len(bound.shape.leaves) == 1 == len(operand.shape.leaves):  # nearly always
+            yield bound.first_position, operand.first_position
+        else:
+            yield from zip(bound.positions, operand.positions, strict=True)
 
 
-def _child(instruction: Instruction, index: int) -> list[int]:
-    return [instruction.first_position + leaf for leaf in instruction.shape.child(index)]
+def _child(instruction: Instruction, index: int) -> range:
+    leaves, first = instruction.shape.child(index), instruction.first_position
+    return range(first + leaves.start, first + leaves.stop)

@@ -47,8 +47,7 @@ class LogicalBuffer(Struct, frozen=True, gc=False):
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """One block of memory. `color` is its memory space; `parameter_number` is None unless it is an argument.
 
     `is_tuple`: it holds the pointers of a result tuple, not data. `logical_buffers` are the ids placed in it.
@@ -172,7 +171,7 @@ def _allocation(message: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> A
         is_tuple=message.is_tuple,
         parameter_number=message.parameter_number if message.is_entry_computation_parameter else None,
         logical_buffers=tuple(
-            assigned.logical_buffer_id for assigned in message.assigned if assigned.logical_buffer_id in logical_buffers
+            [number for each in message.assigned if (number := each.logical_buffer_id) in logical_buffers]
         ),
     )
 

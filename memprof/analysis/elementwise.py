@@ -17,7 +17,8 @@ from memprof.analysis.dataflow import Dataflow, Operation
 from memprof.analysis.op_names import Named
 from memprof.analysis.program import Instruction, Program
 
-_NAMED_NOTHING, _NAMED_BACKWARD = Named.NOTHING, Named.BACKWARD  # as plain names: see `dataflow.py`
+# As plain names: see `dataflow.py`.
+_NAMED_NOTHING, _NAMED_BACKWARD, _BACKWARD = Named.NOTHING, Named.BACKWARD, Phase.BACKWARD
 # The same numbers, in another order, layout or precision.
 LAYOUT = frozenset({"convert", "copy", "transpose", "reshape", "reverse", "reduce-precision", "bitcast-convert"})
 _ELEMENTWISE = LAYOUT | frozenset(
@@ -82,9 +83,10 @@ class Steps:
         self._twins = _twins(self.all)
 
     def _steps(self, program: Program) -> Iterator[Step]:
+        instructions, sizes, minor = program.instructions, self.size, self.is_minor
         for operation in self.flow.operations:
-            instruction = program.instructions[operation.index]
-            opcode, leaves, outputs = instruction.opcode, instruction.shape.leaves, operation.outputs
+            instruction, outputs = instructions[operation.index], operation.outputs
+            opcode, leaves = instruction.opcode, instruction.shape.leaves
             if not outputs:
                 continue
             if len(outputs) < len(leaves):  # one of several collectives that have been combined
@@ -92,14 +94,15 @@ class Steps:
             # A library call gives its scratch as a further element of its result.
             is_elementwise = opcode in _ELEMENTWISE
             is_minor = opcode in _SPREADS_OUT or (is_elementwise and self._is_spread(operation))
+            size = prod(leaves[0].dimensions)
             for output, leaf in zip(outputs, leaves, strict=True):
-                if output not in self.size:
-                    self.size[output] = prod(leaf.dimensions)
+                if output not in sizes:
+                    sizes[output] = size if leaf is leaves[0] else prod(leaf.dimensions)
                 if is_minor or leaf.dtype == "pred":
-                    self.is_minor.add(output)
+                    minor.add(output)
             if opcode == "dynamic-update-slice":
                 self.stacked.update(outputs)
-            size, is_backward = prod(leaves[0].dimensions), self._is_backward(operation)
+            is_backward = operation.named is _NAMED_BACKWARD or self._is_backward(operation)
             yield Step(instruction, opcode, operation.inputs, outputs[0], size, is_elementwise, is_backward)
 
     def _is_spread(self, operation: Operation) -> bool:
@@ -110,9 +113,8 @@ class Steps:
         return len({group for _, group in operation.inputs if self.flow.origin[group]}) < 2
 
     def _is_backward(self, operation: Operation) -> bool:
-        if operation.named is _NAMED_NOTHING:
-            return self.flow.phase(operation.outputs[0]) is Phase.BACKWARD
-        return operation.named is _NAMED_BACKWARD
+        """Whether an operation that is not named so belongs to the backward pass."""
+        return operation.named is _NAMED_NOTHING and self.flow.phase(operation.outputs[0]) is _BACKWARD
 
     def alike(self, step: Step) -> list[int]:
         """The operands of an elementwise step that have as many elements as its result, without minor ones."""

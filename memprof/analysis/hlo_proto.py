@@ -13,7 +13,7 @@ and looking into each would take longer than parsing all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -198,6 +198,23 @@ HloProto: Any = _CLASSES["HloProto"]
 ShapeProto: Any = _CLASSES["ShapeProto"]
 CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
 MemoryReport: Any = _CLASSES["MemoryReport"]
+
+
+def _computation_of(fields: Iterable[str]) -> Any:
+    """The class of a computation of whose instructions only some fields are known."""
+    declared = _MESSAGES["HloInstructionProto"]
+    messages = {
+        "HloInstructionProto": {name: declared[name] for name in fields},
+        "HloComputationProto": {"instructions": _MESSAGES["HloComputationProto"]["instructions"]},
+    }
+    return message_classes(f"memprof.{'.'.join(fields)}", messages)["HloComputationProto"]
+
+
+# A computation without names, numbers and what only some opcodes have, and its numbers alone: see `repeated_bodies.py`.
+BodyWithoutNames: Any = _computation_of(
+    ("opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target")
+)
+BodyNumbers: Any = _computation_of(("id", "operand_ids"))
 
 
 def _repeated(messages: Messages) -> Messages:

@@ -67,6 +67,7 @@ class ModuleFlow:
         self._certain = {name: match.certain for name, match in matches.items() if match.certain}
         self._uncertain = {name: match for name, match in matches.items() if not match.certain}
         self._networks = {match.around[:1] for match in matches.values() if match.certain and match.around}
+        self._in_networks = {name for name in flow.phase_of_name if plain_scopes(name)[:1] in self._networks}
         self._plain_scope = {name: self._find_plain_scope(name) for name in flow.phase_of_name}
         self._names_tell = any(
             named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
@@ -163,9 +164,15 @@ class ModuleFlow:
     def _pass_down(self) -> bool:
         """From definitions to uses. Returns whether anything changed."""
         changed = False
-        shared, all_known = self._shared, self._known
+        shared, all_known, certain = self._shared, self._known, self._certain
+        instructions, by_position = self._program.instructions, self._by_position
         for operation in self._flow.operations:
-            module, known = self._module_of(operation)
+            instruction = instructions[operation.index]
+            module, known = certain.get(instruction.op_name, ""), _BY_MODULE
+            if module:  # as most names tell
+                by_position[instruction.first_position] = module
+            else:
+                module, known = self._module_of(operation, instruction)
             for group in operation.outputs:
                 if group in shared and module and all_known[group]:
                     changed |= self._share(group, module)
@@ -191,21 +198,20 @@ class ModuleFlow:
                     changed |= self._learn(group, self._module[owned[0]], _BY_OWNER)
         return changed
 
-    def _module_of(self, operation: Operation) -> tuple[str, int]:
-        """The module of what an operation makes, and how it is known."""
-        instruction = self._program.instructions[operation.index]
+    def _module_of(self, operation: Operation, instruction: Instruction) -> tuple[str, int]:
+        """The module of what an operation makes whose name alone does not tell it, and how it is known."""
         op_name = instruction.op_name
-        module = self._certain.get(op_name, "")
-        if not module and op_name in self._uncertain:
+        if op_name in self._uncertain:
             module = self._fitting(operation, self._uncertain[op_name])
-        if module:
-            self._by_position[instruction.first_position] = module
-            return module, _BY_MODULE
-        for group in operation.outputs:
+            if module:
+                self._by_position[instruction.first_position] = module
+                return module, _BY_MODULE
+        owned = [group for group in operation.outputs if self._owners.is_owned(group)]
+        for group in owned:
             owner = self._owners.of(group)
             if owner is not None:
                 return self._owners.module_of_argument[owner], _BY_OWNER
-        if any(map(self._owners.is_of_several, operation.outputs)):
+        if owned:
             # XLA puts the weights of layers that read the same input side by side.
             parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
             return reduce(_common, parts) if parts else "", _BY_OWNER
@@ -217,13 +223,14 @@ class ModuleFlow:
         module = self._plain_scope[op_name]
         if module:
             return module, _BY_SCOPE
-        in_network = plain_scopes(op_name)[:1] in self._networks
-        if self._names_tell and (in_network or operation.named not in _UNMARKED):
+        if self._names_tell and (op_name in self._in_networks or operation.named not in _UNMARKED):
             # It stands outside all modules on purpose, unless it works on the parameters of one itself.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
             return (modules.pop(), _BY_MODULE) if len(modules) == 1 else ("", _NOT)
-        source = max((group for _, group in operation.inputs), key=self._weight, default=None)
-        return ("", _NOT) if source is None else self._inherited(operation, source)
+        sources = [group for _, group in operation.inputs]
+        if not sources:
+            return "", _NOT
+        return self._inherited(operation, max(sources, key=self._weight) if len(sources) > 1 else sources[0])
 
     def _weight(self, group: int) -> tuple[int, int]:
         """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
@@ -259,7 +266,9 @@ class ModuleFlow:
 
         Only where there are several trees of parameters: one network is the whole step.
         """
-        scopes = plain_scopes(self._op_name(operation)) if self._tree_around else ()
+        if not self._tree_around:
+            return ""
+        scopes = plain_scopes(self._op_name(operation))
         for stop in range(len(scopes), 0, -1):
             if scopes[:stop] in self._tree_around:
                 tree = self._tree_around[scopes[:stop]] or next(

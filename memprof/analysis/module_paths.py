@@ -72,6 +72,7 @@ class ModulePaths:
         self._roots = sorted(roots | {()}, key=len)
         self._known = _paths_by_root(leaves, self._roots)
         self._matches: dict[str, ScopeMatch | None] = {}
+        self._mirrors: dict[str, Mirror | None] = {}
 
     def of_argument(self, path: str) -> str:
         """The module of an argument leaf; empty where it belongs to none, or where its path fits several.
@@ -92,6 +93,11 @@ class ModulePaths:
         return found if found and len(set(found.modules.values())) > 1 else None
 
     def _mirrored(self, path: str) -> Mirror | None:
+        if path not in self._mirrors:
+            self._mirrors[path] = self._find_mirrored(path)
+        return self._mirrors[path]
+
+    def _find_mirrored(self, path: str) -> Mirror | None:
         keys = [key for key in path_keys(path) if key != _CONTAINER]
         while len(keys) > 1:
             for start in range(len(keys)):
@@ -166,7 +172,7 @@ def path_keys(path: str) -> list[str]:
     says that a module was made in another one's `__init__`; the names of operations do not have it. JAX writes
     `[<flat index 0>]` where a container does not name what it holds.
     """
-    keys = (next(group for group in match.groups() if group is not None) for match in _KEY.finditer(path))
+    keys = [match[match.lastindex or 0] for match in _KEY.finditer(path)]  # one of the groups, whichever it is
     return [part for key in keys for part in key.split("/") if part and not part.startswith("~")]
 
 

@@ -29,6 +29,7 @@ _BACKWARD = re.compile(r"(?:^|[/(])transpose\(")
 _RECOMPUTE = re.compile(r"(?:^|/)rematted_computation(?:/|$)")
 
 
+@lru_cache(maxsize=1 << 14)
 def named_phase(op_name: str) -> Named:
     """The phase that an op name shows.
 

@@ -44,9 +44,9 @@ class Owners:
         owner = self._owner.get(group, _SEVERAL)
         return None if owner == _SEVERAL else owner
 
-    def is_of_several(self, group: int) -> bool:
-        """Whether a value is made of parameters of several layers, and of nothing else."""
-        return self._owner.get(group) == _SEVERAL
+    def is_owned(self, group: int) -> bool:
+        """Whether a value is made of parameters, of one layer or of several, and of nothing else."""
+        return group in self._owner
 
     def _pass_down(self) -> bool:
         changed = False
@@ -55,8 +55,7 @@ class Owners:
             copies = [
                 group for group in operation.outputs if origin[group] & ROLES == of_params and group not in owner_of
             ]
-            owners = {owner_of[group] for _, group in operation.inputs if group in owner_of} if copies else None
-            if owners:
+            if copies and (owners := {owner_of[group] for _, group in operation.inputs if group in owner_of}):
                 owner = self._one_of(owners)
                 for group in copies:
                     owner_of[group] = owner

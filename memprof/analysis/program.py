@@ -107,12 +107,17 @@ def combines(opcode: str, num_operands: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """One HLO computation: its instructions in the order they run, its parameters by number, and its root."""
+    """One HLO computation: its instructions in the order they run, its parameters by number, and its root.
+
+    `first_alike` is the number of the first computation that is equal to it but for names (see `repeated_bodies.py`),
+    or its own: then instruction number k of one is instruction number k of the other.
+    """
 
     name: str
     instructions: tuple[int, ...]
     parameters: tuple[int, ...]
     root: int
+    first_alike: int
 
 
 @dataclass(frozen=True, slots=True)

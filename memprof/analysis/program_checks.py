@@ -52,7 +52,8 @@ def check_program(program: Program) -> None:
             owner[index] = number
     _require(-1 not in owner, "its schedule leaves instructions out")
     for number, computation in enumerate(program.computations):
-        _check_computation(program, computation, number, owner)
+        if computation.first_alike == number:  # what is like it holds together as it does
+            _check_computation(program, computation, number, owner)
     _check_calls(program)
 
 
@@ -176,8 +177,9 @@ def _check_element(instruction: Instruction, of: Instruction, element: int) -> N
 
 def _check_calls(program: Program) -> None:
     """No computation may call itself, however many calls lie between."""
+    instructions = program.instructions
     called = [
-        [inner for index in computation.instructions for inner in program.instructions[index].called]
+        [inner for index in computation.instructions if (numbers := instructions[index].called) for inner in numbers]
         for computation in program.computations
     ]
     done: set[int] = set()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any, TypeVar
 
 from memprof.analysis.foreign import clean
@@ -20,6 +20,7 @@ from memprof.analysis.program import (
     combines,
 )
 from memprof.analysis.program_checks import check_program, check_shape, check_unique
+from memprof.analysis.repeated_bodies import BodyKey, body_key, first_number
 from memprof.analysis.replica_groups import device_groups
 from memprof.errors import InternalError
 
@@ -28,6 +29,10 @@ _MAX_ELEMENT_BYTES = 16  # c128
 _WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", "transpose"})
 # `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; in jaxlib 0.12 also paths of arguments.
 _JOINED_NAMES = re.compile(r"(?:^|/)\(.*:.*\)$", re.DOTALL)
+_UNTOLD = ("", "", 0, 0)  # the metadata of several instructions is that of none
+# Of these more than names differs between computations that are alike: devices, how often a loop runs, whether they
+# call anything.
+_TELL_MORE = frozenset({"while", "custom-call", *COLLECTIVES})
 _MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
 
 
@@ -56,41 +61,40 @@ def _decode_module(module: Any) -> Program:
     check_unique("computations", [computation.id for computation in module.computations])
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
     computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
-    messages = [list(computation.instructions) for computation in module.computations]
-    instruction_by_id: dict[int, int] = {}
-    for message in chain.from_iterable(messages):
-        number = message.id
-        if number in instruction_by_id:
-            raise InternalError(f"two instructions of the program have the same number, {number}")
-        instruction_by_id[number] = len(instruction_by_id)
+    first_alike, instruction_by_id = _numbered_instructions(module.computations, sequences)
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
+    firsts: list[int] = []  # of the instructions of each computation
     shapes: dict[bytes, Shape] = {}
     num_positions = 0
-    for computation, own_messages in zip(module.computations, messages, strict=True):
-        first = len(instructions)
-        parameters: dict[int, int] = {}
-        for index, message in enumerate(own_messages, start=first):
+    for number, (computation, alike) in enumerate(zip(module.computations, first_alike, strict=True)):
+        first, messages = len(instructions), computation.instructions
+        firsts.append(first)
+        if alike != number:
+            original = computations[alike]
+            own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # as the proto lists them
+            shift = first - firsts[alike], num_positions - own[0].first_position
+            instructions += _renamed(own, messages, shift, computation_by_id)
+            num_positions += sum([len(each.shape.leaves) for each in own])
+            computations.append(_moved(original, _text(computation.name), shift[0]))
+            continue
+        for message in messages:
             serialized = message.shape
             shape = shapes.get(serialized)
             if shape is None:
                 shape = shapes[serialized] = _shape(parse_shape(serialized))
-            instruction = _instruction(message, shape, num_positions, instruction_by_id, computation_by_id)
+            instructions.append(_instruction(message, shape, num_positions, instruction_by_id, computation_by_id))
             num_positions += len(shape.leaves)
-            instructions.append(instruction)
-            if instruction.opcode == "parameter":
-                if instruction.parameter_number in parameters:
-                    raise InternalError(f"two parameters of one computation have number {instruction.parameter_number}")
-                parameters[instruction.parameter_number] = index
         scheduled = sequences.get(computation.id)
         order = map(instruction_by_id.__getitem__, scheduled) if scheduled else range(first, len(instructions))
         computations.append(
             Computation(
                 name=_text(computation.name),
                 instructions=tuple(order),
-                parameters=tuple(parameters[number] for number in sorted(parameters)),
+                parameters=_parameters(instructions, first),
                 root=instruction_by_id[computation.root_id],
+                first_alike=number,
             )
         )
     return Program(
@@ -100,6 +104,98 @@ def _decode_module(module: Any) -> Program:
         num_positions=num_positions,
         instruction_by_id=instruction_by_id,
         frames=_frames(module.stack_frame_index),
+    )
+
+
+def _numbered_instructions(
+    computations: Iterable[Any], sequences: Mapping[int, Sequence[int]]
+) -> tuple[list[int], dict[int, int]]:
+    """For each computation the number of the first that is like it, and for the proto's id of each instruction its own.
+
+    Args:
+        sequences: the order in which the instructions of a computation run, by its id; of some.
+    """
+    first_alike: list[int] = []
+    instruction_by_id: dict[int, int] = {}
+    first_with: dict[BodyKey, int] = {}
+    kept: dict[int, tuple[int, list[int]]] = {}  # of the first of a kind: its first number, and all of its numbers
+    count = 0
+    for number, computation in enumerate(computations):
+        key = body_key(computation, sequences.get(computation.id, ()))
+        alike = number if key is None else first_with.get(key, number)
+        if alike == number:
+            ids = [message.id for message in computation.instructions]
+            if key is not None and _TELL_MORE.isdisjoint([message.opcode for message in computation.instructions]):
+                first_with[key] = number
+                kept[number] = first_number(computation), ids
+        else:
+            base, originals = kept[alike]
+            base = first_number(computation) - base
+            ids = [base + each for each in originals]
+        first_alike.append(alike)
+        instruction_by_id.update(zip(ids, range(count, count + len(ids)), strict=True))
+        count += len(ids)
+        if len(instruction_by_id) != count:
+            raise InternalError(f"two instructions of the program have the same number, in {_text(computation.name)}")
+    return first_alike, instruction_by_id
+
+
+def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, ...]:
+    """The parameters of the last computation, by number. Args: first: its first instruction."""
+    parameters: dict[int, int] = {}
+    for index in range(first, len(instructions)):
+        instruction = instructions[index]
+        if instruction.opcode == "parameter":
+            if instruction.parameter_number in parameters:
+                raise InternalError(f"two parameters of one computation have number {instruction.parameter_number}")
+            parameters[instruction.parameter_number] = index
+    return tuple([parameters[number] for number in sorted(parameters)])
+
+
+def _renamed(
+    originals: Sequence[Instruction], messages: Iterable[Any], shift: tuple[int, int], computation_by_id: dict[int, int]
+) -> Iterator[Instruction]:
+    """The instructions of a computation that is like another one.
+
+    Args:
+        originals: those of the other one.
+        shift: how many instructions and how many positions lie between the two.
+    """
+    by_index, by_position = shift
+    for original, message in zip(originals, messages, strict=True):
+        name, called = message.name, original.called
+        op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
+        if called:
+            called = tuple([computation_by_id[number] for number in message.called_computation_ids])
+            if len(called) != len(original.called):
+                raise InternalError(f"{_text(name)} calls another number of computations than what it is like")
+        yield Instruction(
+            name=name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
+            opcode=original.opcode,
+            shape=original.shape,
+            first_position=original.first_position + by_position,
+            operands=tuple([operand + by_index for operand in original.operands]),
+            called=called,
+            parameter_number=original.parameter_number,
+            tuple_index=original.tuple_index,
+            custom_call_target=original.custom_call_target,
+            op_name=op_name,
+            source_file=source_file,
+            source_line=source_line,
+            stack_frame_id=stack_frame_id,
+            trip_count=None,
+            dimensions=original.dimensions,
+        )
+
+
+def _moved(computation: Computation, name: str, by: int) -> Computation:
+    """A computation that is like another one. Args: by: how many instructions lie between the two."""
+    return Computation(
+        name=name,
+        instructions=tuple([index + by for index in computation.instructions]),
+        parameters=tuple([index + by for index in computation.parameters]),
+        root=computation.root + by,
+        first_alike=computation.first_alike,
     )
 
 
@@ -113,13 +209,12 @@ def _instruction(
     # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
     # gone through (protobuf 7).
     opcode = _repeated_text(message.opcode)
-    name, metadata, called = message.name, message.metadata, message.called_computation_ids
+    name, called = message.name, message.called_computation_ids
     operands = tuple([instruction_by_id[operand] for operand in message.operand_ids[:]])
-    op_name = _op_name(metadata.op_name)
-    is_told = bool(op_name) or not metadata.op_name  # by metadata of its own, and not of several
     if opcode in COLLECTIVES and combines(opcode, len(operands)):
-        op_name, is_told = "", False
-    source_file = _repeated_text(metadata.source_file) if is_told else ""
+        op_name, source_file, source_line, stack_frame_id = _UNTOLD
+    else:
+        op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
     return Instruction(
         name=name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
         opcode=opcode,
@@ -132,12 +227,23 @@ def _instruction(
         custom_call_target=_text(message.custom_call_target) if opcode == "custom-call" else "",
         op_name=op_name,
         source_file=source_file,
-        source_line=metadata.source_line if source_file else 0,
-        stack_frame_id=metadata.stack_frame_id if is_told else 0,
+        source_line=source_line,
+        stack_frame_id=stack_frame_id,
         trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
         dimensions=tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
         device_groups=device_groups(message) if opcode in COLLECTIVES else (),
     )
+
+
+def _told(metadata: Any) -> tuple[str, str, int, int]:
+    """Where an instruction comes from: its op name, and its stack frame or else file and line."""
+    joined = metadata.op_name
+    op_name = _op_name(joined)
+    if joined and not op_name:
+        return _UNTOLD
+    stack_frame_id = metadata.stack_frame_id
+    source_file = "" if stack_frame_id else _repeated_text(metadata.source_file)
+    return op_name, source_file, metadata.source_line if source_file else 0, stack_frame_id
 
 
 def _trip_count(backend_config: bytes) -> int | None:

@@ -20,14 +20,15 @@ class ProgramOrder:
 
     def __init__(self, program: Program, order: tuple[int, ...]) -> None:
         """Args: order: all instructions, fused ones included, definitions before uses (`aliases.AliasSets.order`)."""
+        instructions, computations = program.instructions, program.computations
         fused = {
             inner
-            for index in order
-            if program.instructions[index].opcode == "fusion"
-            for called in program.instructions[index].called
-            for inner in program.computations[called].instructions
+            for fusion in [instructions[index] for index in order]
+            if fusion.opcode == "fusion"
+            for called in fusion.called
+            for inner in computations[called].instructions
         }
-        self.instructions = tuple(program.instructions[index] for index in order if index not in fused)
+        self.instructions = tuple([instructions[index] for index in order if index not in fused])
         self._position = {instruction.name: place for place, instruction in enumerate(self.instructions)}
 
     @property
@@ -86,16 +87,18 @@ class ProgramOrder:
     def module_spans(self, module_of: Callable[[Instruction], str]) -> tuple[ModuleSpan, ...]:
         """Stretches of the schedule in which one module is at work. What belongs to none lies in no span."""
         spans: list[ModuleSpan] = []
-        current = ""
+        current, start, end = "", 0, 0
         for place, instruction in enumerate(self.instructions):
             if instruction.opcode in _NO_WORK:
                 continue
             module = module_of(instruction)
-            if module and module == current:
-                spans[-1] = ModuleSpan(path=module, start=spans[-1].start, end=place)
-            elif module:
-                spans.append(ModuleSpan(path=module, start=place, end=place))
-            current = module
+            if module != current:
+                if current:
+                    spans.append(ModuleSpan(path=current, start=start, end=end))
+                current, start = module, place
+            end = place
+        if current:
+            spans.append(ModuleSpan(path=current, start=start, end=end))
         return tuple(spans)
 
 

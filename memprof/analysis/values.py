@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memprof.analysis.aliases import ALIASING, AliasSets, position_of
 from memprof.analysis.buffer_table import Allocation, BufferTable, LogicalBuffer
@@ -20,8 +21,7 @@ from memprof.errors import InternalError
 _PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Struct, frozen=True, kw_only=True):
     """One value in memory.
 
     Attributes:
