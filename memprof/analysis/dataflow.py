@@ -375,24 +375,25 @@ def _fills(program: Program, instruction: Instruction, filling: set[int]) -> boo
 def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str, Named]) -> Sequence[Operation]:
     """Args: phase_of_name: filled with the phases that the op names of the operations show."""
     operations: list[Operation] = []
-    results = groups.results
+    instructions, results = program.instructions, groups.results
     filling: set[int] = set()
     for index in groups.order:
-        instruction = program.instructions[index]
+        instruction = instructions[index]
         opcode = instruction.opcode
         if opcode in _MAY_FILL and _fills(program, instruction, filling):
             filling.add(index)
         if opcode in ALIASING:
             continue
         brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
-        if len(instruction.operands) > 1 and opcode in COLLECTIVES and instruction.is_combined:
+        if opcode in COLLECTIVES and instruction.is_combined:
             operations += _separated(instruction, index, results, brings)
             phase_of_name[instruction.op_name] = _NAMED_NOTHING
             continue
-        inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
-        named = phase_of_name.get(instruction.op_name)
+        operands, op_name = instruction.operands, instruction.op_name
+        inputs = [(number, group) for number, operand in enumerate(operands) for group in results[operand]]
+        named = phase_of_name.get(op_name)
         if named is None:
-            named = phase_of_name[instruction.op_name] = named_phase(instruction.op_name)
+            named = phase_of_name[op_name] = named_phase(op_name)
         moved = choice = None
         if opcode in _MOVED_OPERAND:
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)

@@ -176,7 +176,8 @@ def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:
         instruction = step.instruction
         inputs = tuple([known_as.get(group, group) for _, group in step.inputs])
         named = (instruction.op_name, instruction.stack_frame_id)
-        key = (step.opcode, named, instruction.shape.leaves[0], instruction.dimensions, inputs)
+        leaf = instruction.shape.leaves[0]
+        key = (step.opcode, named, leaf.dtype, leaf.dimensions, instruction.dimensions, inputs)
         original = known_as[step.output] = first.setdefault(key, step.output)
         if original != step.output:
             alike = twins.setdefault(original, [original])

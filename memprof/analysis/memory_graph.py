@@ -71,12 +71,23 @@ class MemoryGraph:
         maker: dict[int, int] = {}  # the last step that has made each group
         for number, step in enumerate(self.steps):
             reads, makes = _groups(step, program, values)
+            if not reads and not makes and step.within < 0:
+                needs.append(set())
+                touches.append(())
+                self._writes.append(set())
+                continue
             needed = {self._outside_siblings(step, maker[group]) for group in reads if group in maker}
             if step.within >= 0 and max(needed, default=-1) < step.within:
                 needed.add(step.within)
             needs.append(needed)
             written, read = (
-                {piece.number for group in groups for piece in pieces.get(group, ()) if piece.holds(step.position)}
+                {
+                    piece.number
+                    for group in groups
+                    if group in pieces
+                    for piece in pieces[group]
+                    if piece.first <= step.position <= piece.last
+                }
                 for groups in (makes, reads)
             )
             touches.append(tuple(written | read))
@@ -179,9 +190,6 @@ class _Piece(Struct, frozen=True):
     number: int
     first: int
     last: int
-
-    def holds(self, position: int) -> bool:
-        return self.first <= position <= self.last
 
 
 def _pieces(

@@ -168,7 +168,8 @@ class ModuleFlow:
         instructions, by_position = self._program.instructions, self._by_position
         for operation in self._flow.operations:
             instruction = instructions[operation.index]
-            module, known = certain.get(instruction.op_name, ""), _BY_MODULE
+            module = certain.get(instruction.op_name, "")
+            known: int = _BY_MODULE
             if module:  # as most names tell
                 by_position[instruction.first_position] = module
             else:

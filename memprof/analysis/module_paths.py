@@ -13,7 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memprof.analysis.op_names import first_plain_scope, is_structure, num_plain_scopes, plain_scopes, scope_parts
+from memprof.analysis.op_names import (
+    around,
+    first_plain_scope,
+    is_structure,
+    num_plain_scopes,
+    plain_scopes,
+    scope_parts,
+)
 
 Keys = tuple[str, ...]
 
@@ -131,9 +138,10 @@ class ModulePaths:
 
     def match(self, op_name: str) -> ScopeMatch | None:
         """The deepest modules with parameters that the op name passes through; None where it passes through none."""
-        if op_name not in self._matches:
-            self._matches[op_name] = self._match(op_name)
-        return self._matches[op_name]
+        scopes = around(op_name)
+        if scopes not in self._matches:
+            self._matches[scopes] = self._match(op_name)
+        return self._matches[scopes]
 
     def _match(self, op_name: str) -> ScopeMatch | None:
         parts = scope_parts(op_name)
@@ -143,8 +151,8 @@ class ModulePaths:
             return None
         roots = self._known[longest]
         modules = {root: "/".join((*root, *longest)) for root in roots}
-        around = plain_scopes(op_name)[: num_plain_scopes(op_name, paths.index(longest))]
-        return ScopeMatch(around, {(): modules[()]} if () in modules else modules)
+        outer = plain_scopes(op_name)[: num_plain_scopes(op_name, paths.index(longest))]
+        return ScopeMatch(outer, {(): modules[()]} if () in modules else modules)
 
     def _known_path(self, parts: Keys) -> Keys:
         """The longest path of a module that the scopes spell out from the first one on."""

@@ -60,25 +60,42 @@ def scope_parts(op_name: str) -> tuple[str, ...]:
     `jit(step)/transpose(jvp(Net))/layers_0/up/dot_general` gives `("step", "Net", "layers_0", "up")`. Flax names a
     method other than `__call__` with a dot (`embedding.attend`): only the module counts.
     """
-    return tuple(part for part, _ in _scopes(op_name))
+    return _scope_parts(around(op_name))
+
+
+def around(op_name: str) -> str:
+    """An op name (the first of several) without its primitive: all that its scopes depend on.
+
+    A tenth as many as there are names: what is found out of scopes is kept by them.
+    """
+    return op_name.partition(";")[0].rpartition("/")[0]
 
 
 @lru_cache(maxsize=1 << 14)
+def _scope_parts(scopes: str) -> tuple[str, ...]:
+    return tuple([part for part, _ in _scopes(scopes)])
+
+
 def plain_scopes(op_name: str) -> tuple[str, ...]:
     """The scopes of an op name that modules and users have made: no functions compiled apart, no structure of JAX."""
-    return tuple(part for part, is_function in _scopes(op_name) if not is_function and not is_structure(part))
+    return _plain_scopes(around(op_name))
+
+
+@lru_cache(maxsize=1 << 14)
+def _plain_scopes(scopes: str) -> tuple[str, ...]:
+    return tuple([part for part, is_function in _scopes(scopes) if not is_function and not is_structure(part)])
 
 
 def num_plain_scopes(op_name: str, num_scopes: int) -> int:
     """How many of the first scopes of an op name are plain ones."""
-    return sum(not is_function and not is_structure(part) for part, is_function in _scopes(op_name)[:num_scopes])
+    scopes = _scopes(around(op_name))[:num_scopes]
+    return sum(not is_function and not is_structure(part) for part, is_function in scopes)
 
 
 @lru_cache(maxsize=1 << 14)
-def _scopes(op_name: str) -> tuple[tuple[str, bool], ...]:
-    """The scopes of an op name, each with whether it is the name of a function that JAX compiled apart."""
-    scopes = map(_scope, op_name.split(";")[0].split("/")[:-1])
-    return tuple(scope for scope in scopes if scope[0])
+def _scopes(scopes: str) -> tuple[tuple[str, bool], ...]:
+    """Each of some scopes, with whether it is the name of a function that JAX compiled apart."""
+    return tuple([scope for scope in map(_scope, scopes.split("/")) if scope[0]])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -96,7 +113,12 @@ def first_plain_scope(op_name: str) -> str:
     That is a module without parameters (a dropout layer, a tied output layer) or a `jax.named_scope` of the user;
     empty where there is none.
     """
-    for part in op_name.split(";")[0].split("/")[1:-1]:
+    return _first_plain_scope(around(op_name))
+
+
+@lru_cache(maxsize=1 << 14)
+def _first_plain_scope(scopes: str) -> str:
+    for part in scopes.split("/")[1:]:
         match = _TRANSFORMED.match(part)
         if match and (match.group(1) == "jit" or "jit(" in part):
             return ""

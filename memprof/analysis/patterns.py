@@ -133,9 +133,8 @@ def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool
             if is_now:
                 confirmed.update(group for group in of_data if known.get(group, 0) & _Is.WEIGHTS)
         else:
-            if not any([group in known for _, group in step.inputs]):
-                continue
-            is_now = _made(step, {number: known[group] for number, group in step.inputs if group in known})
+            inputs = {number: known[group] for number, group in step.inputs if group in known}
+            is_now = _made(step, inputs) if inputs else 0
         if is_now & ~known.get(step.output, 0):
             known[step.output] = known.get(step.output, 0) | is_now
             changed = True
