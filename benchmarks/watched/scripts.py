@@ -3,8 +3,9 @@
     python -m benchmarks.watched.scripts FOLDER -o RESULT.json [--only TEXT]
 
 FOLDER holds checkouts of the projects (`FOLDER/flax`, `FOLDER/jax`, ...). Nothing in them is changed; the cells of a
-notebook are run as one script. Data that a script would download come from stand-ins (see `stand_ins.py`). Each script
-runs for a limited time; then what `watch` says of its step is held against a capture of the same call by
+notebook are run as one script. Data that a script would download come from stand-ins (see `stand_ins.py`). What a
+project imports has to be installed: a script that cannot run is told as a problem, and `--only TEXT` chooses. Each
+script runs for a limited time; then what `watch` says of its step is held against a capture of the same call by
 `memprof.profile` (see `spec_of_script.py`): every argument with its path and role, every category to the byte.
 """
 
@@ -16,18 +17,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
-from benchmarks.watched.stand_ins import write_stand_ins
+from benchmarks.watched.stand_ins import STAND_INS, write_stand_ins, write_texts
 from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture
 from memprof.capture.xla.toolchain import installed_version
 
-_PATIENCE_SECONDS = 500
+_PATIENCE_SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,16 @@ class PublicScript:
     Attributes:
         path: in the folder of checkouts.
         step: the name of the function that trains.
-        arguments: as few steps as it lets one ask for.
+        arguments: as few steps as it lets one ask for; `{folder}` is its own, `{work}` where it runs.
+        sources: what its project has on Python's path, in the folder of checkouts.
+        has_own_data: it takes real libraries, and what `write_texts` writes or it makes by itself.
     """
 
     path: str
     step: str
     arguments: tuple[str, ...] = ()
+    sources: str = ""
+    has_own_data: bool = False
 
 
 SCRIPTS = (
@@ -59,6 +64,28 @@ SCRIPTS = (
     PublicScript(path="equinox/docs/examples/train_rnn.ipynb", step="make_step"),
     PublicScript(path="e3nn-jax/examples/tetris_point.py", step="update_fn"),
     PublicScript(path="diffrax/docs/examples/neural_ode.ipynb", step="make_step"),
+    PublicScript(
+        path="transformers/examples/flax/language-modeling/run_clm_flax.py",
+        step="train_step",
+        arguments=tuple(
+            "--output_dir out --do_train --model_type gpt2 --config_name model --tokenizer_name model"
+            " --train_file texts.txt --validation_file texts.txt --block_size 32 --num_train_epochs 1"
+            " --per_device_train_batch_size 8 --per_device_eval_batch_size 8".split()
+        ),
+        has_own_data=True,
+    ),
+    PublicScript(
+        path="maxtext/src/maxtext/trainers/pre_train/train.py",
+        step="train_step",
+        arguments=tuple(
+            "{folder}/../../configs/base.yml run_name=tiny base_output_directory={work}/out hardware=cpu steps=3"
+            " dataset_type=synthetic base_emb_dim=64 base_num_query_heads=2 base_num_kv_heads=2 base_mlp_dim=128"
+            " base_num_decoder_layers=2 head_dim=32 vocab_size=256 max_target_length=32 per_device_batch_size=2"
+            " enable_checkpointing=false attention=dot_product skip_jax_distributed_system=true".split()
+        ),
+        sources="maxtext/src",
+        has_own_data=True,
+    ),
 )
 
 
@@ -112,14 +139,16 @@ def main() -> None:
 
 
 def _watched(script: PublicScript, folder: Path, work: Path, seconds: int) -> Found:
-    write_stand_ins(work / "stand_ins")
+    (write_texts if script.has_own_data else write_stand_ins)(work)
+    paths = [work / STAND_INS, folder / script.sources] if script.sources else [work / STAND_INS]
     path = _as_script(folder / script.path, work)
-    arguments = [each.format(folder=path.parent) for each in script.arguments]
+    arguments = [each.format(folder=path.parent, work=work) for each in script.arguments]
     stop = ["--stop-after", f"{seconds}s", "--keep", "20", "-o", "captures"]
-    _, said = _run(["-m", "memprof", "watch", *stop, str(path), *arguments], work)
+    _, said = _run(["-m", "memprof", "watch", *stop, str(path), *arguments], work, paths)
     _, spec_said = _run(
         ["-m", "benchmarks.watched.spec_of_script", script.step, str(work / "spec.memprof"), str(path), *arguments],
         work,
+        paths,
     )
     nothing = Found(script=script.path, step=script.step)
     captures = sorted((work / "captures").glob(f"{script.step}-*.memprof"))
@@ -145,9 +174,9 @@ def _as_script(path: Path, work: Path) -> Path:
     return script
 
 
-def _run(command: list[str], work: Path) -> tuple[int, str]:
-    paths = [work / "stand_ins", Path(__file__).parents[2]]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "JAX_PLATFORMS": "cpu"}
+def _run(command: list[str], work: Path, paths: Sequence[Path]) -> tuple[int, str]:
+    python_path = os.pathsep.join(map(str, [*paths, Path(__file__).parents[2]]))
+    environment = {**os.environ, "PYTHONPATH": python_path, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     ended = subprocess.run(
         [sys.executable, *command],
         cwd=work,

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_JITS = (("jax", "jit"), ("flax.nnx", "jit"), ("equinox", "filter_jit"))
+import jax
 
+_JITS = (("jax", "jit"), ("jax", "pmap"), ("flax.nnx", "jit"), ("equinox", "filter_jit"))
+_JAX_JIT = jax.jit
 _FRAMEWORKS = ("flax", "equinox")
 
 
@@ -44,8 +46,13 @@ def _replace(module_name: str, name: str, function: str, capture: Path) -> None:
             return original(*((fn,) if fn is not None else ()), *args, **kwargs)
         if fn is None or not callable(fn):
             return lambda fn: jit(fn, *args, **kwargs)
-        jitted = original(fn, *args, **kwargs)
-        return jitted if getattr(fn, "__name__", "") != function else _profiled(jitted, capture)
+        jitted = mapped = original(fn, *args, **kwargs)
+        if getattr(fn, "__name__", "") != function:
+            return jitted
+        if name == "pmap":  # as a user would give it: what it maps over devices, in a jit that donates the same
+            outer = functools.wraps(fn)(lambda *given, **named: mapped(*given, **named))
+            jitted = _JAX_JIT(outer, donate_argnums=kwargs.get("donate_argnums", ()))
+        return _profiled(jitted, capture)
 
     setattr(module, name, jit)
 

@@ -177,9 +177,37 @@ _MODULES = {
 }
 
 
-def write_stand_ins(folder: Path) -> None:
-    """Write all of them into a folder."""
+STAND_INS = "stand_ins"
+
+
+def write_stand_ins(work: Path) -> None:
+    """Write all of them where a script runs, into a folder of their own."""
     for name, text in _MODULES.items():
-        path = folder / name
+        path = work / STAND_INS / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def write_texts(work: Path) -> None:
+    """Write texts to train on, and a tiny GPT-2 with a tokenizer of them, where a script runs.
+
+    Without Hugging Face's libraries there is no model; a script that wants it will say so.
+    """
+    words = "the cat sat on a mat and far away a dog ran to the sea".split()
+    lines = [" ".join(words[number % 7 :] + words[: number % 11]) for number in range(400)]
+    (work / "texts.txt").write_text("\n".join(lines), encoding="utf-8")
+    try:
+        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+        from transformers import GPT2Config, PreTrainedTokenizerFast
+    except ImportError:
+        return
+    made, end = Tokenizer(models.BPE()), "<|endoftext|>"
+    made.pre_tokenizer = pre_tokenizers.ByteLevel()
+    made.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, special_tokens=[end]))
+    taken = ["input_ids", "attention_mask"]
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end, model_input_names=taken).save_pretrained(
+        work / "model"
+    )
+    GPT2Config(
+        vocab_size=300, n_positions=64, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    ).save_pretrained(work / "model")

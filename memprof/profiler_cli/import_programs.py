@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +12,9 @@ from memprof.errors import MemprofError, unknown_name
 from memprof.files import IfTaken, check_folder_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
-from memprof.profiler_cli.console import say, stages, write_table
+from memprof.profiler_cli.console import say, stages, write
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_report, rendering
-from memprof.reports.units import format_bytes
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
@@ -74,6 +72,8 @@ def import_programs(
     from memprof.capture.foreign.importing import import_program, sizes_of
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.reports.formats.terminal import lower
+    from memprof.reports.views.imported import ImportedProgram, imported_document
 
     for path in paths:
         if is_capture(str(path)):
@@ -82,6 +82,7 @@ def import_programs(
     aim, roles, folder = resolve_asked(target), parse_roles(role), output or Path()
     check_folder_writable(folder)
     with stages("import") as stage:
+        stage("reading")
         found: list[tuple[FoundProgram, Sizes]] = []
         damaged: list[MemprofError] = []
         for each in _programs(paths, aim, stage):
@@ -89,8 +90,6 @@ def import_programs(
                 found.append((each, sizes_of(each)))
             except MemprofError as error:  # a job that was killed leaves a file cut short among the others
                 damaged.append(error)
-                continue
-            stage(each.name)
         if not found:
             raise damaged[0]
         found.sort(key=lambda pair: -pair[1].footprint_bytes)
@@ -98,7 +97,18 @@ def import_programs(
         captures = [import_program(each, roles=roles, target=aim) for each in chosen]
         reports = [analyze(capture) for capture in captures]
     if len(found) > 1:
-        _show_table(found)
+        programs = [
+            ImportedProgram(
+                name=each.name,
+                device=sizes.target.name,
+                footprint_bytes=sizes.footprint_bytes,
+                live_peak_bytes=sizes.live_peak_bytes,
+                written=each.written,
+                file=each.file.name.partition(".")[0],
+            )
+            for each, sizes in found
+        ]
+        write(lower(imported_document(programs), show.options))
     written = _written(captures, folder)
     if len(reports) == 1:
         print_report(reports[0], show.of_capture(written[0]))
@@ -128,21 +138,6 @@ def _chosen(found: Sequence[FoundProgram], names: Sequence[str], largest: int | 
         if name not in known:
             raise unknown_name("program", name, known)
     return [each for each in found if each.name in names][: largest or len(found)]
-
-
-def _show_table(found: Sequence[tuple[FoundProgram, Sizes]]) -> None:
-    rows = [
-        (
-            each.name,
-            sizes.target.name,
-            format_bytes(sizes.footprint_bytes),
-            format_bytes(sizes.live_peak_bytes),
-            time.strftime("%F %T", time.localtime(each.written)),
-            each.file.name.partition(".")[0],
-        )
-        for each, sizes in found
-    ]
-    write_table(("program", "device", "footprint", "live peak", "written", "file"), rows)
 
 
 def _written(captures: Sequence[Capture], folder: Path) -> list[Path]:
