@@ -118,6 +118,7 @@ def test_a_target_is_known_in_any_case_and_by_its_first_words(text: str, name: s
     ("text", "sentence"),
     [
         ("H100", "'H100' is the beginning of several targets: choose from h100-80gb, h100-pcie"),
+        ("A10", "'A10' is the beginning of several targets: choose from a100-40gb, a100-80gb, a100-80gb-pcie, a10g"),
         ("h100-80g", "There is no target 'h100-80g' .did you mean 'h100-80gb'"),
         ("", "There is no target ''"),
     ],
