@@ -60,7 +60,7 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     meant = [asked] if asked in known else [other for other in known if other.startswith(f"{asked}-")]
     if len(meant) == 1:
         return resolve(meant[0], topology)
-    several = meant or [other for other in known if other.startswith(asked)]
+    several = meant or [other for other in known if asked and other.startswith(asked)]
     if len(several) > 1:
         raise MemprofError(f"'{name}' is the beginning of several targets: choose from {', '.join(several)}")
     close = [other for other in known if asked and other.startswith(asked)] or difflib.get_close_matches(
