@@ -23,7 +23,8 @@ from memprof.workloads.layers import checkpointed
 from memprof.workloads.models.transformer import blocks
 from memprof.workloads.models.transformer import network as transformer
 
-SIZES = ("seq_len=32", "max_seq_len=32", "dropout_rate=0")
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+SIZES = ("seq_len=32", "max_seq_len=32", "num_layers=1", "dropout_rate=0")
 
 
 def compiled(spec: StepSpec) -> Report:

@@ -60,7 +60,7 @@ if IS_CHILD:
 """
 
 
-def test_a_step_trains_and_is_measured(memprof):
+def test_a_step_trains_and_is_measured_with_the_same_losses_each_time(memprof):
     ended = memprof("run", *TRANSFORMER, "--steps", "20", "--format", "json", "-o", "tiny.memprof")
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
@@ -76,12 +76,8 @@ def test_a_step_trains_and_is_measured(memprof):
     shown = memprof("show", "tiny.memprof", "--full")
     assert "Measured" in shown.stdout
     assert memprof.left_behind() == []
-
-
-def test_the_same_run_has_the_same_losses(memprof):
-    runs = [memprof("run", *TRANSFORMER, "--steps", "2", "--no-save", "--format", "json") for _ in range(2)]
-    first, second = (json.loads(ended.stdout)["measured"]["losses"] for ended in runs)
-    assert first == second
+    again = memprof("run", *TRANSFORMER, "--steps", "2", "--no-save", "--format", "json")
+    assert json.loads(again.stdout)["measured"]["losses"] == measured["losses"][:4]
 
 
 def test_the_device_that_is_here_is_taken_without_a_target(memprof):
@@ -104,7 +100,9 @@ def test_a_device_that_is_not_here_runs_nothing(memprof):
 
 def test_every_row_of_a_comparison_is_measured(memprof):
     rows = ("-t", "baseline", "-t", "donate")
-    ended = memprof("compare", *TRANSFORMER, "--steps", "3", *rows, "--no-save", "--format", "csv")
+    ended = memprof(
+        "compare", *TRANSFORMER, "--set", "dropout_rate=0", "--steps", "3", *rows, "--no-save", "--format", "csv"
+    )
     assert ended.returncode == 0, ended.stderr
     titles, *rows = (line.split(",") for line in ended.stdout.splitlines())
     assert len(rows) == 2
