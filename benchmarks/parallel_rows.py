@@ -5,7 +5,7 @@
 The rows are the last eight of those that `memprof compare transformer` chooses itself: GPT-2 small on an H100. They are
 compiled and analysed in child processes: one at a time and to the end; then as `memprof compare` does it, to XLA's plan
 and as many at a time as it chooses; then once more, with the plans in the cache. The ratios are of the wall times.
-Needs the `deviceless` extra; takes several minutes.
+Needs the `deviceless` extra; takes six to eight minutes on two processors that do nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 from memprof.analysis.report import Report
@@ -83,6 +84,7 @@ def main() -> None:
     if output is not None:
         result = {
             "command": "python -m benchmarks.parallel_rows",
+            "date": date.today().isoformat(),
             "target": TARGET,
             "rows": ROWS.techniques,
             "toolchain": toolchain,
