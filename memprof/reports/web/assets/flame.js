@@ -21,59 +21,80 @@ function kept(make) {
   return (key) => made.get(key) ?? made.set(key, make(key)).get(key);
 }
 
-// The name of a buffer's box at a depth; none below the array.
-function nameAt(around, index, depth) {
-  const names = around(index);
-  if (depth < names.length) return names[depth];
+// The name of a buffer's box at a depth, below the names around it; none below the array.
+function nameAt(names, index, depth) {
   if (depth > names.length) return depth === names.length + 1 ? `${textOf("array", index)} #${index + 1}` : null;
   const op = textOf("op", index);
   return op.slice(op.lastIndexOf("/") + 1) || textOf("name", index) || "(no name)";
 }
 
-// A box and the buffers in it. `rank` is its place among its parent's children; none for several of them together.
-function newNode(label, parent, members, rank) {
-  const node = { label, parent, members, rank, depth: parent ? parent.depth + 1 : 0, size: 0, sizes: categories.map(() => 0), groups: null };
+// Buffers with the same names around them, which go through most levels together.
+function newBundle(names, members) {
+  const bundle = { names, members, size: 0, sizes: categories.map(() => 0) };
   for (const index of members) {
-    node.size += buffers.size_bytes[index];
-    node.sizes[buffers.category[index]] += buffers.size_bytes[index];
+    bundle.size += buffers.size_bytes[index];
+    bundle.sizes[buffers.category[index]] += buffers.size_bytes[index];
+  }
+  return bundle;
+}
+
+function groupedBy(members, keyOf) {
+  const groups = new Map();
+  for (const member of members) {
+    const key = keyOf(member);
+    if (key === null) continue;
+    const group = groups.get(key);
+    if (group) group.push(member);
+    else groups.set(key, [member]);
+  }
+  return groups;
+}
+
+// A box and what is in it. `rank` is its place among its parent's children; none for several of them together.
+function newNode(label, parent, bundles, rank) {
+  const node = { label, parent, bundles, rank, depth: parent ? parent.depth + 1 : 0, size: 0, sizes: categories.map(() => 0), groups: null };
+  for (const { size, sizes } of bundles) {
+    node.size += size;
+    sizes.forEach((bytes, number) => (node.sizes[number] += bytes));
   }
   return node;
 }
 
-// What is in a box, largest first, as [name, buffers, bytes]. A large program has too many to make boxes of all.
-function groupsOf(node, around) {
+// What is in a box, largest first, as [name, bundles, bytes]. A large program has too many to make boxes of all.
+function groupsOf(node) {
   if (node.groups) return node.groups;
-  const groups = new Map();
-  for (const index of node.members) {
-    const name = nameAt(around, index, node.depth);
-    if (name === null) continue;
-    let group = groups.get(name);
-    if (!group) groups.set(name, (group = [name, [], 0]));
-    group[1].push(index);
-    group[2] += buffers.size_bytes[index];
-  }
-  return (node.groups = [...groups.values()].sort((a, b) => b[2] - a[2]));
+  const { depth } = node;
+  const bundles = node.bundles.flatMap((bundle) => {
+    if (depth < bundle.names.length) return [[bundle.names[depth], bundle]];
+    const parts = groupedBy(bundle.members, (index) => nameAt(bundle.names, index, depth));
+    return [...parts].map(([name, members]) => [name, newBundle(bundle.names, members)]);
+  });
+  const groups = [...groupedBy(bundles, ([name]) => name)].map(([name, named]) => {
+    const inside = named.map(([, bundle]) => bundle);
+    return [name, inside, inside.reduce((sum, { size }) => sum + size, 0)];
+  });
+  return (node.groups = groups.sort((a, b) => b[2] - a[2]));
 }
 
 // The children; those that would be too narrow to see are one more, which can be zoomed into.
-function visibleChildren(node, around, least) {
-  const groups = groupsOf(node, around);
+function visibleChildren(node, least) {
+  const groups = groupsOf(node);
   const found = groups.findIndex(([, , size]) => size < least);
   const numLarge = found < 0 || found === groups.length - 1 ? groups.length : found;
-  const large = groups.slice(0, numLarge).map(([name, members], rank) => newNode(name, node, members, rank));
+  const large = groups.slice(0, numLarge).map(([name, bundles], rank) => newNode(name, node, bundles, rank));
   if (numLarge === groups.length) return large;
   const small = groups.slice(numLarge);
-  const rest = newNode(`${formatCount(small.length)} smaller`, node, small.flatMap(([, members]) => members), null);
+  const rest = newNode(`${formatCount(small.length)} smaller`, node, small.flatMap(([, bundles]) => bundles), null);
   rest.depth = node.depth;
   rest.groups = small;
   return [...large, rest];
 }
 
 // The node that ranks lead to from the root: "0.2.1"; the last that there is.
-function nodeAt(root, around, ranks) {
+function nodeAt(root, ranks) {
   let node = root;
   for (const rank of ranks.split(".").map(Number)) {
-    const group = groupsOf(node, around)[rank];
+    const group = groupsOf(node)[rank];
     if (!group) break;
     node = newNode(group[0], node, group[1], rank);
   }
@@ -86,7 +107,7 @@ function largestCategories(node) {
 }
 
 function drawFlame(place, choices) {
-  const root = newNode("live at the peak", null, buffers.size_bytes.slice(0, report.num_at_peak).map((_, index) => index), 0);
+  const atPeak = buffers.size_bytes.slice(0, report.num_at_peak).map((_, index) => index);
   const nodes = new Map(); // of the boxes
   const area = element("div", { class: "flame", role: "group", "aria-label": "what is live at the peak; arrows move, Enter zooms in, Escape out" });
   const tip = element("div", { class: "tip", role: "status", hidden: "" });
@@ -102,9 +123,10 @@ function drawFlame(place, choices) {
 
   function choose(name, ranks = "") {
     by = name;
-    root.groups = null;
+    const bundles = [...groupedBy(atPeak, HIERARCHIES[by])].map(([names, members]) => newBundle(names, members));
+    const root = newNode("live at the peak", null, bundles, 0);
     buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.textContent === `by ${by}`)));
-    zoom(ranks ? nodeAt(root, HIERARCHIES[by], ranks) : root);
+    zoom(ranks ? nodeAt(root, ranks) : root);
   }
 
   function zoom(node) {
@@ -129,7 +151,7 @@ function drawFlame(place, choices) {
   function addBoxes(node, from, level) {
     let at = from;
     let deepest = level;
-    for (const child of visibleChildren(node, HIERARCHIES[by], zoomed.size * NARROWEST_BOX)) {
+    for (const child of visibleChildren(node, zoomed.size * NARROWEST_BOX)) {
       const part = child.size / (zoomed.size || 1);
       nodes.set(boxOf(child, at, part, level), child);
       deepest = Math.max(deepest, child.rank === null ? level + 1 : addBoxes(child, at, level + 1));
@@ -150,7 +172,7 @@ function drawFlame(place, choices) {
   function open(box) {
     const node = nodes.get(box);
     if (!node) return;
-    if (isArray(node)) return follow(`buffer=${node.members[0] + 1}`);
+    if (isArray(node)) return follow(`buffer=${node.bundles[0].members[0] + 1}`);
     zoom(node);
     boxNow().focus({ preventScroll: true });
   }
@@ -163,10 +185,6 @@ function drawFlame(place, choices) {
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(x + 14, document.documentElement.clientWidth - width))}px`;
     tip.style.top = `${y + 14 + height > window.innerHeight ? Math.max(0, y - 14 - height) : y + 14}px`;
-  }
-
-  function isArray(node) {
-    return node.members.length === 1 && nameAt(HIERARCHIES[by], node.members[0], node.depth) === null;
   }
 
   const boxAt = (event) => event.target.closest(".box");
@@ -191,6 +209,10 @@ function drawFlame(place, choices) {
     if (Object.hasOwn(HIERARCHIES, name)) choose(name, ranks);
   });
   choose("stack");
+}
+
+function isArray({ bundles, depth }) {
+  return bundles.length === 1 && bundles[0].members.length === 1 && depth > bundles[0].names.length + 1;
 }
 
 function pathTo(node) {
