@@ -40,7 +40,8 @@ def other_order(report: Report) -> Iterator[Proposal]:
         evidence=f"{amount(held, 'arrays')} at the peak, are live because of the order of operations alone:"
         f" {len(schedule.waiting)} wait for operations that could have run before, {len(schedule.early)} are made"
         f" before they are needed; the largest is made at {made_at(held[0])}; another order of the same operations"
-        f" has {schedule.other_bytes:,} bytes live at its peak, and any order at least {schedule.bound_bytes:,}",
+        f" has {schedule.other_bytes:,} bytes live at its peak (XLA may find"
+        f" yet another), and any order at least {schedule.bound_bytes:,}",
         cost=cost,
         without=lambda buffer: None,
         live_peak_bytes=schedule.other_bytes,
