@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+from integration.command import QUICK
 
 pytestmark = pytest.mark.with_one_jax
 # With the model that compiles soonest, and what is the Transformer's own together; `zero1` does all that `dp` does.
@@ -133,8 +134,8 @@ for workload, labels in json.loads(sys.argv[1]).items():
 @pytest.fixture(scope="module")
 def printed() -> list[Any]:
     """What the script says, line by line."""
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    flags = "--xla_force_host_platform_device_count=8"
+    environment = {**os.environ, **QUICK, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(LABELS), json.dumps(LINES)],
         capture_output=True,
