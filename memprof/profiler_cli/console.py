@@ -113,10 +113,10 @@ def stages(what: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda stage: _say_stage(what, stage)
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet) as progress:
         task = progress.add_task(what)
-        yield lambda stage: progress.update(task, description=f"{escape(what)}: {stage}")
+        yield lambda stage: progress.update(task, description=f"{what}: {stage}")
 
 
 @contextmanager
@@ -129,13 +129,13 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
     if not sys.stderr.isatty():
         yield _say_stage
         return
-    columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet) as progress:
-        tasks = {label: progress.add_task(f"{escape(label)}: waiting", start=False, total=1) for label in labels}
+        tasks = {label: progress.add_task(f"{label}: waiting", start=False, total=1) for label in labels}
 
         def show(label: str, stage: str) -> None:
             progress.start_task(tasks[label])
-            progress.update(tasks[label], description=f"{escape(label)}: {stage}", completed=int(stage in _ENDS))
+            progress.update(tasks[label], description=f"{label}: {stage}", completed=int(stage in _ENDS))
 
         yield show
 
@@ -207,7 +207,7 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(title, no_wrap=not wrapped, min_width=columns_needed, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    console = Console(file=sys.stdout, width=max(width(), sum(least) + _GAP * len(least)), highlight=False)
+    console = Console(file=sys.stdout, width=max(width(), sum(least) + _GAP * len(least)), highlight=False, emoji=False)
     with console.capture() as capture:
         console.print(table)
     write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
@@ -230,4 +230,4 @@ def _drop_what_is_left(stream: TextIO) -> None:
 
 
 def _stderr() -> Console:
-    return Console(file=sys.stderr)
+    return Console(file=sys.stderr, emoji=False)  # `train:train:` is no train
