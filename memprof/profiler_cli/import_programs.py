@@ -15,6 +15,7 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages, write
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_report, rendering
+from memprof.reports.views.imported import ImportedProgram, imported_document
 
 if TYPE_CHECKING:
     from memprof.analysis.capture import Capture, Target
@@ -73,7 +74,6 @@ def import_programs(
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.reports.formats.terminal import lower
-    from memprof.reports.views.imported import ImportedProgram, imported_document
 
     for path in paths:
         if is_capture(str(path)):
@@ -97,18 +97,7 @@ def import_programs(
         captures = [import_program(each, roles=roles, target=aim) for each in chosen]
         reports = [analyze(capture) for capture in captures]
     if len(found) > 1:
-        programs = [
-            ImportedProgram(
-                name=each.name,
-                device=sizes.target.name,
-                footprint_bytes=sizes.footprint_bytes,
-                live_peak_bytes=sizes.live_peak_bytes,
-                written=each.written,
-                file=each.file.name.partition(".")[0],
-            )
-            for each, sizes in found
-        ]
-        write(lower(imported_document(programs), show.options))
+        write(lower(imported_document(_as_rows(found)), show.options))
     written = _written(captures, folder)
     if len(reports) == 1:
         print_report(reports[0], show.of_capture(written[0]))
@@ -138,6 +127,20 @@ def _chosen(found: Sequence[FoundProgram], names: Sequence[str], largest: int | 
         if name not in known:
             raise unknown_name("program", name, known)
     return [each for each in found if each.name in names][: largest or len(found)]
+
+
+def _as_rows(found: Sequence[tuple[FoundProgram, Sizes]]) -> list[ImportedProgram]:
+    return [
+        ImportedProgram(
+            name=each.name,
+            device=sizes.target.name,
+            footprint_bytes=sizes.footprint_bytes,
+            live_peak_bytes=sizes.live_peak_bytes,
+            written=each.written,
+            file=each.file.name.partition(".")[0],
+        )
+        for each, sizes in found
+    ]
 
 
 def _written(captures: Sequence[Capture], folder: Path) -> list[Path]:
