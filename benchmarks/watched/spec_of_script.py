@@ -67,6 +67,7 @@ def _profiled(jitted: Callable[..., Any], capture: Path) -> Callable[..., Any]:
         memprof.profile(jitted, *args, target="cpu", complete=True, **kwargs).save(capture, overwrite=True)
         raise SystemExit(0)
 
+    profiled.lower = profiled  # type: ignore[attr-defined] # for a script that compiles ahead of time
     return profiled
 
 

@@ -48,8 +48,9 @@ def job_document(job: Job, *, top: int) -> Document:
 
 def _facts(job: Job) -> Facts:
     own = [each for program in job.programs for each in program.compiles]
-    counts = (_count(own, "for the script"), _count(job.of_jax, "for operations of JAX"))
-    facts = [Fact(label="compiled", values=counts if own or job.of_jax else ("nothing with JAX",))]
+    kinds = ((own, "for the script"), (job.of_jax, "for operations of JAX"))
+    counts = tuple(_count(compiles, what) for compiles, what in kinds if compiles)
+    facts = [Fact(label="compiled", values=counts or ("nothing with JAX",))]
     if job.moment is not None:
         moment = job.moment
         values = [format_bytes(moment.size_bytes), f"{moment.program} {format_bytes(moment.footprint_bytes)}"]
@@ -140,13 +141,17 @@ def _recompiles(programs: Sequence[JobProgram]) -> list[Block]:
 def _moment(moment: LargestMoment, top: int) -> list[Block]:
     when = f"{moment.seconds:.0f} s after the script began"
     if moment.is_seen:
-        text = f"When {moment.program} ran for the first time, {when}, it needed {format_bytes(moment.footprint_bytes)}"
+        text = f"At the first call of {moment.program}, {when}: it needs {format_bytes(moment.footprint_bytes)}"
     else:
         text = (
             f"{moment.program}, which needs most, may have run {when}, beside the arrays that were there: it needs"
             f" {format_bytes(moment.footprint_bytes)}"
         )
-    text += f", and arrays beside it held {format_bytes(moment.others_bytes)}." if moment.others else ", and was alone."
+    text += (
+        f", and arrays beside it hold {format_bytes(moment.others_bytes)}."
+        if moment.others
+        else ", and no other arrays are there."
+    )
     if moment.in_use_bytes is not None:
         rest = moment.in_use_bytes - moment.live_bytes
         text += (
