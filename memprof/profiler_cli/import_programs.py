@@ -82,10 +82,11 @@ def import_programs(
     aim, roles, folder = resolve_asked(target), parse_roles(role), output or Path()
     check_folder_writable(folder)
     with stages("import") as stage:
-        stage("reading")
         found: list[tuple[FoundProgram, Sizes]] = []
         damaged: list[MemprofError] = []
         for each in _programs(paths, aim, stage):
+            if not found and not damaged:  # that there is nothing to read is one sentence, alone
+                stage("reading")
             try:
                 found.append((each, sizes_of(each)))
             except MemprofError as error:  # a job that was killed leaves a file cut short among the others
