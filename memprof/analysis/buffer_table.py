@@ -131,11 +131,12 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
         (message.id, message.size, (place := message.defined_at).instruction_id, tuple(place.shape_index[:]))
         for message in assignment.logical_buffers
     ]
-    check_assignment(messages, buffers, program)
+    places = [[(each.logical_buffer_id, each.offset, each.size) for each in message.assigned] for message in messages]
+    check_assignment(messages, places, buffers, program)
     placed = {
-        assigned.logical_buffer_id: (allocation.index, assigned.offset)
-        for allocation in messages
-        for assigned in allocation.assigned
+        number: (message.index, offset)
+        for message, assigned in zip(messages, places, strict=True)
+        for number, offset, _ in assigned
     }
     logical_buffers = {}
     for number, size_bytes, instruction_id, shape_index in buffers:
@@ -146,7 +147,10 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
             number, size_bytes, program.instruction_by_id[instruction_id], shape_index, allocation, offset
         )
     allocations = sorted(
-        (_allocation(message, logical_buffers) for message in messages),
+        (
+            _allocation(message, tuple([number for number, *_ in assigned if number in logical_buffers]))
+            for message, assigned in zip(messages, places, strict=True)
+        ),
         key=lambda allocation: allocation.index,
     )
     if any(allocation.index != number for number, allocation in enumerate(allocations)):
@@ -160,7 +164,7 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
     )
 
 
-def _allocation(message: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> Allocation:
+def _allocation(message: Any, logical_buffers: tuple[int, ...]) -> Allocation:
     return Allocation(
         index=message.index,
         size_bytes=message.size,
@@ -170,9 +174,7 @@ def _allocation(message: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> A
         is_live_out=message.maybe_live_out,
         is_tuple=message.is_tuple,
         parameter_number=message.parameter_number if message.is_entry_computation_parameter else None,
-        logical_buffers=tuple(
-            [number for each in message.assigned if (number := each.logical_buffer_id) in logical_buffers]
-        ),
+        logical_buffers=logical_buffers,
     )
 
 

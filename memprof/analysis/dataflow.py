@@ -178,7 +178,7 @@ class Dataflow:
                 self.definers[group].append(operation.index)
             if operation.named is not _NAMED_NOTHING:
                 self._named_groups.update(operation.outputs)
-        self._has_loops = any(program.instructions[index].opcode == "while" for index in groups.order)
+        self._has_loops = "while" in {program.instructions[index].opcode for index in groups.order}
         self.repeat(self._pass_down)
         self._phases = list(map(_shown_phase, self.named, self.origin))
         self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)

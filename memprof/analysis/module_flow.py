@@ -308,7 +308,9 @@ def _made_by_branches(program: Program, groups: AliasSets, flow: Dataflow) -> fr
     branches: dict[int, tuple[int, int]] = {}  # of an instruction: the conditional and the number of the branch
     for index in groups.order:  # inner conditionals come first
         instruction = program.instructions[index]
-        for number, computation in enumerate(instruction.called if instruction.opcode == "conditional" else ()):
+        if instruction.opcode != "conditional":
+            continue
+        for number, computation in enumerate(instruction.called):
             for inner in _instructions_in(program, program.computations[computation]):
                 branches.setdefault(inner, (index, number))
     shared = set()

@@ -19,6 +19,8 @@ from memprof.errors import InternalError
 _MAX_DIMENSIONS = 64
 # A logical buffer: its number, its size in bytes, the number of its instruction, and which element of that it holds.
 Buffer = tuple[int, int, int, tuple[int, ...]]
+# Where one lies: its number, its offset in the allocation, and the size that it has there.
+Place = tuple[int, int, int]
 
 # What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
 # them are followed to the data that they hold.
@@ -77,11 +79,14 @@ def check_unique(what: str, ids: Sequence[int]) -> None:
     _require(len(set(ids)) == len(ids), f"two of its {what} have the same number")
 
 
-def check_assignment(allocations: Iterable[Any], buffers: Sequence[Buffer], program: Program) -> None:
+def check_assignment(
+    allocations: Iterable[Any], places: Iterable[Iterable[Place]], buffers: Sequence[Buffer], program: Program
+) -> None:
     """Check `proto.buffer_assignment`: where the values of a program lie.
 
     Args:
         allocations: its allocations.
+        places: what lies in each of them.
         buffers: its logical buffers.
 
     Raises:
@@ -90,14 +95,13 @@ def check_assignment(allocations: Iterable[Any], buffers: Sequence[Buffer], prog
     check_unique("logical buffers", [number for number, *_ in buffers])
     parameters = {program.instructions[index].parameter_number for index in program.entry.parameters}
     placed: dict[int, int] = {}
-    for allocation in allocations:
+    for allocation, assigned in zip(allocations, places, strict=True):
         size_bytes = allocation.size
         if not 0 <= size_bytes <= MAX_BYTES:
             raise _broken(f"allocation {allocation.index} has an impossible size")
         if allocation.is_entry_computation_parameter and allocation.parameter_number not in parameters:
             raise _broken(f"allocation {allocation.index} is for a parameter that the program does not have")
-        for assigned in allocation.assigned:
-            buffer_id, offset, placed_bytes = assigned.logical_buffer_id, assigned.offset, assigned.size
+        for buffer_id, offset, placed_bytes in assigned:
             if not 0 <= offset <= offset + placed_bytes <= size_bytes:
                 raise _broken(f"allocation {allocation.index} holds a buffer that is larger than it")
             if buffer_id in placed:
@@ -105,9 +109,8 @@ def check_assignment(allocations: Iterable[Any], buffers: Sequence[Buffer], prog
             placed[buffer_id] = placed_bytes
     elements: dict[int, frozenset[tuple[int, ...]]] = {}
     for buffer in buffers:
-        placed_bytes = placed.pop(buffer[0], None)
-        if placed_bytes is not None:
-            _check_buffer(buffer, placed_bytes, program, elements)
+        if buffer[0] in placed:
+            _check_buffer(buffer, placed.pop(buffer[0]), program, elements)
     _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
 
 

@@ -76,7 +76,7 @@ def _decode_module(module: Any) -> Program:
             own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # as the proto lists them
             shift = first - firsts[alike], num_positions - own[0].first_position
             instructions += _renamed(own, messages, shift, computation_by_id)
-            num_positions += sum([len(each.shape.leaves) for each in own])
+            num_positions += own[-1].positions.stop - own[0].first_position
             computations.append(_moved(original, _text(computation.name), shift[0]))
             continue
         for message in messages:
@@ -163,7 +163,7 @@ def _renamed(
     """
     by_index, by_position = shift
     for original, message in zip(originals, messages, strict=True):
-        name, called = message.name, original.called
+        name, operands, called = message.name, original.operands, original.called
         op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
         if called:
             called = tuple([computation_by_id[number] for number in message.called_computation_ids])
@@ -174,7 +174,7 @@ def _renamed(
             opcode=original.opcode,
             shape=original.shape,
             first_position=original.first_position + by_position,
-            operands=tuple([operand + by_index for operand in original.operands]),
+            operands=tuple([operand + by_index for operand in operands]) if operands else (),
             called=called,
             parameter_number=original.parameter_number,
             tuple_index=original.tuple_index,
@@ -242,8 +242,10 @@ def _told(metadata: Any) -> tuple[str, str, int, int]:
     if joined and not op_name:
         return _UNTOLD
     stack_frame_id = metadata.stack_frame_id
-    source_file = "" if stack_frame_id else _repeated_text(metadata.source_file)
-    return op_name, source_file, metadata.source_line if source_file else 0, stack_frame_id
+    if stack_frame_id:
+        return op_name, "", 0, stack_frame_id
+    source_file = _repeated_text(metadata.source_file)
+    return op_name, source_file, metadata.source_line if source_file else 0, 0
 
 
 def _trip_count(backend_config: bytes) -> int | None:
