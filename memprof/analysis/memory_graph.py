@@ -50,7 +50,7 @@ class MemoryGraph:
     """See the module's docstring.
 
     Attributes:
-        steps: in XLA's order.
+        steps: in XLA's order; what only passes values on is one in a loop or a branch alone.
         operations: the same as `any_order.py` takes them: each needs what makes its operands, and nothing else.
         piece_of: the piece of each live range of the traces, one trace after the other.
         fenced: the pieces that an optimization barrier passes on.
@@ -63,7 +63,7 @@ class MemoryGraph:
         self.steps = _steps(program, order)
         self._ends = {step.begun: number for number, step in enumerate(self.steps) if step.begun >= 0}
         pieces, sizes, self.piece_of = _pieces(table, traces, values, order)
-        fences = {group for step in self.steps if _is_fence(step) for group in values.groups_of(step.instruction)}
+        fences = {group for each in order.instructions if _is_fence(each) for group in values.groups_of(each)}
         self.fenced = frozenset(piece.number for group in fences for piece in pieces.get(group, ()))
         self._writes: list[set[int]] = []
         needs: list[set[int]] = []
@@ -71,11 +71,6 @@ class MemoryGraph:
         maker: dict[int, int] = {}  # the last step that has made each group
         for number, step in enumerate(self.steps):
             reads, makes = _groups(step, program, values)
-            if not reads and not makes and step.within < 0:
-                needs.append(set())
-                touches.append(())
-                self._writes.append(set())
-                continue
             needed = {self._outside_siblings(step, maker[group]) for group in reads if group in maker}
             if step.within >= 0 and max(needed, default=-1) < step.within:
                 needed.add(step.within)
@@ -230,9 +225,8 @@ def _pieces(
     return pieces, sizes, piece_of
 
 
-def _is_fence(step: Step) -> bool:
+def _is_fence(instruction: Instruction) -> bool:
     """XLA takes barriers away once it has put operations in order; what passed them on keeps their name."""
-    instruction = step.instruction
     return instruction.opcode in _PASSES_ON and instruction.op_name.endswith("optimization_barrier")
 
 
@@ -288,6 +282,8 @@ def _steps(program: Program, order: ProgramOrder) -> list[Step]:
         for end in sorted(begins.get(position, ()), reverse=True):
             add(order.instructions[end], position, is_beginning=True)
             stack.append((len(steps) - 1, end))
+        if not stack and order.instructions[position].opcode in _PASSES_ON:
+            continue  # half of a large program; what stands in a loop takes part in the order of its body
         begun = stack.pop()[0] if stack and stack[-1][1] == position else -1
         add(order.instructions[position], position, begun=begun)
     return steps
