@@ -101,10 +101,11 @@ def watch(
         job = read_job(work, run.label)
         has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
         exit_code = ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended
-        _print(job, _explanation(job, work, keep), int(exit_code), show)
+        captures = _captures(job, work, keep)
+        _print(job, _explanation(job, captures, work), int(exit_code), show)
         if ended == -signal.SIGKILL:
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
-        _write(_captures(job, work, keep), folder)
+        _write(captures, folder)
     raise typer.Exit(exit_code)
 
 
@@ -134,7 +135,7 @@ def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
     return [capture_of(each, work) for each in largest[:keep]]
 
 
-def _explanation(job: Job, work: Path, keep: int) -> Explanation | None:
+def _explanation(job: Job, captures: Sequence[Capture], work: Path) -> Explanation | None:
     """Why memory ran out, by the error that the script ended with; None where it did not."""
     from memprof.analysis.pipeline import analyze
     from memprof.studies.explain.explanation import explain
@@ -144,7 +145,7 @@ def _explanation(job: Job, work: Path, keep: int) -> Explanation | None:
     if job.ending is None or not job.ending.is_out_of_memory:
         return None
     of_jax = [capture_of(each, work) for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
-    return explain(read_log(job.ending.error), [analyze(each) for each in (*_captures(job, work, keep), *of_jax)])
+    return explain(read_log(job.ending.error), [analyze(each) for each in (*captures, *of_jax)])
 
 
 def _print(job: Job, explanation: Explanation | None, exit_code: int, show: Rendering) -> None:

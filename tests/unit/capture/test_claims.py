@@ -112,8 +112,12 @@ os.killpg(0, signal.SIGKILL)
 
 def test_waiting_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "_LONGEST_SECONDS", 0.1)
-    with claimed(tmp_path / "claims", KEY, waiting=waited), claimed(tmp_path / "claims", KEY, waiting=lambda: None):
-        pass
+    waits: list[str] = []
+    again = claimed(tmp_path / "claims", KEY, waiting=lambda: waits.append("waiting"))
+    with claimed(tmp_path / "claims", KEY, waiting=waited), again:
+        waits.append("over")
+    assert waits[0] == "waiting"
+    assert waits[-1] == "over"
 
 
 def test_where_nothing_can_be_locked_nobody_waits(tmp_path: Path) -> None:
