@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browser import open_browser
+from simple_kernels import SIMPLE_KERNELS
 
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
 # compile for a GPU that is not there in the same process. Set before anything imports jax.
@@ -38,7 +39,16 @@ def no_cached_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick_compiles() -> Iterator[None]:
     """The CPU's compiler without what takes most of its time: where numbers are looked at, not plans or speed."""
     import jax
+    from jax._src import compiler
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    options_of_a_compile = compiler.get_compile_options
+
+    def of_simple_kernels(*arguments: Any, env_options_overrides: dict[str, Any] | None = None, **others: Any) -> Any:
+        overrides = {**SIMPLE_KERNELS, **(env_options_overrides or {})}
+        return options_of_a_compile(*arguments, env_options_overrides=overrides, **others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "get_compile_options", of_simple_kernels)
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from integration.command import QUICK
+from simple_kernels import SIMPLE_KERNEL_FLAGS
 
 pytestmark = pytest.mark.with_one_jax
 # With the model that compiles soonest, and what is the Transformer's own together; `zero1` does all that `dp` does.
@@ -134,7 +135,7 @@ for workload, labels in json.loads(sys.argv[1]).items():
 @pytest.fixture(scope="module")
 def printed() -> list[Any]:
     """What the script says, line by line."""
-    flags = "--xla_force_host_platform_device_count=8"
+    flags = f"--xla_force_host_platform_device_count=8 {SIMPLE_KERNEL_FLAGS}"
     environment = {**os.environ, **QUICK, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(LABELS), json.dumps(LINES)],

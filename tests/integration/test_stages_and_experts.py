@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from simple_kernels import SIMPLE_KERNEL_FLAGS
 
 # In a process of its own, since XLA reads the number of its devices once.
 SCRIPT = """
@@ -80,7 +81,7 @@ compare("experts", plain, divided, (params, hidden), (specs, P(("dp", "ep"))))
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict[str, float]]:
     """By name the largest relative distance of loss and gradients from those of one device, and what is sent."""
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    flags = f"--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 {SIMPLE_KERNEL_FLAGS}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
