@@ -37,9 +37,9 @@ from memprof.capture.processes.task import (
     encoded,
     encoded_task,
 )
-from memprof.capture.processes.user_traceback import first_line, user_traceback
 from memprof.capture.processes.work_folder import remove_folder
 from memprof.capture.tracing.inputs import Inputs, watch_inputs
+from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError, WorkloadError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from memprof.capture.processes.user_traceback import message_of
+from memprof.capture.user_traceback import message_of
 
 
 def hint(error: BaseException) -> str:

@@ -26,7 +26,7 @@ from memprof.capture.processes.task import (
     encoded_task,
     no_process,
 )
-from memprof.capture.processes.user_traceback import shortened
+from memprof.capture.user_traceback import shortened
 from memprof.capture.xla.compiler_log import LOG_FILE
 from memprof.errors import InternalError, MemprofError, WorkloadError
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from memprof.capture.processes.user_traceback import first_line
+from memprof.capture.user_traceback import first_line
 from memprof.errors import MemprofError
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"

@@ -21,9 +21,9 @@ from typing import Any
 
 import jax
 
-from memprof.capture.processes.user_traceback import is_of_user_code
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.step import StepSpec
+from memprof.capture.user_traceback import is_of_user_code
 from memprof.errors import MemprofError, WorkloadError
 
 # From the path of an array and the array to its shape on the target; on no device where the step names its own.

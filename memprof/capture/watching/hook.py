@@ -23,7 +23,6 @@ from memprof.analysis.watched import Ending, SeenCall, SeenCompile
 from memprof.capture.compile import trace_call
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
-from memprof.capture.processes.user_traceback import first_line
 from memprof.capture.roles.by_use import follow
 from memprof.capture.running.live_arrays import live_arrays, since_start, type_text
 from memprof.capture.targets.mesh import target_of_step
@@ -31,6 +30,7 @@ from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, is_array, is_array_like, jit_step
 from memprof.capture.tracing.step import StepSpec
+from memprof.capture.user_traceback import first_line
 from memprof.capture.watching import records
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram

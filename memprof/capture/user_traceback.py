@@ -10,7 +10,7 @@ from pathlib import Path
 _LIBRARY_FOLDERS = tuple(
     str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_OURS = str(Path(__file__).resolve().parents[2])
+_OURS = str(Path(__file__).resolve().parents[1])
 # Modules of memprof that hold models, whose lines are as good as the user's own.
 _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
 
