@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 300
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 # The main modules of child processes; the one that compiles has so many of that name in its line, itself included.
-CHILDREN = {"memprof.capture.child": 2, "memprof.capture.processes.fork_server": 3}
+CHILDREN = {"memprof.capture.child": 2, "memprof.capture.fork_server": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

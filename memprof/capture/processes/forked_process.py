@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from memprof.capture.processes import process_tree
 
-_SERVER = "memprof.capture.processes.fork_server"
+_SERVER = "memprof.capture.fork_server"
 _ANSWER_BYTES = 64
 # What changes from task to task, and what nothing reads when it is imported.
 _MAY_DIFFER = frozenset({"COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "TMPDIR"})

@@ -1,4 +1,4 @@
-"""A process that has imported JAX, and forks for each task: `python -m ...processes.fork_server SOCKET OWNER`.
+"""A process that has imported JAX, and forks for each task: `python -m memprof.capture.fork_server SOCKET OWNER`.
 
 Importing JAX and its libraries is most of what a small task costs. So the first task starts this server (who asks it is
 in `forked_process.py`): a Python of one thread, which imports what tasks have in common, starts none of JAX's backends,
