@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,13 +17,14 @@ import pytest
 import typer.main
 from hlo import Step
 from hlo_nodes import f32
+from measurements import CPU_RUN
 
 from memprof.analysis.capture import Capture
 from memprof.analysis.categories import Role
 from memprof.capture.capture_file import read_capture
 from memprof.capture.processes import launch
 from memprof.capture.processes.task import Task, encoded_task
-from memprof.capture.running import xprof_log
+from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.errors import MemprofError
 from memprof.profiler_cli import command_line, trace
 from memprof.profiler_cli import fit as fit_verb
@@ -136,10 +138,11 @@ class Commands:
             techniques=tuple(techniques.split("+")) if techniques else (),
         )
 
-    def _trace(self, task: Task, **others: Any) -> tuple[Capture, Path]:
+    def _trace(self, task: Task, *, write_session: Callable[[Capture, Path], Path], **_: Any) -> tuple[Capture, Path]:
         capture = self._compile(task)
-        name = others["session_name"](capture)
-        return capture, xprof_log.write_compiled_session(capture, others["log_folder"], name=name)
+        with tempfile.TemporaryDirectory() as folder:  # for a trace: the program alone
+            write_compiled_session(capture, Path(folder), name="trace")
+            return capture, write_session(replace(capture, measured=CPU_RUN), Path(folder))
 
     def _compile_all(self, tasks: Any, *, num_jobs: int, progress: Callable[[str, str], None]) -> Any:
         self._asked.append(f"{num_jobs} at a time")

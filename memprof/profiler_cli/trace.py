@@ -60,7 +60,7 @@ def trace(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.processes.launch import compile_in_child, trace_in_child
-    from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session
+    from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session, write_traced_session
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.xla.portable_program import CompileSettings
     from memprof.studies.subject import find_subject
@@ -80,7 +80,13 @@ def trace(
     check_log_folder(log_folder)
     with stages(f"{subject.label} {'+'.join(technique)}".rstrip()) as stage:
         if runs:
-            capture, session = trace_in_child(task, log_folder=log_folder, session_name=stem, progress=stage)
+            capture, session = trace_in_child(
+                task,
+                write_session=lambda capture, traced: write_traced_session(
+                    capture, traced, log_folder, name=stem(capture)
+                ),
+                progress=stage,
+            )
             if is_told_by_another(capture):
                 return
         else:

@@ -27,7 +27,6 @@ from memprof.capture.processes.task import (
     decoded_task,
 )
 from memprof.capture.processes.work_folder import work_folder
-from memprof.capture.running.xprof_log import write_traced_session
 from memprof.capture.xla.plan import Plan
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.portable_program import CompileSettings, PlanTask, PortableProgram
@@ -115,24 +114,25 @@ def compile_all(
 
 
 def trace_in_child(
-    task: Task, *, log_folder: Path, session_name: Callable[[Capture], str], progress: Progress
+    task: Task, *, write_session: Callable[[Capture, Path], Path], progress: Progress
 ) -> tuple[Capture, Path | None]:
-    """Like `compile_in_child`, with a trace of the timed steps, written as a session to a log directory.
+    """Like `compile_in_child`, with a trace of the timed steps.
+
+    Args:
+        write_session: called with the capture and the folder of the trace, which goes when it returns.
 
     Returns:
-        The capture, and the session's folder; None where the step ran out of memory.
+        The capture, and what `write_session` has returned; None where the step ran out of memory.
 
     Raises:
-        MemprofError, WorkloadError: see `compile_in_child`; or the session cannot be written.
+        MemprofError, WorkloadError: see `compile_in_child`; or what `write_session` raises.
     """
     with _done(replace(task, traces=True), progress) as folder:
         capture = _captured(Handover.read(folder))
         assert capture is not None  # what runs is compiled
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
-        name, measured = session_name(capture), capture.measured
-        process = measured.process if measured.num_processes > 1 else None
-        return capture, write_traced_session(folder / TRACE_FOLDER, log_folder, name=name, process=process)
+        return capture, write_session(capture, folder / TRACE_FOLDER)
 
 
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:

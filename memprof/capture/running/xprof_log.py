@@ -66,12 +66,11 @@ def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> 
     return _write_session(log_folder, name, fill)
 
 
-def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str, process: int | None = None) -> Path:
+def write_traced_session(capture: Capture, trace_folder: Path, log_folder: Path, *, name: str) -> Path:
     """Copy the one session in `trace_folder`, as `run.measure` leaves it: a trace with its program beside it.
 
-    Args:
-        process: the number of this process in a job of several, whose traces become one session, a file of each: its
-            name ends with the one that they have agreed on. None: it is alone.
+    The traces of a job of several processes become one session, a file of each: its name ends with the one that they
+    have agreed on.
 
     Returns:
         The session's folder.
@@ -80,6 +79,9 @@ def write_traced_session(trace_folder: Path, log_folder: Path, *, name: str, pro
         MemprofError: it cannot be written.
     """
     (traced,) = (trace_folder / SESSIONS).iterdir()
+    measured = capture.measured
+    assert measured is not None  # what leaves a trace has run
+    process = measured.process if measured.num_processes > 1 else None
 
     def fill(folder: Path) -> None:
         for path in traced.iterdir():  # not `copytree`, whose error is a list of errors
