@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from memprof.capture.targets.resolve import resolve
-from memprof.reports.json_answers import fit_json
+from memprof.reports.json.answers import fit_json
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.value import FitRequest, fit
 from memprof.studies.subject import find_subject

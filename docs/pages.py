@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 
 from memprof.profiler_cli.app import app
 from memprof.reports.formats.markdown import escape_markdown
-from memprof.reports.json_answers import schemas
+from memprof.reports.json.answers import schemas
 from memprof.reports.units import format_bytes, format_flops, format_ratio, format_signed_bytes
 from memprof.workloads.registry import techniques
 from memprof.workloads.technique import Technique

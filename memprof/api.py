@@ -30,7 +30,7 @@ from memprof.notebook_bar import notebook_bar
 from memprof.reports.format import format_named
 from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
 from memprof.reports.formats.terminal import lower
-from memprof.reports.json_report import BufferJson
+from memprof.reports.json.report import BufferJson
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.studies.advice.advice import Advice

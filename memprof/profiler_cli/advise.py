@@ -25,7 +25,7 @@ def advise(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
-    from memprof.reports.json_answers import advice_list_json
+    from memprof.reports.json.answers import advice_list_json
     from memprof.reports.views.advice import advice_document
     from memprof.studies.advice.advise import advise as find_advice
 

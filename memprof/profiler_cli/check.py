@@ -82,7 +82,7 @@ def check(
     """
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.xla.portable_program import CompileSettings
-    from memprof.reports.json_answers import check_json
+    from memprof.reports.json.answers import check_json
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
 

@@ -45,7 +45,7 @@ def explain(
 
         python train.py 2>&1 | memprof explain -
     """
-    from memprof.reports.json_runs import explanation_json
+    from memprof.reports.json.runs import explanation_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.studies.explain.explanation import explain as explain_log
     from memprof.studies.explain.log import read_log

@@ -181,7 +181,7 @@ def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rende
         MemprofError, WorkloadError: see `fit`.
     """
     from memprof.analysis.capture import Capture
-    from memprof.reports.json_answers import fit_json
+    from memprof.reports.json.answers import fit_json
     from memprof.reports.views.fit import fit_document
     from memprof.studies.fit.value import fit
 
@@ -204,7 +204,7 @@ def _print_cheapest_techniques(
         MemprofError, WorkloadError: see `fit_techniques`.
     """
     from memprof.capture.processes.launch import num_at_a_time
-    from memprof.reports.json_answers import fit_techniques_json
+    from memprof.reports.json.answers import fit_techniques_json
     from memprof.reports.views.fit import techniques_document
     from memprof.studies.fit.search import NothingFitsError
     from memprof.studies.fit.techniques import Work, fit_techniques

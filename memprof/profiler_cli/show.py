@@ -63,7 +63,7 @@ def show(
     from memprof.analysis.pipeline import analyze, analyze_peak
     from memprof.capture.capture_file import read_capture
     from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session
-    from memprof.reports.json_why import why_json
+    from memprof.reports.json.why import why_json
     from memprof.reports.views.why import why_document
 
     if format == XPROF:

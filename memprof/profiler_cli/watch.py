@@ -150,7 +150,7 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path) -> Explanati
 
 def _print(job: Job, explanation: Explanation | None, exit_code: int, show: Rendering) -> None:
     from memprof.reports.document import Document
-    from memprof.reports.json_runs import explanation_json, job_json
+    from memprof.reports.json.runs import explanation_json, job_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.reports.views.job import job_document
 

@@ -17,8 +17,8 @@ from memprof.analysis.categories import Phase
 from memprof.analysis.report import LiveBuffer, Report, Schedule
 from memprof.analysis.schedule import Link, Operation, Reason, WhyLive
 from memprof.reports.formats.html import FORMAT
-from memprof.reports.hierarchies import Paths
 from memprof.reports.options import RenderOptions
+from memprof.reports.views.hierarchies import Paths
 from memprof.reports.views.why import order_facts, sources_of, why_facts
 
 _FILE = "/home/me/project/net/blocks.py"

@@ -20,8 +20,8 @@ from memprof.analysis.comparison import Effect, ReportComparison
 from memprof.analysis.foreign import convert
 from memprof.analysis.report import Report
 from memprof.reports.format import Format
-from memprof.reports.json_comparison import MatchedBuffersJson
-from memprof.reports.json_report import BufferJson
+from memprof.reports.json.comparison import MatchedBuffersJson
+from memprof.reports.json.report import BufferJson
 from memprof.reports.options import RenderOptions
 from memprof.reports.text import printable
 

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import Report
 from memprof.reports.format import Format
-from memprof.reports.json_report import report_json
+from memprof.reports.json.report import report_json
 from memprof.reports.options import RenderOptions
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
@@ -23,7 +23,7 @@ def render_report(report: Report, options: RenderOptions) -> str:
 
 def render_comparison(comparison: ReportComparison, options: RenderOptions) -> str:
     """The comparison as one JSON object, whatever the options."""
-    from memprof.reports.json_comparison import comparison_json
+    from memprof.reports.json.comparison import comparison_json
 
     del options
     return render_object(comparison_json(comparison), levels=4)
@@ -31,7 +31,7 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
 
 def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
     """The diff as one JSON object, whatever the options."""
-    from memprof.reports.json_comparison import diff_json
+    from memprof.reports.json.comparison import diff_json
 
     del options
     return render_object(diff_json(diff))

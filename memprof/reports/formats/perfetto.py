@@ -18,9 +18,9 @@ from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import Report
 from memprof.analysis.timeline import ModuleSpan, Timeline
 from memprof.reports.format import Format
-from memprof.reports.hierarchies import Hierarchy, Paths, Weighted, array_name, grouped, total_bytes
-from memprof.reports.json_types import Json
+from memprof.reports.json.types import Json
 from memprof.reports.options import RenderOptions
+from memprof.reports.views.hierarchies import Hierarchy, Paths, Weighted, array_name, grouped, total_bytes
 
 _PHASES, _MODULES, _FLAMES = 1, 2, 3  # threads of a process; flame graphs from the third on
 _SMALLEST = 0.001  # the viewer counts in nanoseconds

@@ -15,12 +15,12 @@ from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.report import LiveBuffer, ModuleNode, Report
 from memprof.reports.format import Format
-from memprof.reports.hierarchies import NO_MODULE, Hierarchy, Paths, array_name
-from memprof.reports.json_types import Json
+from memprof.reports.json.types import Json
 from memprof.reports.options import RenderOptions
 from memprof.reports.palette import CATEGORY_LETTERS
 from memprof.reports.text import printable
 from memprof.reports.units import format_bytes, format_signed_bytes
+from memprof.reports.views.hierarchies import NO_MODULE, Hierarchy, Paths, array_name
 from memprof.version import __version__
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

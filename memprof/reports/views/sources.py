@@ -6,8 +6,17 @@ from collections.abc import Iterable
 
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.reports.document import Cell, Column, Row, Shorten, Table
-from memprof.reports.hierarchies import NO_SOURCE, Path, Paths, Weighted, function_name, grouped, place, total_bytes
 from memprof.reports.views.cells import aside_cell, more_label, share_cells, share_columns, share_total
+from memprof.reports.views.hierarchies import (
+    NO_SOURCE,
+    Path,
+    Paths,
+    Weighted,
+    function_name,
+    grouped,
+    place,
+    total_bytes,
+)
 
 
 def source_table(report: Report, *, top: int) -> Table:

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from memprof.analysis.categories import Category
 from memprof.reports.document import Tone
-from memprof.reports.json_types import Json
+from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, INK, TONE_COLORS
 from memprof.reports.text import printable
 

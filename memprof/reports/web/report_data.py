@@ -16,10 +16,10 @@ from memprof.analysis.categories import CATEGORY_MEANINGS, Category
 from memprof.analysis.report import LiveBuffer, Report
 from memprof.analysis.sources import StackFrame
 from memprof.analysis.timeline import Timeline
-from memprof.reports.hierarchies import Path, Paths, function_name
-from memprof.reports.json_types import Json
+from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.units import format_array_type
+from memprof.reports.views.hierarchies import Path, Paths, function_name
 from memprof.reports.views.why import sources_of
 from memprof.reports.web.page import clean
 from memprof.reports.web.why_data import reasons_of, why_data

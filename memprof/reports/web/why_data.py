@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from memprof.analysis.report import Report
 from memprof.analysis.schedule import WhyLive
 from memprof.reports.document import Cell
-from memprof.reports.json_types import Json
+from memprof.reports.json.types import Json
 from memprof.reports.views.why import Labelled, order_facts, order_note, why_facts
 
 _MOST_BUFFERS = 1000  # the largest; a page says of smaller ones how to ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memprof.reports.document import Cell, Heading, Note, Table
-from memprof.reports.json_answers import fit_techniques_json
+from memprof.reports.json.answers import fit_techniques_json
 from memprof.reports.views.fit import techniques_document
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques

@@ -9,7 +9,7 @@ from stacked_report import stacked
 
 from memprof.analysis.categories import Category
 from memprof.analysis.report import LiveBuffer
-from memprof.reports.hierarchies import Hierarchy, Paths, grouped
+from memprof.reports.views.hierarchies import Hierarchy, Paths, grouped
 from memprof.reports.views.sources import source_table, stack_table
 
 

@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 from reports_data import REPORTS
 
 from memprof.reports.formats.json import FORMAT, render_object
-from memprof.reports.json_answers import schemas
-from memprof.reports.json_comparison import ComparisonJson, DiffJson
-from memprof.reports.json_report import ReportJson
+from memprof.reports.json.answers import schemas
+from memprof.reports.json.comparison import ComparisonJson, DiffJson
+from memprof.reports.json.report import ReportJson
 from memprof.reports.options import RenderOptions
 
 _PROMISED = {

@@ -13,8 +13,8 @@ from unit.analysis.test_schedule import deferred
 from memprof.analysis.pipeline import analyze, analyze_peak
 from memprof.reports.format import format_named
 from memprof.reports.formats.json import render_object
-from memprof.reports.json_answers import schemas
-from memprof.reports.json_why import why_json
+from memprof.reports.json.answers import schemas
+from memprof.reports.json.why import why_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.why import why_document
 from memprof.reports.web import why_data

@@ -14,7 +14,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.formats.terminal import FORMAT
-from memprof.reports.json_runs import explanation_json
+from memprof.reports.json.runs import explanation_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.explain import explanation_document, sentences
 from memprof.studies.explain.explanation import AskedFor, Explanation, explain

@@ -19,7 +19,7 @@ from memprof.capture.targets.resolve import resolve_asked
 from memprof.errors import MemprofError
 from memprof.reports.formats import terminal
 from memprof.reports.formats.json import render_object
-from memprof.reports.json_answers import fit_json
+from memprof.reports.json.answers import fit_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.fit import fit_document
 from memprof.studies.fit import value as fits

@@ -18,7 +18,7 @@ from memprof.analysis.comparison import NamedChange, Verdict
 from memprof.analysis.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
-from memprof.reports.json_answers import check_json
+from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import Maximum, check, parse_threshold

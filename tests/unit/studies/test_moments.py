@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from memprof.analysis.categories import Role
 from memprof.analysis.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
 from memprof.reports.formats.json import render_object
-from memprof.reports.json_answers import schemas
-from memprof.reports.json_runs import explanation_json, job_json
+from memprof.reports.json.answers import schemas
+from memprof.reports.json.runs import explanation_json, job_json
 from memprof.studies.explain.explanation import explain
 from memprof.studies.explain.log import read_log
 from memprof.studies.watch.job import job_of

@@ -5,7 +5,7 @@ const NARROWEST_BOX = 0.0015; // of the width; what is narrower goes into one bo
 const NARROWEST_TEXT = 0.02;
 const LEVEL_HEIGHT = 21; // pixels, as in page.css
 const MOST_CATEGORIES = 5;
-// The names around the operation of a buffer, from the root on: see memprof/reports/hierarchies.py.
+// The names around the operation of a buffer, from the root on: see memprof/reports/views/hierarchies.py.
 const HIERARCHIES = {
   stack: (index) => callsOf(report.calls.of[index]),
   module: (index) => modulesOf(foldedModule(index)),

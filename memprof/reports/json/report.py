@@ -1,4 +1,4 @@
-"""What `--format json` prints of a report, as typed records; `json_comparison` and `json_answers` have the others.
+"""What `--format json` prints of a report, as typed records; `comparison.py` and `answers.py` have the others.
 
     record = report_json(report)
     msgspec.convert(json.loads(render_object(record)), ReportJson) == record
@@ -25,8 +25,8 @@ from memprof.analysis.measurement import (
     PoolMemory,
 )
 from memprof.analysis.report import ModuleNode, Report
-from memprof.reports.json_mesh import MeshJson, mesh_json
-from memprof.reports.json_types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, about, filled
+from memprof.reports.json.mesh import MeshJson, mesh_json
+from memprof.reports.json.types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, about, filled
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 

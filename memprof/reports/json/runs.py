@@ -1,4 +1,4 @@
-"""What `--format json` prints of runs: of the log of one, and of one that was watched (see `json_report`)."""
+"""What `--format json` prints of runs: of the log of one, and of one that was watched (see `report.py`)."""
 
 # Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from memprof.analysis.categories import Category, Phase
-from memprof.reports.json_types import Size, about, filled
+from memprof.reports.json.types import Size, about, filled
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.log import Moment
 from memprof.studies.watch.job import Job

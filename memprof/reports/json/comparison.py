@@ -1,4 +1,4 @@
-"""What `--format json` prints of a comparison and of a diff, as typed records; see `json_report`."""
+"""What `--format json` prints of a comparison and of a diff, as typed records; see `report.py`."""
 
 # Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
 
@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 from memprof.analysis.categories import Category
 from memprof.analysis.comparison import FailedRow, ReportComparison, changes_between
 from memprof.analysis.report import Report
-from memprof.reports.json_report import ReportJson, TargetJson, ToolchainJson, report_json, walk
-from memprof.reports.json_types import CategoryChanges, CategorySizes, Shape, Size, about, filled
+from memprof.reports.json.report import ReportJson, TargetJson, ToolchainJson, report_json, walk
+from memprof.reports.json.types import CategoryChanges, CategorySizes, Shape, Size, about, filled
 
 
 class EffectJson(Struct, frozen=True, kw_only=True):

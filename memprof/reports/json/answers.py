@@ -1,4 +1,4 @@
-"""What `--format json` prints of advice, checks and fits, as typed records (see `json_report`), and all schemas."""
+"""What `--format json` prints of advice, checks and fits, as typed records (see `report.py`), and all schemas."""
 
 # Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, json
 
 from memprof.analysis.report import Report
-from memprof.reports.json_comparison import ComparisonJson, DiffJson
-from memprof.reports.json_report import AdviceJson, ReportJson, advice_json
-from memprof.reports.json_runs import ExplanationJson, JobJson
-from memprof.reports.json_types import Size, about, filled
-from memprof.reports.json_why import WhyJson
+from memprof.reports.json.comparison import ComparisonJson, DiffJson
+from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
+from memprof.reports.json.runs import ExplanationJson, JobJson
+from memprof.reports.json.types import Size, about, filled
+from memprof.reports.json.why import WhyJson
 from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
 from memprof.studies.fit.results import Batch, CodeChange, FitResult, TechniquesResult, TriedTechniques

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from memprof.analysis.report import Report
 from memprof.analysis.shares import replicated_over, shares_by_role
-from memprof.reports.json_types import Size, about, filled
+from memprof.reports.json.types import Size, about, filled
 
 
 class ShareJson(Struct, frozen=True, kw_only=True):

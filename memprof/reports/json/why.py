@@ -1,4 +1,4 @@
-"""What `memprof show --why --format json` prints, as typed records (see `json_report`)."""
+"""What `memprof show --why --format json` prints, as typed records (see `report.py`)."""
 
 # Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from memprof.analysis.categories import Category, Phase
 from memprof.analysis.report import Report
 from memprof.analysis.schedule import Reason, WhyLive
-from memprof.reports.json_types import Size, about, filled
+from memprof.reports.json.types import Size, about, filled
 
 _Position = Annotated[int, about("In program order.")]
 

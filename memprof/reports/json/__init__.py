@@ -1,0 +1,1 @@
+"""What `--format json` prints, as typed records."""
