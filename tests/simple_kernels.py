@@ -1,4 +1,4 @@
-"""Kernels as XLA emitted them for the CPU before it had MLIR: they compute the same, and compile in a third of the time.
+"""Kernels as XLA emitted them for the CPU before MLIR: they compute the same, and compile in a third of the time.
 
 For numbers that are looked at, not for plans: what is fused may be another. jax 0.11 has only the others.
 """
