@@ -24,6 +24,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from flax.training.train_state import TrainState
+from simple_kernels import SIMPLE_KERNELS
 
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
@@ -36,7 +37,9 @@ W = {"up": jnp.ones((8, 16)), "down": jnp.ones((16, 1))}
 STATE = TX.init(W)
 KEY = jax.random.key(0)
 # What LLVM does comes after the memory is assigned, and takes most of the time.
-QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
+QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True", **SIMPLE_KERNELS}
+# What is in the arrays is no part of a program, and random numbers take compiles: in every process that collects tests.
+ZEROS = nnx.initializers.zeros_init()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +206,10 @@ def linen_styles() -> dict[str, Style]:
 
 class NnxModel(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
-        self.up = nnx.Linear(8, 16, rngs=rngs)
+        self.up = nnx.Linear(8, 16, kernel_init=ZEROS, rngs=rngs)
         self.norm = nnx.BatchNorm(16, rngs=rngs)
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
-        self.down = nnx.Linear(16, 1, rngs=rngs)
+        self.down = nnx.Linear(16, 1, kernel_init=ZEROS, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         return self.down(self.dropout(jnp.tanh(self.norm(self.up(x)))))
@@ -223,8 +226,8 @@ class TiedModel(nnx.Module):
     """Two parts with one kernel."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
-        self.first = nnx.Linear(8, 8, rngs=rngs)
-        self.second = nnx.Linear(8, 8, rngs=rngs)
+        self.first = nnx.Linear(8, 8, kernel_init=ZEROS, rngs=rngs)
+        self.second = nnx.Linear(8, 8, kernel_init=ZEROS, rngs=rngs)
         self.second.kernel = self.first.kernel
 
     def __call__(self, x: Any) -> Any:
@@ -341,7 +344,10 @@ def eqx_step(model: Any, state: Any, x: Any) -> Any:
 
 
 def eqx_styles() -> dict[str, Style]:
-    model = eqx.nn.MLP(8, 1, 16, 2, key=KEY)
+    model = jax.tree.map(
+        lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
+        eqx.filter_eval_shape(eqx.nn.MLP, 8, 1, 16, 2, key=KEY),
+    )
     state = TX.init(eqx.filter(model, eqx.is_inexact_array))
     trainer = EqxTrainer(model, state)
     args = (model, state, X)

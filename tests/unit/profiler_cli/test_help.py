@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -10,22 +12,24 @@ from memprof.profiler_cli.app import app
 
 pytestmark = pytest.mark.with_one_jax
 
-_HELPS = {
-    name: CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "100", "NO_COLOR": "1"}).output
-    for name in get_command(app).commands  # type: ignore[attr-defined]
-}
+_NAMES = get_command(app).commands  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", _HELPS)
+@cache
+def _help(name: str) -> str:
+    return CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "100", "NO_COLOR": "1"}).output
+
+
+@pytest.mark.parametrize("name", _NAMES)
 def test_options_and_arguments_say_their_values_and_not_their_types(name: str) -> None:
-    assert not [each for each in ("<", "x<=", "[bold]") if each in _HELPS[name]]
+    assert not [each for each in ("<", "x<=", "[bold]") if each in _help(name)]
 
 
 def test_choices_are_named_in_the_sentence() -> None:
-    assert "or buffer." in " ".join(_HELPS["show"].replace("\u2502", "").split())
-    assert "KIND        What to list: workloads, techniques, targets or optimizers." in _HELPS["list"]
+    assert "or buffer." in " ".join(_help("show").replace("\u2502", "").split())
+    assert "KIND        What to list: workloads, techniques, targets or optimizers." in _help("list")
 
 
 def test_examples_stand_alone_on_their_lines() -> None:
-    lines = [line.rstrip() for line in _HELPS["compare"].splitlines()]
+    lines = [line.rstrip() for line in _help("compare").splitlines()]
     assert "     memprof compare before.memprof after.memprof" in lines

@@ -44,12 +44,15 @@ def permuted() -> Permuted:
     return Permuted(eqx.nn.MLP(3, 1, 5, 1, key=jax.random.key(0)), jnp.array([2, 0, 1]))
 
 
+# What makes them, since random numbers take a compile that whoever collects tests need not wait for.
 PARAMS = {
-    "dataclass": (Line(jnp.ones((3, 1)), jnp.ones(1)), lambda line, x: line(x)),
-    "array": (jnp.ones((3, 1)), lambda kernel, x: x @ kernel),
-    "module": (permuted(), lambda module, x: module(x)),
-    "module among others": ({"net": permuted(), "scale": 0.5}, lambda all_, x: all_["net"](x) * all_["scale"]),
-}
+    "dataclass": (lambda: Line(jnp.ones((3, 1)), jnp.ones(1)), lambda line, x: line(x)),
+    "array": (lambda: jnp.ones((3, 1)), lambda kernel, x: x @ kernel),
+    "module": (permuted, lambda module, x: module(x)),
+    "module among others": (
+        lambda: {"net": permuted(), "scale": 0.5}, lambda all_, x: all_["net"](x) * all_["scale"]
+    ),
+}  # fmt: skip
 
 
 def trainer(params: Any, loss_fn: Any, techniques: str = "") -> Trainer:
@@ -64,7 +67,8 @@ def loss_of(predict: Any) -> Any:
 
 @pytest.mark.parametrize("name", PARAMS)
 def test_a_step_updates_them_as_their_own_framework_does(name: str) -> None:
-    params, predict = PARAMS[name]
+    make, predict = PARAMS[name]
+    params = make()
     made = trainer(params, loss_of(predict))
     after, _ = jax.jit(made.step)(made.init_state(), made.sample_batch(0))
     if name == "module among others":  # a number in a dictionary is trained, one in a module is not
@@ -82,8 +86,8 @@ def test_a_step_updates_them_as_their_own_framework_does(name: str) -> None:
 @pytest.mark.parametrize("technique", ["bf16-params+accum2", "fp16", "opt=adam8bit", "opt=muon", "prune=0.5", "remat"])
 @pytest.mark.parametrize("name", ["array", "module"])
 def test_techniques_apply_to_them(name: str, technique: str) -> None:
-    params, predict = PARAMS[name]
-    shapes = eqx.filter_eval_shape(lambda: params)
+    make, predict = PARAMS[name]
+    shapes = eqx.filter_eval_shape(make)
     made = trainer(shapes, loss_of(predict), technique)
     state = made.abstract_state()
     after, _ = jax.eval_shape(made.step, state, made.abstract_batch())
