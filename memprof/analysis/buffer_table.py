@@ -144,7 +144,7 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
             continue  # a value that needs no memory, such as a token
         allocation, offset = placed[number]
         logical_buffers[number] = LogicalBuffer(
-            number, size_bytes, program.instruction_by_id[instruction_id], shape_index, allocation, offset
+            number, size_bytes, program.index_of_id[instruction_id], shape_index, allocation, offset
         )
     allocations = sorted(
         (

@@ -121,7 +121,7 @@ def _check_buffer(
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
     if size_bytes != placed_bytes:
         raise _broken(f"logical buffer {number} has another size than its place")
-    index = program.instruction_by_id.get(instruction_id)
+    index = program.index_of_id.get(instruction_id)
     if index is None:
         raise _broken(f"logical buffer {number} is of an instruction that the program does not have")
     if not place:

@@ -20,7 +20,7 @@ from memprof.analysis.program import (
     combines,
 )
 from memprof.analysis.program_checks import check_program, check_shape, check_unique
-from memprof.analysis.repeated_bodies import BodyKey, body_key, first_number
+from memprof.analysis.repeated_bodies import BodyKey, InstructionIds, body_key, first_number
 from memprof.analysis.replica_groups import device_groups
 from memprof.errors import InternalError
 
@@ -61,12 +61,12 @@ def _decode_module(module: Any) -> Program:
     check_unique("computations", [computation.id for computation in module.computations])
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
     computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
-    first_alike, instruction_by_id = _numbered_instructions(module.computations, sequences)
+    first_alike, index_of_id = _numbered_instructions(module.computations, sequences)
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
     firsts: list[int] = []  # of the instructions of each computation
-    shapes: dict[bytes, Shape] = {}
+    read = _Reader(computation_by_id, index_of_id)
     num_positions = 0
     for number, (computation, alike) in enumerate(zip(module.computations, first_alike, strict=True)):
         first, messages = len(instructions), computation.instructions
@@ -75,25 +75,21 @@ def _decode_module(module: Any) -> Program:
             original = computations[alike]
             own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # as the proto lists them
             shift = first - firsts[alike], num_positions - own[0].first_position
-            instructions += _renamed(own, messages, shift, computation_by_id)
+            instructions += read.renamed(own, messages, *shift)
             num_positions += own[-1].positions.stop - own[0].first_position
             computations.append(_moved(original, _text(computation.name), shift[0]))
             continue
         for message in messages:
-            serialized = message.shape
-            shape = shapes.get(serialized)
-            if shape is None:
-                shape = shapes[serialized] = _shape(parse_shape(serialized))
-            instructions.append(_instruction(message, shape, num_positions, instruction_by_id, computation_by_id))
-            num_positions += len(shape.leaves)
+            instructions.append(read.instruction(message, num_positions))
+            num_positions += len(instructions[-1].shape.leaves)
         scheduled = sequences.get(computation.id)
-        order = map(instruction_by_id.__getitem__, scheduled) if scheduled else range(first, len(instructions))
+        order = map(index_of_id.__getitem__, scheduled) if scheduled else range(first, len(instructions))
         computations.append(
             Computation(
                 name=_text(computation.name),
                 instructions=tuple(order),
                 parameters=_parameters(instructions, first),
-                root=instruction_by_id[computation.root_id],
+                root=index_of_id[computation.root_id],
                 first_alike=number,
             )
         )
@@ -102,42 +98,41 @@ def _decode_module(module: Any) -> Program:
         computations=computations,
         entry=computations[computation_by_id[module.entry_computation_id]],
         num_positions=num_positions,
-        instruction_by_id=instruction_by_id,
+        index_of_id=index_of_id,
         frames=_frames(module.stack_frame_index),
     )
 
 
 def _numbered_instructions(
     computations: Iterable[Any], sequences: Mapping[int, Sequence[int]]
-) -> tuple[list[int], dict[int, int]]:
-    """For each computation the number of the first that is like it, and for the proto's id of each instruction its own.
+) -> tuple[list[int], InstructionIds]:
+    """For each computation the number of the first that is like it, and the index of each instruction by its id.
 
     Args:
         sequences: the order in which the instructions of a computation run, by its id; of some.
     """
     first_alike: list[int] = []
-    instruction_by_id: dict[int, int] = {}
+    index_of_id = InstructionIds()
     first_with: dict[BodyKey, int] = {}
-    kept: dict[int, tuple[int, list[int]]] = {}  # of the first of a kind: its first number, and all of its numbers
+    begins: dict[int, tuple[int, int]] = {}  # of the first of a kind: its first number, and its first index
     count = 0
     for number, computation in enumerate(computations):
+        messages = computation.instructions
         key = body_key(computation, sequences.get(computation.id, ()))
         alike = number if key is None else first_with.get(key, number)
         if alike == number:
-            ids = [message.id for message in computation.instructions]
-            if key is not None and _TELL_MORE.isdisjoint([message.opcode for message in computation.instructions]):
+            index_of_id.add([message.id for message in messages], count)
+            if key is not None and _TELL_MORE.isdisjoint([message.opcode for message in messages]):
                 first_with[key] = number
-                kept[number] = first_number(computation), ids
+                begins[number] = first_number(computation), count
         else:
-            base, originals = kept[alike]
-            base = first_number(computation) - base
-            ids = [base + each for each in originals]
+            base, begin = begins[alike]
+            index_of_id.add_alike(first_number(computation), base, count - begin)
         first_alike.append(alike)
-        instruction_by_id.update(zip(ids, range(count, count + len(ids)), strict=True))
-        count += len(ids)
-        if len(instruction_by_id) != count:
-            raise InternalError(f"two instructions of the program have the same number, in {_text(computation.name)}")
-    return first_alike, instruction_by_id
+        count += len(messages)
+    if index_of_id.are_ambiguous:
+        raise InternalError("two instructions of the program have the same number")
+    return first_alike, index_of_id
 
 
 def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, ...]:
@@ -152,42 +147,6 @@ def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, .
     return tuple([parameters[number] for number in sorted(parameters)])
 
 
-def _renamed(
-    originals: Sequence[Instruction], messages: Iterable[Any], shift: tuple[int, int], computation_by_id: dict[int, int]
-) -> Iterator[Instruction]:
-    """The instructions of a computation that is like another one.
-
-    Args:
-        originals: those of the other one.
-        shift: how many instructions and how many positions lie between the two.
-    """
-    by_index, by_position = shift
-    for original, message in zip(originals, messages, strict=True):
-        name, operands, called = message.name, original.operands, original.called
-        op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
-        if called:
-            called = tuple([computation_by_id[number] for number in message.called_computation_ids])
-            if len(called) != len(original.called):
-                raise InternalError(f"{_text(name)} calls another number of computations than what it is like")
-        yield Instruction(
-            name=name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
-            opcode=original.opcode,
-            shape=original.shape,
-            first_position=original.first_position + by_position,
-            operands=tuple([operand + by_index for operand in operands]) if operands else (),
-            called=called,
-            parameter_number=original.parameter_number,
-            tuple_index=original.tuple_index,
-            custom_call_target=original.custom_call_target,
-            op_name=op_name,
-            source_file=source_file,
-            source_line=source_line,
-            stack_frame_id=stack_frame_id,
-            trip_count=None,
-            dimensions=original.dimensions,
-        )
-
-
 def _moved(computation: Computation, name: str, by: int) -> Computation:
     """A computation that is like another one. Args: by: how many instructions lie between the two."""
     return Computation(
@@ -199,40 +158,79 @@ def _moved(computation: Computation, name: str, by: int) -> Computation:
     )
 
 
-def _instruction(
-    message: Any,
-    shape: Shape,
-    first_position: int,
-    instruction_by_id: dict[int, int],
-    computation_by_id: dict[int, int],
-) -> Instruction:
-    # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
-    # gone through (protobuf 7).
-    opcode = _repeated_text(message.opcode)
-    name, called = message.name, message.called_computation_ids
-    operands = tuple([instruction_by_id[operand] for operand in message.operand_ids[:]])
-    if opcode in COLLECTIVES and combines(opcode, len(operands)):
-        op_name, source_file, source_line, stack_frame_id = _UNTOLD
-    else:
-        op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
-    return Instruction(
-        name=name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
-        opcode=opcode,
-        shape=shape,
-        first_position=first_position,
-        operands=operands,
-        called=tuple([computation_by_id[number] for number in called[:]]) if called else (),
-        parameter_number=message.parameter_number if opcode == "parameter" else 0,
-        tuple_index=message.tuple_index if opcode == "get-tuple-element" else 0,
-        custom_call_target=_text(message.custom_call_target) if opcode == "custom-call" else "",
-        op_name=op_name,
-        source_file=source_file,
-        source_line=source_line,
-        stack_frame_id=stack_frame_id,
-        trip_count=_trip_count(message.backend_config) if opcode == "while" else None,
-        dimensions=tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
-        device_groups=device_groups(message) if opcode in COLLECTIVES else (),
-    )
+class _Reader:
+    """Makes instructions of messages; what many have in common is read once."""
+
+    def __init__(self, computation_by_id: Mapping[int, int], index_of_id: InstructionIds) -> None:
+        self._computation_by_id = computation_by_id
+        self._index_of_id = index_of_id
+        self._shapes: dict[bytes, Shape] = {}
+
+    def instruction(self, message: Any, first_position: int) -> Instruction:
+        # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
+        # gone through (protobuf 7).
+        opcode = _repeated_text(message.opcode)
+        called = message.called_computation_ids
+        operands = tuple([self._index_of_id[operand] for operand in message.operand_ids[:]])
+        is_combined = opcode in COLLECTIVES and combines(opcode, len(operands))
+        op_name, source_file, source_line, stack_frame_id = _UNTOLD if is_combined else _told(message.metadata)
+        return Instruction(
+            _text(message.name),
+            opcode,
+            self._shape(message.shape),
+            first_position,
+            operands,
+            tuple([self._computation_by_id[number] for number in called[:]]) if called else (),
+            message.parameter_number if opcode == "parameter" else 0,
+            message.tuple_index if opcode == "get-tuple-element" else 0,
+            _text(message.custom_call_target) if opcode == "custom-call" else "",
+            op_name,
+            source_file,
+            source_line,
+            stack_frame_id,
+            _trip_count(message.backend_config) if opcode == "while" else None,
+            tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
+            device_groups(message) if opcode in COLLECTIVES else (),
+        )
+
+    def renamed(
+        self, originals: Sequence[Instruction], messages: Iterable[Any], by_index: int, by_position: int
+    ) -> Iterator[Instruction]:
+        """The instructions of a computation that is like another one.
+
+        Args:
+            originals: those of the other one.
+            by_index, by_position: how many instructions and how many positions lie between the two.
+        """
+        for original, message in zip(originals, messages, strict=True):
+            name, operands, called = message.name, original.operands, original.called
+            if called:
+                called = tuple([self._computation_by_id[number] for number in message.called_computation_ids])
+                if len(called) != len(original.called):
+                    raise InternalError(f"{_text(name)} calls another number of computations than what it is like")
+            op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
+            yield Instruction(
+                name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
+                original.opcode,
+                original.shape,
+                original.first_position + by_position,
+                tuple([operand + by_index for operand in operands]) if operands else (),
+                called,
+                original.parameter_number,
+                original.tuple_index,
+                original.custom_call_target,
+                op_name,
+                source_file,
+                source_line,
+                stack_frame_id,
+                None,
+                original.dimensions,
+            )
+
+    def _shape(self, serialized: bytes) -> Shape:
+        if serialized not in self._shapes:
+            self._shapes[serialized] = _shape(parse_shape(serialized))
+        return self._shapes[serialized]
 
 
 def _told(metadata: Any) -> tuple[str, str, int, int]:

@@ -12,12 +12,14 @@ computation the same bytes follow the fourth, and without them the numbers of tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from memprof.analysis.hlo_proto import BodyNumbers, BodyWithoutNames
 
 _BITS_OF_PLACE = 32  # in the number of an instruction; those of the computation stand above
+_PLACE = (1 << _BITS_OF_PLACE) - 1
 _PLACE_BYTES = 4  # of a number as protobuf writes it: 28 bits
 
 BodyKey = tuple[bytes, bytes, int, tuple[int, ...]]
@@ -47,6 +49,61 @@ def body_key(computation: Any, order: Iterable[int]) -> BodyKey | None:
     numbers.DiscardUnknownFields()
     places = tuple([number - base for number in order])
     return body.SerializeToString(), numbers.SerializeToString().replace(upper, b""), computation.root_id - base, places
+
+
+@dataclass(slots=True)
+class InstructionIds:
+    """The index of each instruction by its number in the proto.
+
+    Those of a computation that is like another one are found by their places in the other one.
+    """
+
+    _indices: dict[int, int] = field(default_factory=dict)
+    # By the upper half of their numbers: the first number of the other one, and how many indices lie between the two.
+    _alike: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _num_added: int = 0
+    _num_alike: int = 0
+
+    def add(self, ids: Sequence[int], begin: int) -> None:
+        """Add the instructions of one computation. Args: begin: the index of the first."""
+        self._indices.update(zip(ids, range(begin, begin + len(ids)), strict=True))
+        self._num_added += len(ids)
+
+    def add_alike(self, first: int, other: int, shift: int) -> None:
+        """Add those of a computation that is like another one.
+
+        Args:
+            first, other: the first number of each (see `first_number`).
+            shift: how many indices lie between the two.
+        """
+        self._alike[first >> _BITS_OF_PLACE] = other, shift
+        self._num_alike += 1
+
+    @property
+    def are_ambiguous(self) -> bool:
+        """Whether two instructions have the same number."""
+        return (
+            len(self._indices) < self._num_added
+            or len(self._alike) < self._num_alike
+            or not self._alike.keys().isdisjoint(each >> _BITS_OF_PLACE for each in self._indices)
+        )
+
+    def __getitem__(self, number: int) -> int:
+        index = self.get(number)
+        if index is None:
+            raise KeyError(number)
+        return index
+
+    def get(self, number: int) -> int | None:
+        index = self._indices.get(number)
+        if index is not None:
+            return index
+        alike = self._alike.get(number >> _BITS_OF_PLACE)
+        if alike is None:
+            return None
+        other, shift = alike
+        index = self._indices.get(other + (number & _PLACE))
+        return None if index is None else index + shift
 
 
 def first_number(computation: Any) -> int:

@@ -72,7 +72,10 @@ def test_bodies_that_differ_in_names_are_decoded_as_each_would_be(monkeypatch: p
     program = decode_program(proto)
     assert _kinds(program) == [0, 0, 2, 2]  # the numbers of the last two take a byte more
     plain = _decoded_one_by_one(proto, monkeypatch)
-    assert (program.instructions, program.instruction_by_id) == (plain.instructions, plain.instruction_by_id)
+    assert program.instructions == plain.instructions
+    ids = [each.id for computation in proto.hlo_module.computations for each in computation.instructions]
+    assert [program.index_of_id.get(each) for each in [*ids, 9, 77 << 32 | 9]] == [*range(12), None, None]
+    assert [plain.index_of_id.get(each) for each in ids] == list(range(12))
     assert [replace(each, first_alike=0) for each in program.computations] == [
         replace(each, first_alike=0) for each in plain.computations
     ]
