@@ -117,12 +117,13 @@ def compile_transformer(techniques: str) -> Report:
 
 def row(step: str, as_it_is: Report, followed: Report) -> Row:
     assert as_it_is.schedule is not None
+    schedule = as_it_is.schedule()
     return Row(
         step=step,
         live_peak_bytes=as_it_is.live_peak_bytes,
-        promised_bytes=as_it_is.schedule.other_bytes,
+        promised_bytes=schedule.other_bytes,
         true_bytes=followed.live_peak_bytes,
-        any_order_bytes=as_it_is.schedule.bound_bytes,
+        any_order_bytes=schedule.bound_bytes,
     )
 
 

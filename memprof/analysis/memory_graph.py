@@ -21,6 +21,7 @@ from memprof.analysis.any_order import Operations, other_orders
 from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.device_traces import DeviceTrace
 from memprof.analysis.liveness import Lifetime
+from memprof.analysis.op_names import BARRIER
 from memprof.analysis.program import Instruction, Program
 from memprof.analysis.program_order import ProgramOrder
 from memprof.analysis.values import Values
@@ -63,8 +64,8 @@ class MemoryGraph:
         self.steps = _steps(program, order)
         self._ends = {step.begun: number for number, step in enumerate(self.steps) if step.begun >= 0}
         pieces, sizes, self.piece_of = _pieces(table, traces, values, order)
-        fences = {group for each in order.instructions if _is_fence(each) for group in values.groups_of(each)}
-        self.fenced = frozenset(piece.number for group in fences for piece in pieces.get(group, ()))
+        barriers = {group for each in order.instructions if _is_barrier(each) for group in values.groups_of(each)}
+        self.fenced = frozenset(piece.number for group in barriers for piece in pieces.get(group, ()))
         self._writes: list[set[int]] = []
         needs: list[set[int]] = []
         touches: list[Sequence[int]] = []
@@ -225,9 +226,12 @@ def _pieces(
     return pieces, sizes, piece_of
 
 
-def _is_fence(instruction: Instruction) -> bool:
-    """XLA takes barriers away once it has put operations in order; what passed them on keeps their name."""
-    return instruction.opcode in _PASSES_ON and instruction.op_name.endswith("optimization_barrier")
+def _is_barrier(instruction: Instruction) -> bool:
+    """Whether an optimization barrier stands there, or stood.
+
+    XLA takes barriers away once it has put operations in order; what passed them on keeps their name.
+    """
+    return instruction.opcode in _PASSES_ON and instruction.op_name.endswith(BARRIER)
 
 
 def _groups(step: Step, program: Program, values: Values) -> tuple[set[int], tuple[int, ...]]:

@@ -11,6 +11,8 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
+BARRIER = "optimization_barrier"  # the primitive, at the end of its op name
+
 
 class Named(IntEnum):
     """The phases that an op name can show, and whether there is a name at all: bits of a set."""

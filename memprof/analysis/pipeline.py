@@ -34,7 +34,7 @@ from memprof.analysis.patterns import Patterns, find_patterns
 from memprof.analysis.program import Program
 from memprof.analysis.program_facts import op_costs, program_facts
 from memprof.analysis.program_order import ProgramOrder
-from memprof.analysis.report import Report
+from memprof.analysis.report import LiveBuffer, Report, Schedule
 from memprof.analysis.schedule import PeakOrder, WhyLive
 from memprof.analysis.sources import Sources
 from memprof.analysis.values import Values
@@ -97,6 +97,16 @@ def _reading(capture: Capture) -> Iterator[None]:
             ) from error
 
 
+def _order_schedule(capture: Capture, parts: _Parts) -> Schedule:
+    with _reading(capture):
+        return parts.peak.schedule
+
+
+def _why_live(capture: Capture, parts: _Parts, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
+    with _reading(capture):
+        return parts.peak.why(parts.values, parts.sources, buffers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """A program with its buffer assignment, and what is known of both."""
@@ -130,7 +140,7 @@ def _look_into(capture: Capture) -> _Parts:
         patterns=patterns,
         sources=sources,
         memory=memory,
-        peak=PeakOrder(MemoryGraph(program, table, on_device, values, order), memory),
+        peak=PeakOrder(partial(MemoryGraph, program, table, on_device, values, order), memory),
     )
 
 
@@ -180,8 +190,8 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
             (*memory.indefinite, *memory.temps),
         ),
         forward_flops=forward_flops,
-        schedule=parts.peak.schedule(),
-        why=partial(parts.peak.why, values, parts.sources),
+        schedule=partial(_order_schedule, capture, parts),
+        why=partial(_why_live, capture, parts),
         source_lines=capture.source_lines,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.categories import Phase
 from memprof.analysis.measurement import OpTime
-from memprof.analysis.op_names import Named, named_phase, scope_parts
+from memprof.analysis.op_names import BARRIER, Named, named_phase, scope_parts
 from memprof.analysis.program import Program
 from memprof.analysis.report import LiveBuffer, Loop, OpCost, ProgramFacts, ScopedOperations
 from memprof.analysis.values import Values
@@ -33,13 +33,15 @@ def program_facts(program: Program, table: BufferTable, values: Values, *, backw
         elif instruction.opcode == "while":
             phase = _PHASES.get(named_phase(instruction.op_name), Phase.NONE)
             loops.append(Loop(op=instruction.op_name, phase=phase, trip_count=instruction.trip_count))
-    operations = _by_scope(Counter([instruction.op_name for instruction in instructions]))
+    names = Counter([instruction.op_name for instruction in instructions])
+    operations = _by_scope(names)
     return ProgramFacts(
         num_recomputed_operations=sum(o.num_operations for o in operations if o.phase is Phase.RECOMPUTE),
         loops=tuple(loops),
         host_bytes=sum(a.size_bytes for a in table.allocations if a.color == _HOST_COLOR and not a.is_thread_local),
         operations=operations,
         library_calls=dict(sorted(library_calls.items())),
+        has_barriers=any(name.endswith(BARRIER) for name in names),
         backward_end=backward_end,
     )
 

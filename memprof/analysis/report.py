@@ -133,6 +133,7 @@ class ProgramFacts:
         host_bytes: bytes in host memory that the step holds, beside the footprint.
         operations: all named operations by scope and phase, in that order.
         library_calls: how many calls of each library function there are (`__cublas$gemm`, `__cudnn$fmhaSoftmax`).
+        has_barriers: optimization barriers stand in it.
         backward_end: the position in program order of the last operation that does work of the backward pass; -1 where
             there is none.
     """
@@ -142,6 +143,7 @@ class ProgramFacts:
     host_bytes: int
     operations: tuple[ScopedOperations, ...] = ()
     library_calls: Mapping[str, int] = field(default_factory=dict)
+    has_barriers: bool = False
     backward_end: int = -1
 
 
@@ -252,8 +254,9 @@ class Report:
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
-        schedule: what of the live peak is due to the order of the operations alone; None: nobody has looked.
-        why: says why each of some of `buffers` is live then; it holds the whole program. None: nobody has looked.
+        schedule: says what of the live peak is due to the order of the operations alone; None: nobody can.
+        why: says why each of some of `buffers` is live then; None: nobody can. Both hold the whole program, and look
+            through it when they are asked.
         source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
@@ -288,7 +291,7 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
-    schedule: Schedule | None = None
+    schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)
 

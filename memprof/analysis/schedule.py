@@ -9,9 +9,10 @@ have run before. What none of the first has touched is **early**: it could have 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import groupby
 
 from memprof.analysis.any_order import lower_bound_bytes, peak_bytes
@@ -76,21 +77,35 @@ class WhyLive:
 
 
 class PeakOrder:
-    """The operations of a program around its peak."""
+    """The operations of a program around its peak: looked at when somebody asks."""
 
-    def __init__(self, graph: MemoryGraph, memory: Memory) -> None:
-        self._graph, self._memory = graph, memory
-        positions = [step.position for step in graph.steps]
-        self._peak = bisect_left(positions, memory.timeline.peak_position)
-        while self._peak + 1 < len(positions) and graph.steps[self._peak].is_beginning:
-            self._peak += 1
-        self._needed, self._needing = self._reached()
-        self._touching: dict[int, list[int]] = {piece: [] for _, piece in self._at_peak()}
-        for number, touched in enumerate(graph.operations.touches):
+    def __init__(self, make_graph: Callable[[], MemoryGraph], memory: Memory) -> None:
+        self._make_graph, self._memory = make_graph, memory
+
+    @cached_property
+    def _graph(self) -> MemoryGraph:
+        return self._make_graph()
+
+    @cached_property
+    def _peak(self) -> int:
+        """The number of the step that runs at the peak."""
+        steps = self._graph.steps
+        number = bisect_left(steps, self._memory.timeline.peak_position, key=lambda step: step.position)
+        while number + 1 < len(steps) and steps[number].is_beginning:
+            number += 1
+        return number
+
+    @cached_property
+    def _touching(self) -> dict[int, list[int]]:
+        """The steps that work on each piece of memory that is live at the peak."""
+        touching: dict[int, list[int]] = {piece: [] for _, piece in self._at_peak()}
+        for number, touched in enumerate(self._graph.operations.touches):
             for piece in touched:
-                if piece in self._touching:
-                    self._touching[piece].append(number)
+                if piece in touching:
+                    touching[piece].append(number)
+        return touching
 
+    @cached_property
     def schedule(self) -> Schedule:
         """What of the live peak is due to the order alone."""
         memory, operations = self._memory, self._graph.operations
@@ -144,6 +159,7 @@ class PeakOrder:
             if buffer.at_peak:
                 yield number, piece
 
+    @cached_property
     def _reached(self) -> tuple[set[int], set[int]]:
         """The operations that the one at the peak needs, and those that need it."""
         needs = self._graph.operations.needs
@@ -157,19 +173,19 @@ class PeakOrder:
         return needed, needing
 
     def _reason(self, piece: int) -> Reason:
-        touching = self._touching[piece]
+        touching, (needed, needing) = self._touching[piece], self._reached
         if self._peak in touching:
             return Reason.ANY_ORDER
-        if self._needing.isdisjoint(touching):
+        if needing.isdisjoint(touching):
             return Reason.WAITING
-        return Reason.EARLY if self._needed.isdisjoint(touching) else Reason.ANY_ORDER
+        return Reason.EARLY if needed.isdisjoint(touching) else Reason.ANY_ORDER
 
     def _chain(self, user: int, values: Values) -> Iterator[Link]:
         """The operations between the one at the peak and a user of it, each the last that the next one needs."""
-        needs = self._graph.operations.needs
+        needs, (_, needing) = self._graph.operations.needs, self._reached
         chain: list[int] = []
-        while user in self._needing and user != self._peak:
-            user = next(number for number in reversed(needs[user]) if number in self._needing)
+        while user in needing and user != self._peak:
+            user = next(number for number in reversed(needs[user]) if number in needing)
             chain.append(user)
         steps = [self._graph.steps[number] for number in chain[-2::-1]]
         run = [step.instruction for step in steps if not step.is_beginning]

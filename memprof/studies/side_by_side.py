@@ -109,7 +109,7 @@ def compile_rows(
 
 def _analyzed(capture: Capture) -> Report:
     """Without what needs the program: there may be hundreds of rows, and the largest programs take a gigabyte."""
-    return replace(analyze(capture), why=None)
+    return replace(analyze(capture), schedule=None, why=None)
 
 
 def set_side_by_side(

@@ -34,9 +34,9 @@ def why_data(
         names: what source lines are called.
         number: of a text.
     """
-    schedule = report.schedule
-    if not reasons or schedule is None:
+    if not reasons or report.schedule is None:
         return {}
+    schedule = report.schedule()
     facts: dict[Labelled, int] = {}
     of: list[Json] = [[facts.setdefault(fact, len(facts)) for fact in why_facts(why, names)] for why in reasons]
     order: list[Json] = [facts.setdefault(fact, len(facts)) for fact in order_facts(report, schedule)]

@@ -18,14 +18,17 @@ def other_order(report: Report) -> Iterator[Proposal]:
     On one GPU XLA orders operations for memory alone, and on the CPU so that threads find work: nothing is known there
     that would have it take such an order, but that a barrier goes.
     """
-    schedule = report.schedule
-    if schedule is None or schedule.other_bytes >= report.live_peak_bytes or report.target.platform not in _GPUS:
+    is_alone = report.target.topology.num_devices == 1
+    if report.schedule is None or report.target.platform not in _GPUS or (is_alone and not report.program.has_barriers):
+        return
+    schedule = report.schedule()
+    if schedule.other_bytes >= report.live_peak_bytes:
         return
     if schedule.is_fenced:
         aim = Aim.REMOVE_BARRIER
         what = "Take away the optimization barrier, so that what waits at it can run as soon as it has its operands"
         cost = "what the barrier was for: XLA may merge or move operations across it"
-    elif report.target.topology.num_devices > 1:
+    elif not is_alone:
         aim = Aim.SCHEDULE_FOR_MEMORY
         what = "Have XLA order operations for memory, not to hide communication behind them"
         cost = "devices wait for each other longer: measure"

@@ -8,6 +8,7 @@ from hlo_nodes import BACKWARD, FORWARD, PLAIN, f32
 
 from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze, analyze_peak
+from memprof.analysis.report import Schedule
 from memprof.analysis.schedule import Reason, WhyLive
 from memprof.errors import MemprofError
 
@@ -39,6 +40,12 @@ def _why(step: Step, name: str) -> WhyLive:
     return why
 
 
+def _schedule(step: Step) -> Schedule:
+    report = analyze(step.capture())
+    assert report.schedule is not None
+    return report.schedule()
+
+
 def test_what_is_read_late_for_no_reason_waits() -> None:
     why = _why(deferred(), "waits")
     assert why.reason is Reason.WAITING
@@ -61,8 +68,7 @@ def test_an_argument_is_there_for_the_whole_step() -> None:
 
 
 def test_the_schedule_says_what_another_order_holds() -> None:
-    schedule = analyze(deferred().capture()).schedule
-    assert schedule is not None
+    schedule = _schedule(deferred())
     assert [buffer.name for buffer in schedule.waiting] == ["waits"]
     assert schedule.early == ()
     assert schedule.other_bytes == LASTING + 40 + 800 + 4  # at `between`; `waits` is made after it
@@ -82,8 +88,7 @@ def test_what_is_made_long_before_it_is_read_is_early() -> None:
         step.free(freed, after=after)
     step.result(step.op("y", "negate", f32(1), [last], PLAIN))
     assert _why(step, "early").reason is Reason.EARLY
-    schedule = analyze(step.capture()).schedule
-    assert schedule is not None
+    schedule = _schedule(step)
     assert [buffer.name for buffer in schedule.early] == ["early"]
     assert schedule.other_bytes == LASTING + 800 + 4
 
@@ -99,9 +104,8 @@ def test_what_waits_at_a_barrier_is_told_so() -> None:
     for freed, after in ((peak, small), (waits, late)):
         step.free(freed, after=after)
     step.result(step.op("y", "add", f32(1), [small, late], PLAIN))
-    schedule = analyze(step.capture()).schedule
-    assert schedule is not None
-    assert schedule.is_fenced
+    assert _schedule(step).is_fenced
+    assert [analyze(each.capture()).program.has_barriers for each in (step, deferred())] == [True, False]
 
 
 def test_a_name_that_nothing_has_is_refused_in_one_sentence() -> None:
