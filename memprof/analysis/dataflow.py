@@ -4,7 +4,9 @@ One pass down the program gathers, for every group of positions (see `aliases.py
 gathers what becomes of it. Loops carry facts around, so a program with loops repeats the passes until nothing changes.
 Facts are sets of bits in plain integers (a flag type costs ten times as much), so both passes are
 linear in the size of the program. What is asked of each operation takes members of enumerations by plain names:
-looking one up in its class takes longer than all else that is done with it (Python 3.11).
+looking one up in its class takes longer than all else that is done with it (Python 3.11). Constants inside fusions, and
+what is spread out from them there, take no part: they are two fifths of what makes data, no argument reaches them, and
+they hold no memory.
 
 Phases come from op names where they tell, and otherwise from the flow:
 
@@ -17,6 +19,7 @@ Phases come from op names where they tell, and otherwise from the flow:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
@@ -104,6 +107,7 @@ _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
+SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
 _MAY_FILL = frozenset({"broadcast", "fusion", *_LAYOUT})  # see `_fills`
 
 # Operations that bring data of other devices here as it is; what an `all-reduce` or a `reduce-scatter` adds up is new.
@@ -132,6 +136,22 @@ class Operation(Struct, frozen=True):
     outputs: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What makes data in a program.
+
+    Attributes:
+        in_order: definitions before uses.
+        phase_of_name: the phase that each op name of theirs shows.
+        constants: the groups that are made of constants alone and exist inside a fusion only, with the instruction that
+            makes each: they are no operations.
+    """
+
+    in_order: Sequence[Operation]
+    phase_of_name: Mapping[str, Named]
+    constants: Mapping[int, int]
+
+
 _FORWARD, _RECOMPUTE, _BACKWARD, _NO_PHASE = Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.NONE
 _NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
 _NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPUTE, Named.BACKWARD
@@ -144,8 +164,7 @@ class Dataflow:
     """Facts by group. See the module's docstring.
 
     Attributes:
-        operations: the instructions that make data, definitions before uses.
-        phase_of_name: the phase that each op name of theirs shows.
+        operations, phase_of_name, constants: see `Operations`.
         origin, use: sets of bits of `Origin` and `Use`.
         named: what the op names of the operations that make it show: a set of bits of `Named`.
         computed: the same, but where an operation only moves data, what the names of those who computed them show.
@@ -170,8 +189,10 @@ class Dataflow:
             for group in groups.of_instruction(instruction):
                 self.argument[group] = number
                 self.origin[group] = ROLE_ORIGIN[arguments[number].role]
-        self.phase_of_name: dict[str, Named] = {}
-        self.operations = find_operations(program, groups, self.phase_of_name)
+        found = find_operations(program, groups)
+        self.operations, self.phase_of_name, self.constants = found.in_order, found.phase_of_name, found.constants
+        for group, index in self.constants.items():
+            self.definers[group].append(index)
         self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
         for operation in self.operations:
             for group in operation.outputs:
@@ -372,9 +393,11 @@ def _fills(program: Program, instruction: Instruction, filling: set[int]) -> boo
     return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
 
 
-def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str, Named]) -> Sequence[Operation]:
-    """Args: phase_of_name: filled with the phases that the op names of the operations show."""
+def find_operations(program: Program, groups: AliasSets) -> Operations:
+    """Look through a whole program."""
     operations: list[Operation] = []
+    phase_of_name: dict[str, Named] = {}
+    constants: dict[int, int] = {}
     instructions, results = program.instructions, groups.results
     filling: set[int] = set()
     for index in groups.order:
@@ -384,13 +407,18 @@ def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str
             filling.add(index)
         if opcode in ALIASING:
             continue
+        inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
+        outputs = results[index]
+        is_fused = opcode in SPREADS_OUT and groups.in_memory.isdisjoint(outputs)
+        if is_fused and all(group in constants for _, group in inputs):
+            constants.update(dict.fromkeys(outputs, index))
+            continue
         brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
+        op_name = instruction.op_name
         if opcode in COLLECTIVES and instruction.is_combined:
             operations += _separated(instruction, index, results, brings)
-            phase_of_name[instruction.op_name] = _NAMED_NOTHING
+            phase_of_name[op_name] = _NAMED_NOTHING
             continue
-        operands, op_name = instruction.operands, instruction.op_name
-        inputs = [(number, group) for number, operand in enumerate(operands) for group in results[operand]]
         named = phase_of_name.get(op_name)
         if named is None:
             named = phase_of_name[op_name] = named_phase(op_name)
@@ -399,10 +427,8 @@ def find_operations(program: Program, groups: AliasSets, phase_of_name: dict[str
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
         elif opcode == "select":
             choice = next((group for number, group in inputs if number == 0), None)
-        operations.append(
-            Operation(index, named, moved, choice, index in filling, brings, tuple(inputs), results[index])
-        )
-    return operations
+        operations.append(Operation(index, named, moved, choice, index in filling, brings, tuple(inputs), outputs))
+    return Operations(in_order=operations, phase_of_name=phase_of_name, constants=constants)
 
 
 def _separated(

@@ -13,7 +13,7 @@ from math import prod
 from msgspec import Struct
 
 from memprof.analysis.categories import Phase
-from memprof.analysis.dataflow import Dataflow, Operation
+from memprof.analysis.dataflow import SPREADS_OUT, Dataflow, Operation
 from memprof.analysis.op_names import Named
 from memprof.analysis.program import Instruction, Program
 
@@ -29,7 +29,6 @@ _ELEMENTWISE = LAYOUT | frozenset(
 )
 # What XLA repeats beside elementwise operations.
 _REPEATED = frozenset({"broadcast", "slice", "iota", "constant"})
-_SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
 # What loops stack up, and what they take from a stack: the operand that is moved.
 _MOVED_PIECE = {"dynamic-update-slice": 1, "dynamic-slice": 0}
 
@@ -71,7 +70,7 @@ class Steps:
     def __init__(self, program: Program, flow: Dataflow) -> None:
         self.flow = flow
         self.size: dict[int, int] = {}
-        self.is_minor: set[int] = set()
+        self.is_minor: set[int] = set(flow.constants)
         self.stacked: set[int] = set()
         parameters = [program.instructions[index] for index in program.entry.parameters]
         leaves = {each.parameter_number: each.shape.leaves for each in parameters}
@@ -80,7 +79,7 @@ class Steps:
                 self.size[group] = prod(leaves[number][0].dimensions)
         self.all = tuple(self._steps(program))
         self._joining = self._joining_steps()
-        self._twins = _twins(self.all)
+        self._twins = _twins(self.all, flow.constants)
 
     def _steps(self, program: Program) -> Iterator[Step]:
         instructions, sizes, minor = program.instructions, self.size, self.is_minor
@@ -93,7 +92,7 @@ class Steps:
                 leaves = leaves[operation.inputs[0][0] :: len(instruction.operands)]
             # A library call gives its scratch as a further element of its result.
             is_elementwise = opcode in _ELEMENTWISE
-            is_minor = opcode in _SPREADS_OUT or (is_elementwise and self._is_spread(operation))
+            is_minor = opcode in SPREADS_OUT or (is_elementwise and self._is_spread(operation))
             size = prod(leaves[0].dimensions)
             for output, leaf in zip(outputs, leaves, strict=True):
                 if output not in sizes:
@@ -165,10 +164,13 @@ class Steps:
         return ()
 
 
-def _twins(steps: Iterable[Step]) -> dict[int, list[int]]:
-    """Groups that hold the same values: XLA repeats cheap operations in each fusion that needs their results."""
+def _twins(steps: Iterable[Step], constants: Iterable[int]) -> dict[int, list[int]]:
+    """Groups that hold the same values: XLA repeats cheap operations in each fusion that needs their results.
+
+    Of steps that are alike otherwise the constants are taken to be.
+    """
     first: dict[tuple[object, ...], int] = {}
-    known_as: dict[int, int] = {}
+    known_as = dict.fromkeys(constants, -1)
     twins: dict[int, list[int]] = {}
     for step in steps:
         if not (step.is_elementwise or step.opcode in _REPEATED):

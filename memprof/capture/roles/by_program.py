@@ -182,7 +182,7 @@ class _Flow:
                 for bits in (self._directly, self._forward, self._itself):
                     bits[group] |= 1 << number
                 self._sources[group] |= (1 << number) if arrays[number].shape else 0
-        operations = find_operations(program, groups, {})
+        operations = find_operations(program, groups).in_order
         keeps_shape = [_keeps_shape(program, operation) for operation in operations]
         self.is_differentiated = any(operation.named is Named.BACKWARD for operation in operations)
         while sum(self._add(*each) for each in zip(operations, keeps_shape, strict=True)):  # loops carry facts around
