@@ -330,8 +330,9 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def test_a_supervisor_that_was_stopped_is_ended_by_the_next_command(start_owner, stand_in: Path) -> None:
-    owner = start_owner(_SLEEP)
+    owner = start_owner(_SLEEP, f"forked.stdout.readline()\n(folder.parent / 'working').touch()\n{_SLEEP}")
     found = family(owner.pid, stand_in)
+    wait_until((stand_in / "working").exists)  # a worker that has something to say wakes its supervisor
     os.kill(found["supervisor"], signal.SIGSTOP)
     for who in ("server", "owner"):
         os.kill(found[who], signal.SIGKILL)
