@@ -88,7 +88,6 @@ class Event(Struct, frozen=True, gc=False):
     kind: EventKind
     buffer_id: int
     canonical_id: int
-    computation_name: str
     instruction_name: str
 
 
@@ -194,7 +193,6 @@ def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> HeapT
                 kind,
                 buffer_id,
                 message.share_with_canonical_id,
-                clean(message.computation_name),
                 clean(message.instruction_name),
             )
         )

@@ -398,7 +398,7 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
     operations: list[Operation] = []
     phase_of_name: dict[str, Named] = {}
     constants: dict[int, int] = {}
-    instructions, results = program.instructions, groups.results
+    instructions, results, in_memory = program.instructions, groups.results, groups.in_memory
     filling: set[int] = set()
     for index in groups.order:
         instruction = instructions[index]
@@ -409,9 +409,13 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
             continue
         inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
         outputs = results[index]
-        is_fused = opcode in SPREADS_OUT and groups.in_memory.isdisjoint(outputs)
-        if is_fused and all(group in constants for _, group in inputs):
-            constants.update(dict.fromkeys(outputs, index))
+        if (
+            opcode in SPREADS_OUT
+            and in_memory.isdisjoint(outputs)
+            and all(map(constants.__contains__, dict(inputs).values()))
+        ):
+            for group in outputs:
+                constants[group] = index
             continue
         brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
         op_name = instruction.op_name

@@ -65,6 +65,7 @@ def scope_parts(op_name: str) -> tuple[str, ...]:
     return _scope_parts(around(op_name))
 
 
+@lru_cache(maxsize=1 << 14)
 def around(op_name: str) -> str:
     """An op name (the first of several) without its primitive: all that its scopes depend on.
 

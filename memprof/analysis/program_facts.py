@@ -19,6 +19,7 @@ from memprof.analysis.values import Values
 
 # XLA's memory space of the host (xla/layout.h, Layout::kHostMemorySpace).
 _HOST_COLOR = 5
+_TELLING = frozenset({"custom-call", "while"})
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 
 
@@ -27,10 +28,10 @@ def program_facts(program: Program, table: BufferTable, values: Values, *, backw
     loops = []
     library_calls: Counter[str] = Counter()
     instructions = [program.instructions[index] for index in values.order]
-    for instruction in instructions:
+    for instruction in [each for each in instructions if each.opcode in _TELLING]:
         if instruction.opcode == "custom-call":
             library_calls[instruction.custom_call_target] += 1
-        elif instruction.opcode == "while":
+        else:
             phase = _PHASES.get(named_phase(instruction.op_name), Phase.NONE)
             loops.append(Loop(op=instruction.op_name, phase=phase, trip_count=instruction.trip_count))
     names = Counter([instruction.op_name for instruction in instructions])

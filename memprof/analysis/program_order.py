@@ -21,13 +21,11 @@ class ProgramOrder:
     def __init__(self, program: Program, order: tuple[int, ...]) -> None:
         """Args: order: all instructions, fused ones included, definitions before uses (`aliases.AliasSets.order`)."""
         instructions, computations = program.instructions, program.computations
-        fused = {
-            inner
-            for fusion in [instructions[index] for index in order]
-            if fusion.opcode == "fusion"
-            for called in fusion.called
-            for inner in computations[called].instructions
-        }
+        fused: set[int] = set()
+        for index in order:
+            if instructions[index].opcode == "fusion":
+                for called in instructions[index].called:
+                    fused.update(computations[called].instructions)
         self.instructions = tuple([instructions[index] for index in order if index not in fused])
         self._position = {instruction.name: place for place, instruction in enumerate(self.instructions)}
 

@@ -58,10 +58,10 @@ def test_rows_say_what_lies_where() -> None:
             HeapTrace(
                 allocation=2,
                 events=(
-                    Event(EventKind.ALLOC, 2, 0, "", "call"),
-                    Event(EventKind.ALLOC, 3, 0, "", "call"),
-                    Event(EventKind.FREE, 2, 0, "", "call"),
-                    Event(EventKind.FREE, 3, 0, "", "call"),
+                    Event(EventKind.ALLOC, 2, 0, "call"),
+                    Event(EventKind.ALLOC, 3, 0, "call"),
+                    Event(EventKind.FREE, 2, 0, "call"),
+                    Event(EventKind.FREE, 3, 0, "call"),
                 ),
             ),
         ),

@@ -19,7 +19,7 @@ def _replay(*lines: str) -> Liveness:
     for line in lines:
         verb, buffer, *canonical = line.split()
         kind = {"alloc": EventKind.ALLOC, "share": EventKind.SHARE_WITH, "free": EventKind.FREE}[verb]
-        events.append(Event(kind, _IDS[buffer], _IDS[canonical[0]] if canonical else 0, "main", buffer))
+        events.append(Event(kind, _IDS[buffer], _IDS[canonical[0]] if canonical else 0, buffer))
     buffers = {
         number: LogicalBuffer(id=number, size_bytes=_SIZES[name], instruction=0, shape_index=(), allocation=0, offset=0)
         for name, number in _IDS.items()

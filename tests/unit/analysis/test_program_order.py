@@ -57,13 +57,13 @@ def test_loops_stand_in_line_and_fused_operations_have_no_place() -> None:
 def test_memory_is_taken_where_its_value_is_made_and_given_back_where_the_program_stands() -> None:
     alloc, free, share = EventKind.ALLOC, EventKind.FREE, EventKind.SHARE_WITH
     events = [(alloc, "x"), (alloc, "fusion"), (free, "x"), (share, "y"), (free, "fusion"), (alloc, "unknown")]
-    trace = HeapTrace(allocation=0, events=tuple(Event(kind, 0, 0, "", name) for kind, name in events))
+    trace = HeapTrace(allocation=0, events=tuple(Event(kind, 0, 0, name) for kind, name in events))
     # x stands at 0, fusion at 6, y at 10. XLA names the value in the FREE too, not the place where it happens.
     assert _order(_looping()).event_positions(trace) == (0, 6, 6, 10, 10, 10, 10)
 
 
 def test_time_does_not_run_backwards() -> None:
-    events = tuple(Event(EventKind.ALLOC, 0, 0, "", name) for name in ("y", "x", "fusion"))
+    events = tuple(Event(EventKind.ALLOC, 0, 0, name) for name in ("y", "x", "fusion"))
     assert _order(_looping()).event_positions(HeapTrace(allocation=0, events=events)) == (10, 10, 10, 10)
 
 

@@ -49,6 +49,18 @@ def test_a_value_carries_the_facts_of_its_instruction() -> None:
     )
 
 
+def test_a_constant_inside_a_fusion_brings_nothing_of_its_own() -> None:
+    step = _Net()
+    fused = step.computation("fused", fused=True)
+    halved = fused.op("half", "broadcast", V, [fused.op("c", "constant", f32(), [], FORWARD)], FORWARD)
+    fused.op("root", "multiply", V, [fused.parameter(V), halved])
+    new_m = step.op("new_m", "add", V, [step.m, step.a], PLAIN)
+    step.result(step.op("fusion", "fusion", V, [new_m], called=[fused]), step.op("c2", "constant", f32(), [], FORWARD))
+    found = values(step)
+    assert found["fusion"].origin == found["new_m"].origin  # and not that of the forward pass, whose name it has
+    assert found["c2"].origin == Origin.FORWARD  # it lies in memory
+
+
 def test_origins_name_the_roles_and_the_phases_that_a_value_is_made_from() -> None:
     step = _Net()
     h = step.op("h", "multiply", V, [step.a, step.x], FORWARD)
