@@ -167,19 +167,19 @@ def traces(draw: st.DrawFn) -> tuple[tuple[Event, ...], dict[int, int], list[int
         if kind is EventKind.FREE and live:
             buffer = draw(st.sampled_from(live))
             live.remove(buffer)
-            events.append(Event(kind, buffer, 0, "", ""))
+            events.append(Event(kind, buffer, 0, ""))
         elif kind is EventKind.SHARE_WITH and owner:
             buffer, canonical = len(owner), draw(st.sampled_from(sorted(owner)))
             sizes[buffer] = draw(st.integers(0, 100))
             owner[buffer] = owner[canonical]
             live.append(buffer)
-            events.append(Event(kind, buffer, canonical, "", ""))
+            events.append(Event(kind, buffer, canonical, ""))
         else:
             buffer = len(owner)
             sizes[buffer] = draw(st.integers(0, 100))
             owner[buffer] = buffer
             live.append(buffer)
-            events.append(Event(EventKind.ALLOC, buffer, 0, "", ""))
+            events.append(Event(EventKind.ALLOC, buffer, 0, ""))
         sums.append(sum(sizes[used] for used in {owner[buffer] for buffer in live}))
     return tuple(events), sizes, sums
 
