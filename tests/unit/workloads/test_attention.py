@@ -5,8 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from memprof.workloads.models.transformer.attention import attention_probabilities
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def test_probabilities_are_the_scaled_softmax():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from memprof.workloads.losses import CrossEntropy, mean
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 # Probabilities 3/4 and 1/4 in the first row, 1/2 and 1/2 in the second.
 LOGITS = jnp.log(jnp.array([[3.0, 1.0], [1.0, 1.0]]))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from memprof.workloads.models.mlp.config import MLPConfig
 from memprof.workloads.models.mlp.network import build_mlp
 from memprof.workloads.train_config import TrainConfig
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 CONFIG = MLPConfig(batch_size=2, input_size=3, hidden_size=4, num_classes=5)
 KEY = jax.random.PRNGKey(0)

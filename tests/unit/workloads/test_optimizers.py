@@ -20,6 +20,8 @@ from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 OPTIMIZERS = [pytest.param(optimizer, id=optimizer.name) for optimizer in registry.optimizers()]
 
 
