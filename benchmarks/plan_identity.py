@@ -11,7 +11,8 @@ layers, so that many of them can be compiled.
 With `--autotuning` it asks another question: each program is compiled twice for a GPU that is not there, without
 autotuning, as memprof does, and with it, as XLA does by itself. Then the files differ (they hold what was tuned), and
 the buffer assignments (allocations, logical buffers, offsets, heap traces, buffers at the peak) are compared as bytes.
-With `--option xla_disable_hlo_passes=config-assigner` it asks the same of any option of XLA's, to the plan alone.
+With `--option xla_disable_hlo_passes=config-assigner` it asks the same of any option of XLA's, to the plan alone, in a
+process for each of the two, as `memprof run` compiles.
 
 An output file that is there already is gone on with: programs in it are not compiled again.
 """
@@ -36,21 +37,26 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
-from memprof.analysis.capture import Capture, CompilerTotals
+from memprof.analysis.capture import Capture, CompilerTotals, Target
 from memprof.analysis.checks import plan_totals
 from memprof.analysis.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
+from memprof.capture.processes.launch import compile_in_child
+from memprof.capture.processes.task import Task
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.xla.plan import compile_to_plan, decode_plan, read_plan
+from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
 from memprof.workloads import registry
-from memprof.workloads.build import build_step
+from memprof.workloads.build import build_step, plan
 
 # A GPU of each family and the CPU, in turns, so that many programs do not mean as many times the targets.
 TARGETS = ("h100-80gb", "cpu", "a100-40gb", "l4", "t4", "b200", "rtx-3090")
 WITHOUT_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
 AS_XLA_DOES = {"xla_gpu_autotune_level": "4"}  # its default (jaxlib 0.10.2 to 0.12)
+# What else memprof sets, as it is by default: else nobody could ask about it.
+WITHOUT_OURS = {**WITHOUT_AUTOTUNING, "xla_gpu_force_compilation_parallelism": "0"}
 # Random numbers are most of what is left to compile: the smallest programs do without, one of the presets keeps them.
 _NO_DROPOUT = {
     "transformer": ("dropout_rate=0", "attention_dropout_rate=0", "embedding_dropout_rate=0"),
@@ -86,7 +92,8 @@ class Row:
     Attributes:
         is_same: all that is asked for is the same.
         plan_sha256: of what was compared: the file, or with `--autotuning` the buffer assignment.
-        seconds: of both. The first is when the compile would be stopped; with `--autotuning` that without it.
+        seconds: of both. The first is when the compile would be stopped; with `--autotuning` that without it. With
+            `--option` they are the wall times of the compiles with it and without.
     """
 
     label: str
@@ -173,34 +180,49 @@ def at_the_stop(program: Program) -> Row:
 
 
 def without_autotuning(program: Program) -> Row:
-    """Compile one program without autotuning and with it; see `between`."""
-    return between(program, WITHOUT_AUTOTUNING, AS_XLA_DOES, stop_at_plan=False)
-
-
-def between(
-    program: Program, options: Mapping[str, str], others: Mapping[str, str], *, stop_at_plan: bool = True
-) -> Row:
-    """Compile one program with options of XLA's beside the step's own, and with others.
+    """Compile one program to the end without autotuning and with it.
 
     Raises:
         MemprofError: as above.
     """
+    target, spec = _gpu(program), _step(program)
+    captures, seconds = [], []
+    for chosen in (WITHOUT_AUTOTUNING, AS_XLA_DOES):
+        changed = replace(spec, compiler_options={**spec.compiler_options, **chosen})
+        started = time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            compiled = compile_step(changed, target, dump_folder=Path(folder), progress=lambda stage: None)
+        captures.append(compiled.capture)
+        seconds.append(time.process_time() - started)
+    return _of_both(program, captures, seconds)
+
+
+def with_option(program: Program, option: Mapping[str, str]) -> Row:
+    """Compile one program to its plan with an option of XLA's, and without it.
+
+    Raises:
+        MemprofError: as above.
+    """
+    target, captures = _gpu(program), []
+    own = [program.technique] if program.technique != "baseline" else []  # which goes with no other
+    for options in ({**WITHOUT_OURS, **option}, WITHOUT_OURS):
+        techniques = [*own, *(f"xla:{name}={value}" for name, value in options.items())]
+        chosen = plan(
+            workload=program.workload, preset=program.preset, overrides=program.overrides, techniques=techniques
+        )
+        task = Task(recipe=chosen.recipe, target=target, settings=CompileSettings(use_cache=False))
+        captures.append(compile_in_child(task, progress=lambda stage: None))
+    return _of_both(program, captures, [capture.timings.compile_seconds for capture in captures])
+
+
+def _gpu(program: Program) -> Target:
     target = resolve(program.target)
     if target.platform == "cpu":
         raise MemprofError("on a CPU none of this is done")
-    spec = _step(program)
-    captures, seconds = [], []
-    for chosen in (options, others):
-        changed = replace(spec, compiler_options={**spec.compiler_options, **chosen})
-        before, started = set(threading.enumerate()), time.process_time()
-        with tempfile.TemporaryDirectory() as folder:
-            compiled = compile_step(
-                changed, target, dump_folder=Path(folder), progress=lambda stage: None, stop_at_plan=stop_at_plan
-            )
-            captures.append(compiled.capture)
-            seconds.append(time.process_time() - started)
-            for thread in set(threading.enumerate()) - before:  # which would take time from the next one
-                thread.join()
+    return target
+
+
+def _of_both(program: Program, captures: Sequence[Capture], seconds: Sequence[float]) -> Row:
     quick, xla = captures
     return _row(
         program,
@@ -288,7 +310,7 @@ def main() -> None:
     compare: Callable[[Program], Row] = without_autotuning if arguments.autotuning else at_the_stop
     if arguments.option:
         name, _, value = arguments.option.partition("=")
-        compare = functools.partial(between, options={**WITHOUT_AUTOTUNING, name: value}, others=WITHOUT_AUTOTUNING)
+        compare = functools.partial(with_option, option={name: value})
     for row in rows(left, compare, 60 * arguments.minutes):
         if isinstance(row, str):
             not_compiled.append(row)
