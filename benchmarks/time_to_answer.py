@@ -2,11 +2,13 @@
 
     python -m benchmarks.time_to_answer [-o RESULT.json] [--only TEXT]... [--repeats N]
 
-Each program is compiled for an H100 by three whole processes in turn: one that imports JAX, lowers the step and
-compiles it to the end, and nothing more; `memprof run` with an empty cache of plans; and `memprof run` again. The
-ratios are of their wall times, the fastest of each in N turns. Of the plain process the time until its step is lowered
-is given as well: what nobody can be spared. All have their modules as bytecode, as installed ones are. Needs the
-`deviceless` extra and a machine that does nothing else; takes five minutes with jax 0.10.2, and seven with jax 0.12.
+Each program is compiled for an H100 by four whole processes in turn: one that imports JAX, lowers the step and
+compiles it to the end, and nothing more; one that does the same with XLA's options as memprof sets them, and ends as
+soon as XLA's plan is there; `memprof run` with an empty cache of plans; and `memprof run` again. The ratios are of
+their wall times, the fastest of each in N turns. `plan/plain` is about the least that `first/plain` can be. Of the
+plain process the time until its step is lowered is given as well: what nobody can be spared. All have their modules as
+bytecode, as installed ones are. Needs the `deviceless` extra and a machine that does nothing else; takes six minutes
+with jax 0.10.2, and nine with jax 0.12.
 """
 
 from __future__ import annotations
@@ -69,8 +71,14 @@ class Measurement:
     label: str
     plain: Times
     plain_lowered_seconds: float
+    to_the_plan: Times
     first: Times
     again: Times
+
+    @property
+    def least_ratio(self) -> float:
+        """What waiting for XLA's plan takes without memprof, as a share of the plain compile."""
+        return self.to_the_plan.wall_seconds / self.plain.wall_seconds
 
     @property
     def ratio(self) -> float:
@@ -83,8 +91,12 @@ class Measurement:
         return self.again.wall_seconds - self.plain_lowered_seconds
 
 
-def compile_plainly(program: Program) -> None:
-    """Compile a step as JAX does, for the same device, and say on stdout when it was lowered."""
+def compile_plainly(program: Program, *, to_the_plan: bool) -> None:
+    """Compile a step as JAX does, for the same device, and say on stdout when it was lowered.
+
+    Args:
+        to_the_plan: end this process as soon as XLA's plan is in its dump.
+    """
     import jax
 
     from memprof.capture.targets.choose import devices_of
@@ -101,7 +113,17 @@ def compile_plainly(program: Program) -> None:
     args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), spec.args)
     lowered = jax.jit(spec.fn, donate_argnums=spec.donate_argnums).lower(*args)
     print(time.time(), flush=True)
-    lowered.compile()
+    if not to_the_plan:
+        lowered.compile()
+        return
+    from memprof.capture.xla.deviceless_options import deviceless_options
+    from memprof.capture.xla.plan import compile_to_plan
+    from memprof.capture.xla.xla_adapter import dump_options
+
+    dump = Path("dump").absolute()
+    options = {**deviceless_options((), to_the_plan=True), **dump_options(dump)}
+    compile_to_plan(lambda: lowered.compile(compiler_options=options), dump)
+    os._exit(0)
 
 
 def run(command: list[str], environment: Mapping[str, str], folder: str) -> tuple[Times, float, str]:
@@ -131,21 +153,26 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def measure(program: Program, num_repeats: int) -> Measurement:
-    """All three in turn, several times."""
-    plain, lowered, first, again = [], [], [], []
+    """All four in turn, several times."""
+    plain, lowered, planned, first, again = [], [], [], [], []
     for _ in range(num_repeats):
         with tempfile.TemporaryDirectory() as folder:
             environment = _environment(folder)
-            times, started, printed = run(
-                ["-m", "benchmarks.time_to_answer", "--plainly", program.label], environment, folder
-            )
+            plainly = ["-m", "benchmarks.time_to_answer", "--plainly", program.label]
+            times, started, printed = run(plainly, environment, folder)
             plain.append(times)
             lowered.append(float(printed) - started)
+            planned.append(run([*plainly, "--to-the-plan"], environment, folder)[0])
             first.append(run(memprof_run(program), environment, folder)[0])
             again.append(run(memprof_run(program), environment, folder)[0])
-    fastest = [min(times, key=lambda each: each.wall_seconds) for times in (plain, first, again)]
+    fastest = [min(times, key=lambda each: each.wall_seconds) for times in (plain, planned, first, again)]
     return Measurement(
-        label=program.label, plain=fastest[0], plain_lowered_seconds=min(lowered), first=fastest[1], again=fastest[2]
+        label=program.label,
+        plain=fastest[0],
+        plain_lowered_seconds=min(lowered),
+        to_the_plan=fastest[1],
+        first=fastest[2],
+        again=fastest[3],
     )
 
 
@@ -155,14 +182,16 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="programs with this in their label")
     parser.add_argument("--repeats", type=int, default=2, metavar="N", help="turns, of which the fastest counts")
     parser.add_argument("--plainly", metavar="LABEL", help="compile one program as JAX does, and nothing else")
+    parser.add_argument("--to-the-plan", action="store_true", help="with --plainly: end when XLA's plan is there")
     arguments = parser.parse_args()
     if arguments.plainly:
-        compile_plainly(next(program for program in PROGRAMS if program.label == arguments.plainly))
+        program = next(program for program in PROGRAMS if program.label == arguments.plainly)
+        compile_plainly(program, to_the_plan=arguments.to_the_plan)
         return
     import jax
 
-    times = "".join(f"{what:>9}" for what in ("plain", "lowered", "first", "again"))
-    print(f"{'program':<18}{times} {'first/plain':>12} {'again-lowered':>14}")
+    times = "".join(f"{what:>9}" for what in ("plain", "lowered", "plan", "first", "again"))
+    print(f"{'program':<18}{times} {'plan/plain':>11} {'first/plain':>12} {'again-lowered':>14}")
     measurements = []
     with tempfile.TemporaryDirectory() as folder:  # what Python compiles of a fresh checkout, it compiles here
         run(memprof_run(PROGRAMS[-1]), _environment(folder), folder)
@@ -171,7 +200,8 @@ def main() -> None:
             measurements.append(found := measure(program, arguments.repeats))
             print(
                 f"{found.label:<18} {found.plain.wall_seconds:>8.1f} {found.plain_lowered_seconds:>8.1f}"
-                f" {found.first.wall_seconds:>8.1f} {found.again.wall_seconds:>8.1f} {found.ratio:>12.2f}"
+                f" {found.to_the_plan.wall_seconds:>8.1f} {found.first.wall_seconds:>8.1f}"
+                f" {found.again.wall_seconds:>8.1f} {found.least_ratio:>11.2f} {found.ratio:>12.2f}"
                 f" {found.beyond_lowering_seconds:>14.2f}",
                 flush=True,
             )
@@ -186,7 +216,12 @@ def main() -> None:
             "machine": {"architecture": platform.machine(), "system": sys.platform, "num_processors": os.cpu_count()},
             "num_repeats": arguments.repeats,
             "measurements": [
-                asdict(each) | {"ratio": each.ratio, "beyond_lowering_seconds": each.beyond_lowering_seconds}
+                asdict(each)
+                | {
+                    "least_ratio": each.least_ratio,
+                    "ratio": each.ratio,
+                    "beyond_lowering_seconds": each.beyond_lowering_seconds,
+                }
                 for each in measurements
             ],
         }
