@@ -133,7 +133,7 @@ def compile_step(
     def compile_it() -> Plan:
         nonlocal executable
         progress("compiling")
-        started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder)
+        started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder, stop_at_plan)
         with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
             if stop_at_plan:
                 compile_to_plan(compiling, dump_folder)
@@ -233,10 +233,13 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
         return xla_adapter.compile_portable(program, sharding, {**ours, **task.options, **dump})
 
     dump = xla_adapter.dump_options(dump_folder)
-    compile_asked = functools.partial(with_our_options, compile_it, task.target, task.options)
+    is_complete = task.settings.complete
+    compile_asked = functools.partial(
+        with_our_options, compile_it, task.target, task.options, to_the_plan=not is_complete
+    )
     started, totals = time.perf_counter(), None
     with kept_stderr(dump_folder):
-        if task.settings.complete:
+        if is_complete:
             totals = _totals(compile_asked(), task.target)
         else:
             compile_to_plan(compile_asked, dump_folder)
@@ -338,7 +341,7 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(step: _LoweredStep, dump_folder: Path) -> Any:
+def _compile(step: _LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
     """Compile with a dump.
 
     Raises:
@@ -351,7 +354,7 @@ def _compile(step: _LoweredStep, dump_folder: Path) -> Any:
             return step.lowered.compile(compiler_options={**ours, **step.asked, **dump})
         return xla_adapter.compile_portable(step.program, on_device, {**ours, **step.options, **dump})
 
-    return with_our_options(compile_it, step.capture.target, step.options)
+    return with_our_options(compile_it, step.capture.target, step.options, to_the_plan=to_the_plan)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:

@@ -77,7 +77,7 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
         "compile options": program.compile_options.hex(),
-        "options": [asked, deviceless_options(asked) if target.is_deviceless else {}],
+        "options": [asked, deviceless_options(asked, to_the_plan=True) if target.is_deviceless else {}],
         "platform": target.platform,
         "device": target.compiler_config if target.is_deviceless else _host(),
         "topology": [target.topology.num_devices, target.topology.num_hosts, target.topology.num_slices],

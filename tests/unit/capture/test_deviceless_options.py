@@ -12,6 +12,7 @@ from memprof.capture.xla.deviceless_options import deviceless_options, with_our_
 from memprof.errors import MemprofError
 
 NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
+ONE_THREAD = {"xla_gpu_force_compilation_parallelism": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +21,25 @@ def newest_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed_version", lambda package: "0.12.0.1")
 
 
+def options(*asked: str) -> dict[str, str]:
+    """Those of a compile to the end."""
+    return deviceless_options(asked, to_the_plan=False)
+
+
 def test_there_is_no_autotuning_and_that_is_all() -> None:
-    assert deviceless_options(()) == NO_AUTOTUNING
+    assert options() == NO_AUTOTUNING
+
+
+def test_one_thread_makes_a_plan_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deviceless_options((), to_the_plan=True) == NO_AUTOTUNING | ONE_THREAD
+    assert deviceless_options(tuple(ONE_THREAD), to_the_plan=True) == NO_AUTOTUNING
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=4")
+    assert deviceless_options((), to_the_plan=True) == NO_AUTOTUNING
 
 
 def test_an_xla_that_does_not_tune_in_vain_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed_version", lambda package: "0.11.2")
-    assert deviceless_options(()) == {}
+    assert options() == {}
 
 
 @pytest.mark.parametrize(
@@ -38,9 +51,9 @@ def test_an_xla_that_does_not_tune_in_vain_is_left_as_it_is(monkeypatch: pytest.
     ],
 )
 def test_what_xla_flags_or_the_step_say_wins(monkeypatch: pytest.MonkeyPatch, said: str, left: dict[str, str]) -> None:
-    assert deviceless_options((said,)) == left
+    assert options(said) == left
     monkeypatch.setenv("XLA_FLAGS", f"--{said}=mine")
-    assert deviceless_options(()) == left
+    assert options() == left
 
 
 class Xla:
@@ -58,7 +71,9 @@ class Xla:
 
 def compiled(xla: Xla, asked: dict[str, str], *, is_deviceless: bool = True) -> dict[str, str]:
     target: Any = SimpleNamespace(is_deviceless=is_deviceless)
-    found: dict[str, str] = with_our_options(lambda ours: xla.compile({**ours, **asked}), target, asked)
+    found: dict[str, str] = with_our_options(
+        lambda ours: xla.compile({**ours, **asked}), target, asked, to_the_plan=False
+    )
     return found
 
 
