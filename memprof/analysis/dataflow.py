@@ -108,7 +108,6 @@ _SCALED = {"multiply": (0, 1), "divide": (0,)}
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
 SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
-_MAY_FILL = frozenset({"broadcast", "fusion", *_LAYOUT})  # see `_fills`
 
 # Operations that bring data of other devices here as it is; what an `all-reduce` or a `reduce-scatter` adds up is new.
 _FETCHING = frozenset(
@@ -130,7 +129,6 @@ class Operation(Struct, frozen=True):
     named: Named
     moved: int | None  # the group of the data that it only puts elsewhere
     choice: int | None  # the group that says which elements of the others it takes
-    is_filling: bool  # it writes one number everywhere
     brings: int  # bits of `Origin` that are its own, not its operands'
     inputs: tuple[tuple[int, int], ...]  # (operand number, group)
     outputs: tuple[int, ...]
@@ -158,6 +156,7 @@ _NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPU
 _USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
 _USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
 _OTHER_STATE = Origin.OTHER_STATE
+_MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # of which nothing upstream tells the phase, what uses it may
 
 
 class Dataflow:
@@ -245,7 +244,13 @@ class Dataflow:
     def _pass_down(self) -> bool:
         """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
         changed = False
-        origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
+        program, origin, named, all_computed, argument = (
+            self._program,
+            self.origin,
+            self.named,
+            self.computed,
+            self.argument,
+        )
         for operation in self.operations:
             op_named = operation.named
             made_from = operation.brings
@@ -268,7 +273,7 @@ class Dataflow:
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's own next version: it keeps its role
-                if operation.is_filling and op_named is _NAMED_NOTHING and group in self._named_groups:
+                if op_named is _NAMED_NOTHING and group in self._named_groups and _fills(program, operation):
                     continue  # where a loop starts; the zeros may be those of a loop of another phase, too
                 if made_from & ~origin[group] or shown & ~named[group] or computed & ~all_computed[group]:
                     origin[group] |= made_from
@@ -280,7 +285,7 @@ class Dataflow:
     def _pass_up(self) -> bool:
         """Uses, from uses to definitions. Returns whether anything changed."""
         changed = False
-        use = self.use
+        use, phases = self.use, self._phases
         for operation in reversed(self.operations):
             instruction = self._program.instructions[operation.index]
             of_outputs = 0
@@ -305,6 +310,7 @@ class Dataflow:
                 bits = passed
                 if (
                     may_be_gradients
+                    and phases[group] in _MAY_BE_BACKWARD
                     and not use[group] & _USE_GRADIENT
                     and self.computed_in(group) is _BACKWARD
                     and self._is_gradient(operation, instruction, number, group)
@@ -380,16 +386,13 @@ def _num_elements(instruction: Instruction) -> int:
     return prod(instruction.shape.leaves[0].dimensions) if instruction.shape.leaves else 0
 
 
-def _fills(program: Program, instruction: Instruction, filling: set[int]) -> bool:
-    """Whether an instruction writes one number everywhere, as far as it tells itself and not what shares its memory.
-
-    Args:
-        filling: those before it that do.
-    """
-    if instruction.opcode == "fusion":
-        return program.computations[instruction.called[0]].root in filling
-    if instruction.opcode in _LAYOUT:
-        return instruction.operands[0] in filling
+def _fills(program: Program, operation: Operation) -> bool:
+    """Whether an operation writes one number everywhere, as far as it tells itself and not what shares its memory."""
+    instruction = program.instructions[operation.index]
+    while instruction.opcode == "fusion" or instruction.opcode in _LAYOUT:
+        is_fusion = instruction.opcode == "fusion"
+        index = program.computations[instruction.called[0]].root if is_fusion else instruction.operands[0]
+        instruction = program.instructions[index]
     return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
 
 
@@ -399,12 +402,9 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
     phase_of_name: dict[str, Named] = {}
     constants: dict[int, int] = {}
     instructions, results, in_memory = program.instructions, groups.results, groups.in_memory
-    filling: set[int] = set()
     for index in groups.order:
         instruction = instructions[index]
         opcode = instruction.opcode
-        if opcode in _MAY_FILL and _fills(program, instruction, filling):
-            filling.add(index)
         if opcode in ALIASING:
             continue
         inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
@@ -431,7 +431,7 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
         elif opcode == "select":
             choice = next((group for number, group in inputs if number == 0), None)
-        operations.append(Operation(index, named, moved, choice, index in filling, brings, tuple(inputs), outputs))
+        operations.append(Operation(index, named, moved, choice, brings, tuple(inputs), outputs))
     return Operations(in_order=operations, phase_of_name=phase_of_name, constants=constants)
 
 
@@ -442,4 +442,4 @@ def _separated(
     count = len(instruction.operands)
     for number, operand in enumerate(instruction.operands):
         inputs = tuple((number, group) for group in results[operand])
-        yield Operation(index, _NAMED_NOTHING, None, None, False, brings, inputs, results[index][number::count])
+        yield Operation(index, _NAMED_NOTHING, None, None, brings, inputs, results[index][number::count])

@@ -47,15 +47,17 @@ def check_program(program: Program) -> None:
         InternalError: it does not hold together; the message says where.
     """
     owner = [-1] * len(program.instructions)
-    for number, computation in enumerate(program.computations):
+    # What is like another computation holds together as it does: its instructions are the other one's, moved on.
+    computations = [(number, each) for number, each in enumerate(program.computations) if each.first_alike == number]
+    for number, computation in computations:
         for index in computation.instructions:
             if owner[index] != -1:
                 raise _broken(f"{computation.name} runs an instruction that another computation runs, too")
             owner[index] = number
-    _require(-1 not in owner, "its schedule leaves instructions out")
-    for number, computation in enumerate(program.computations):
-        if computation.first_alike == number:  # what is like it holds together as it does
-            _check_computation(program, computation, number, owner)
+    num_run = sum(len(computation.instructions) for computation in program.computations)
+    _require(num_run == len(owner), "its schedule leaves instructions out")
+    for number, computation in computations:
+        _check_computation(program, computation, number, owner)
     _check_calls(program)
 
 
@@ -121,11 +123,11 @@ def _check_buffer(
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
     if size_bytes != placed_bytes:
         raise _broken(f"logical buffer {number} has another size than its place")
-    index = program.index_of_id.get(instruction_id)
-    if index is None:
+    if instruction_id not in program.index_of_id:
         raise _broken(f"logical buffer {number} is of an instruction that the program does not have")
     if not place:
         return
+    index = program.index_of_id[instruction_id]
     if index not in elements:
         leaves = program.instructions[index].shape.leaves
         elements[index] = frozenset(
@@ -181,10 +183,11 @@ def _check_element(instruction: Instruction, of: Instruction, element: int) -> N
 def _check_calls(program: Program) -> None:
     """No computation may call itself, however many calls lie between."""
     instructions = program.instructions
-    called = [
-        [inner for index in computation.instructions if (numbers := instructions[index].called) for inner in numbers]
-        for computation in program.computations
-    ]
+    called: list[list[int]] = []
+    for number, computation in enumerate(program.computations):
+        calls_nothing = computation.first_alike < number and not called[computation.first_alike]
+        inside = () if calls_nothing else computation.instructions
+        called.append([inner for index in inside if (numbers := instructions[index].called) for inner in numbers])
     done: set[int] = set()
     for start in range(len(called)):
         if start in done:

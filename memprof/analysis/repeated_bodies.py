@@ -89,21 +89,17 @@ class InstructionIds:
         )
 
     def __getitem__(self, number: int) -> int:
-        index = self.get(number)
-        if index is None:
-            raise KeyError(number)
-        return index
+        try:
+            return self._indices[number]
+        except KeyError:
+            other, shift = self._alike[number >> _BITS_OF_PLACE]
+            return self._indices[other + (number & _PLACE)] + shift
 
-    def get(self, number: int) -> int | None:
-        index = self._indices.get(number)
-        if index is not None:
-            return index
-        alike = self._alike.get(number >> _BITS_OF_PLACE)
-        if alike is None:
-            return None
-        other, shift = alike
-        index = self._indices.get(other + (number & _PLACE))
-        return None if index is None else index + shift
+    def __contains__(self, number: int) -> bool:
+        if number in self._indices:
+            return True
+        other, _ = self._alike.get(number >> _BITS_OF_PLACE, (0, 0))
+        return other + (number & _PLACE) in self._indices
 
 
 def first_number(computation: Any) -> int:

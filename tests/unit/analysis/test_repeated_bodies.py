@@ -74,8 +74,12 @@ def test_bodies_that_differ_in_names_are_decoded_as_each_would_be(monkeypatch: p
     plain = _decoded_one_by_one(proto, monkeypatch)
     assert program.instructions == plain.instructions
     ids = [each.id for computation in proto.hlo_module.computations for each in computation.instructions]
-    assert [program.index_of_id.get(each) for each in [*ids, 9, 77 << 32 | 9]] == [*range(12), None, None]
-    assert [plain.index_of_id.get(each) for each in ids] == list(range(12))
+    for each in (program, plain):
+        assert [each.index_of_id[number] for number in ids] == list(range(12))
+        assert [number in each.index_of_id for number in (ids[-1], 9, 77 << 32 | 9, 5001 << 32 | 9)] == [
+            True,
+            *[False] * 3,
+        ]
     assert [replace(each, first_alike=0) for each in program.computations] == [
         replace(each, first_alike=0) for each in plain.computations
     ]
