@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from simple_kernels import SIMPLE_KERNEL_FLAGS
 
 import memprof
 
@@ -40,6 +42,10 @@ class Command:
         inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         environment = {**inherited, **QUICK, "TMPDIR": str(temp_folder), "PYTHONPATH": str(_SOURCE_FOLDER)}
         return cls(folder=folder, temp_folder=temp_folder, environment=environment)
+
+    def with_simple_kernels(self) -> Command:
+        """The same for steps that run, which is when XLA makes kernels for the CPU."""
+        return replace(self, environment={**self.environment, "XLA_FLAGS": SIMPLE_KERNEL_FLAGS})
 
     def __call__(
         self, *arguments: object, program: tuple[str, ...] = MAIN, **environment: str

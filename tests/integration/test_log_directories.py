@@ -24,6 +24,11 @@ CAPTURES = [
 ]
 
 
+@pytest.fixture
+def memprof(memprof):
+    return memprof.with_simple_kernels()
+
+
 def sessions(log_folder: Path) -> dict[str, Path]:
     return {path.name: path for path in (log_folder / "plugins" / "profile").iterdir()}
 

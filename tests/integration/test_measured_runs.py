@@ -60,6 +60,11 @@ if IS_CHILD:
 """
 
 
+@pytest.fixture
+def memprof(memprof):
+    return memprof.with_simple_kernels()
+
+
 def test_a_step_trains_and_is_measured_with_the_same_losses_each_time(memprof):
     ended = memprof("run", *TRANSFORMER, "--steps", "20", "--format", "json", "-o", "tiny.memprof")
     assert ended.returncode == 0, ended.stderr

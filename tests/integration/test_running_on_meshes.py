@@ -18,6 +18,7 @@ from integration.command import Command
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jsonschema import Draft202012Validator
+from simple_kernels import SIMPLE_KERNEL_FLAGS
 
 import memprof as mp
 from memprof.capture.capture_file import read_capture
@@ -34,7 +35,7 @@ ARGUMENT_BYTES = 3 * 4 * 64 * 64 // 8 + 4 + 4 * 64 * 64 // 8
 
 
 def flags(num_devices: int) -> str:
-    return f"--xla_force_host_platform_device_count={num_devices}"
+    return f"--xla_force_host_platform_device_count={num_devices} {SIMPLE_KERNEL_FLAGS}"
 
 
 def free_address() -> str:
