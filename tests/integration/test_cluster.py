@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,7 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
         running: subprocess.Popen[str] = start(*arguments, *COMPILED, "--cluster", dask.address)
         while (worker := dask.working()) is None:
             assert running.poll() is None, running.communicate()
+            time.sleep(0.01)
         return running, worker
 
     # A worker is killed: another one does what it did.
