@@ -7,7 +7,7 @@ cotangent. Operations that keep the number of elements tell; matrix products, re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from msgspec import Struct
@@ -78,7 +78,17 @@ class Steps:
             if len(leaves[number]) == 1:
                 self.size[group] = prod(leaves[number][0].dimensions)
         self.all = tuple(self._steps(program))
-        self._joining = self._joining_steps()
+        self._by_size: dict[int, list[Step]] = defaultdict(list)
+        self._moved_to: dict[int, list[int]] = defaultdict(list)
+        for step in self.all:
+            if step.is_elementwise and step.output not in self.is_minor:
+                for size in {step.size, self.size[step.output]}:  # nearly always one
+                    self._by_size[size].append(step)
+            elif step.opcode in _MOVED_PIECE:
+                moved = step.operand(_MOVED_PIECE[step.opcode])
+                if moved is not None:
+                    self._moved_to[moved].append(step.output)
+        self._joining_at: dict[int, dict[int, list[tuple[Step, list[int]]]]] = {}
         self._twins = _twins(self.all, flow.constants)
 
     def _steps(self, program: Program) -> Iterator[Step]:
@@ -133,27 +143,29 @@ class Steps:
             if group not in found:
                 found.add(group)
                 new += self._twins.get(group, ())
-                for step, alike in self._joining.get(group, ()):
+                for step, alike in self._joining(group):
                     new += self._joined(found, step, alike)
+                new += self._moved_to.get(group, ())
         return frozenset(found)
 
-    def _joining_steps(self) -> dict[int, list[tuple[Step, list[int]]]]:
-        """By group the steps that may make others of it belong together, each with what is alike of its operands."""
-        joining: dict[int, list[tuple[Step, list[int]]]] = defaultdict(list)
-        for step in self.all:
-            if step.is_elementwise and step.output not in self.is_minor:
+    def _joining(self, group: int) -> Sequence[tuple[Step, list[int]]]:
+        """The steps that may make others belong together with a group, each with what is alike of its operands.
+
+        Asked of few groups, and what belongs together is of one size: so only steps of sizes that are asked for are
+        gone through.
+        """
+        size = self.size.get(group, -1)
+        if size not in self._joining_at:
+            joining = self._joining_at[size] = defaultdict(list)
+            for step in self._by_size.get(size, ()):
                 alike = self.alike(step)
-                for group in {*alike, step.output}:
-                    joining[group].append((step, alike))
-            elif step.opcode in _MOVED_PIECE:
-                moved = step.operand(_MOVED_PIECE[step.opcode])
-                if moved is not None:
-                    joining[moved].append((step, []))
-        return joining
+                for each in {*alike, step.output}:
+                    joining[each].append((step, alike))
+        return self._joining_at[size].get(group, ())
 
     def _joined(self, found: set[int], step: Step, alike: list[int]) -> Iterable[int]:
         """What belongs to what was found because of a step that has to do with it."""
-        if not step.is_elementwise or (alike and found.issuperset(alike)):
+        if alike and found.issuperset(alike):
             return (step.output,)
         if len(alike) == 1:
             return alike

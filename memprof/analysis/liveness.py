@@ -18,12 +18,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from memprof.analysis.buffer_table import BufferTable, Event, EventKind, HeapTrace
 from memprof.errors import InternalError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifetime:
+class Lifetime(Struct, frozen=True, gc=False, kw_only=True):
     """One stretch of time in which one value holds memory.
 
     Attributes:
@@ -38,8 +39,7 @@ class Lifetime:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySpan:
+class MemorySpan(Struct, frozen=True, gc=False, kw_only=True):
     """One stretch of time in which the memory of `canonical_id` is taken: from event `start` up to event `end`."""
 
     canonical_id: int
@@ -48,8 +48,7 @@ class MemorySpan:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRange:
+class LiveRange(Struct, frozen=True, gc=False, kw_only=True):
     """One stretch of time in which a piece of memory belongs to one value.
 
     Where several values share it, it belongs to the one that took it last: from the event that did up to event `end`.

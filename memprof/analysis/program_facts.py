@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from memprof.analysis.buffer_table import BufferTable
 from memprof.analysis.categories import Phase
 from memprof.analysis.measurement import OpTime
-from memprof.analysis.op_names import BARRIER, Named, named_phase, scope_parts
+from memprof.analysis.op_names import BARRIER, Named, around, named_phase, scope_parts
 from memprof.analysis.program import Program
 from memprof.analysis.report import LiveBuffer, Loop, OpCost, ProgramFacts, ScopedOperations
 from memprof.analysis.values import Values
@@ -48,10 +48,13 @@ def program_facts(program: Program, table: BufferTable, values: Values, *, backw
 
 
 def _by_scope(num_by_name: Mapping[str, int]) -> tuple[ScopedOperations, ...]:
-    counts: Counter[tuple[str, Phase]] = Counter()
+    by_scopes: Counter[tuple[str, Named]] = Counter()  # a tenth as many as there are names
     for op_name, number in num_by_name.items():
         if op_name:
-            counts["/".join(scope_parts(op_name)), _PHASES.get(named_phase(op_name), Phase.NONE)] += number
+            by_scopes[around(op_name), named_phase(op_name)] += number
+    counts: Counter[tuple[str, Phase]] = Counter()
+    for (scopes, named), number in by_scopes.items():
+        counts["/".join(scope_parts(f"{scopes}/")), _PHASES.get(named, Phase.NONE)] += number
     return tuple(
         ScopedOperations(scope=scope, phase=phase, num_operations=number)
         for (scope, phase), number in sorted(counts.items())

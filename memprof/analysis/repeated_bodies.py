@@ -98,8 +98,8 @@ class InstructionIds:
     def __contains__(self, number: int) -> bool:
         if number in self._indices:
             return True
-        other, _ = self._alike.get(number >> _BITS_OF_PLACE, (0, 0))
-        return other + (number & _PLACE) in self._indices
+        alike = self._alike.get(number >> _BITS_OF_PLACE)
+        return alike is not None and alike[0] + (number & _PLACE) in self._indices
 
 
 def first_number(computation: Any) -> int:

@@ -91,13 +91,15 @@ class Values:
 
     def phase_of(self, instruction: Instruction) -> Phase:
         """The phase of what an instruction makes."""
-        groups = self._groups.of_instruction(instruction)
-        return self._flow.phase(groups[0]) if groups else Phase.NONE
+        if not instruction.shape.leaves:
+            return Phase.NONE
+        return self._flow.phase(self._groups.of(instruction.first_position))
 
     def module_of(self, instruction: Instruction) -> str:
         """The module of what an instruction makes; empty where it belongs to none."""
-        groups = self._groups.of_instruction(instruction)
-        return self._module_flow.of(groups[0], instruction) if groups else ""
+        if not instruction.shape.leaves:
+            return ""
+        return self._module_flow.of(self._groups.of(instruction.first_position), instruction)
 
     def module_of_scope(self, op_name: str) -> str:
         """The module with parameters that the scopes of an op name tell; empty where they tell none."""
