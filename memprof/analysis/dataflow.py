@@ -407,16 +407,13 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
         opcode = instruction.opcode
         if opcode in ALIASING:
             continue
-        inputs = [(number, group) for number, operand in enumerate(instruction.operands) for group in results[operand]]
-        outputs = results[index]
-        if (
-            opcode in SPREADS_OUT
-            and in_memory.isdisjoint(outputs)
-            and all(map(constants.__contains__, dict(inputs).values()))
-        ):
-            for group in outputs:
-                constants[group] = index
-            continue
+        operands, outputs = instruction.operands, results[index]
+        if opcode in SPREADS_OUT and in_memory.isdisjoint(outputs):
+            read = [group for operand in operands for group in results[operand]]
+            if constants.keys() >= set(read):
+                constants.update(dict.fromkeys(outputs, index))
+                continue
+        inputs = [(number, group) for number, operand in enumerate(operands) for group in results[operand]]
         brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
         op_name = instruction.op_name
         if opcode in COLLECTIVES and instruction.is_combined:
