@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -21,12 +20,6 @@ _CACHE = "cache-of-tests-"
 if _CACHE not in os.environ.get("MEMPROF_CACHE_DIR", ""):
     _cache = tempfile.TemporaryDirectory(prefix=_CACHE)  # gone with this process
     os.environ["MEMPROF_CACHE_DIR"] = _cache.name
-
-
-def pytest_collection_finish() -> None:
-    """What the tests were collected in stays to the end: Python's collector need not go through it again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
