@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-
-import pytest
 
 from memprof.analysis.decoded import no_garbage_collection
-
-
-@pytest.fixture(autouse=True)
-def nothing_frozen() -> Iterator[None]:
-    """As in a user's process; the tests' own has frozen what was collected."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
 
 
 def test_what_is_made_without_garbage_collection_is_not_gone_through_at_its_end() -> None:
