@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Capture
 from memprof.capture.capture_file import read_capture
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.targets.resolve import resolve

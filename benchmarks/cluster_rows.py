@@ -27,7 +27,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.records.capture import Capture
 from memprof.capture.processes.launch import compile_all, num_at_a_time
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import resolve

@@ -25,10 +25,10 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
 from benchmarks.plan_identity import programs
-from memprof.analysis.buffer_table import decode_buffer_table
-from memprof.analysis.capture import ArgumentLeaf, Capture
-from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.program_decoding import decode_program
+from memprof.analysis.hlo.buffer_table import decode_buffer_table
+from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.records.capture import ArgumentLeaf, Capture
 from memprof.capture.capture_file import read_capture
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.roles.by_program import arguments_of_program

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 import memprof
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_all
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.xla.portable_program import CompileSettings

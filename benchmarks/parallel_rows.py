@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.xla.portable_program import CompileSettings

@@ -37,9 +37,9 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
-from memprof.analysis.capture import Capture, CompilerTotals, Target
-from memprof.analysis.checks import plan_totals
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo.hlo_proto import HloProto
+from memprof.analysis.memory.checks import plan_totals
+from memprof.analysis.records.capture import Capture, CompilerTotals, Target
 from memprof.capture.compile import compile_step
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.processes.task import Task

@@ -14,8 +14,8 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.capture.capture_file import read_capture
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions

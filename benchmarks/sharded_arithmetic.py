@@ -31,9 +31,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
 import jax
 
-from memprof.analysis.categories import Category
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.capture.compile import capture_of
 from memprof.capture.targets.mesh import target_of_step
 from memprof.capture.targets.resolve import resolve_asked

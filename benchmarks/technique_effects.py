@@ -14,7 +14,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import default_num_jobs
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side

@@ -33,8 +33,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Capture
 from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.gpu import gpu_of_kind

@@ -27,7 +27,7 @@ from memprof.plugin_complaints import leave_out_plugin_complaints
 from memprof.version import __version__
 
 if TYPE_CHECKING:
-    from memprof.analysis.categories import Category, Role
+    from memprof.analysis.records.categories import Category, Role
     from memprof.api import Comparison, Profile, compare, fits, load, profile
     from memprof.batching import largest, peak
     from memprof.capture.targets.mesh import mesh
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 # Where each name comes from; imported when it is first asked for, so that `import memprof` is quick.
 _HOMES = {
-    "Category": "memprof.analysis.categories",
+    "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
     "Feed": "memprof.capture.tracing.step",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
-    "Role": "memprof.analysis.categories",
+    "Role": "memprof.analysis.records.categories",
     "StepSpec": "memprof.capture.tracing.step",
     "TrainSpec": "memprof.workloads.user.train_spec",
     "WorkloadError": "memprof.errors",

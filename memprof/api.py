@@ -16,12 +16,13 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from memprof.amounts import parse_bytes
 from memprof.analysis import comparison as comparisons
-from memprof.analysis.amounts import parse_bytes
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.amounts import parse_bytes
+from memprof.amounts import parse_bytes
 from memprof.api import profile
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError

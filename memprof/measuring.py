@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from memprof.analysis.watched import LiveArrays
+from memprof.analysis.records.watched import LiveArrays
 
 _MOST_HOLDERS = 5  # types of arrays of which it is looked up what holds them
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.capture.tracing.step_checks import check_callable
 from memprof.errors import MemprofError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.api import profile
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError

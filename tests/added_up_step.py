@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo import Step
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, array, f32
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 
 V = f32(4)
 

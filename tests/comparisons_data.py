@@ -9,7 +9,7 @@ from gpt2_rows import V100, gpt2
 from reports_data import empty, hostile_names, many_buffers, one_buffer
 
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 
 
 def nothing() -> ReportComparison:

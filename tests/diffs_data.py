@@ -8,8 +8,8 @@ from dataclasses import replace
 from report_builder import buffer, report
 from reports_data import empty, hostile_names, many_buffers, one_buffer
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison, diff
+from memprof.analysis.records.categories import Category
 
 
 def nothing() -> ReportComparison:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from report_builder import buffer, node, report
 from transformer_report import TRANSFORMER_NUM_PARAMS
 
-from memprof.analysis.capture import Target
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, Report
 
 A5000 = Target(
     name="rtx-a5000",

@@ -24,14 +24,14 @@ from typing import Any
 
 from hlo_nodes import Computation, Node, Shape, serialized_shape
 
-from memprof.analysis.buffer_table import EventKind, decode_buffer_table
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
-from memprof.analysis.categories import Category, Role
-from memprof.analysis.hlo_proto import CollectiveDevices, HloProto
-from memprof.analysis.module_paths import ModulePaths
-from memprof.analysis.program_decoding import decode_program
-from memprof.analysis.rules import RULES, Rule, attribute
-from memprof.analysis.values import Value, Values
+from memprof.analysis.attribution.module_paths import ModulePaths
+from memprof.analysis.attribution.rules import RULES, Rule, attribute
+from memprof.analysis.attribution.values import Value, Values
+from memprof.analysis.hlo.buffer_table import EventKind, decode_buffer_table
+from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto
+from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.categories import Category, Role
 
 _JAX_DTYPES = {"f32": "float32", "bf16": "bfloat16", "s32": "int32", "u32": "uint32", "u8": "uint8", "pred": "bool"}
 _RUNS_COMPUTATIONS = frozenset({"while", "conditional", "call", "async-start"})

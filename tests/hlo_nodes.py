@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from memprof.analysis.hlo_proto import PRIMITIVE_TYPES, ShapeProto
+from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, ShapeProto
 
 if TYPE_CHECKING:
     from hlo import Step

@@ -19,8 +19,8 @@ from hlo import Step
 from hlo_nodes import f32
 from measurements import CPU_RUN
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Role
 from memprof.capture.capture_file import read_capture
 from memprof.capture.processes import launch
 from memprof.capture.processes.task import Task, encoded_task

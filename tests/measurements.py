@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.measurement import (
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.measurement import (
     DriverMemory,
     MeasuredDevice,
     Measurement,
@@ -15,7 +15,7 @@ from memprof.analysis.measurement import (
     PoolReading,
     ResidentMemory,
 )
-from memprof.analysis.report import OpCost
+from memprof.analysis.records.report import OpCost
 
 GPU_RUN = Measurement(
     device="NVIDIA H100 80GB HBM3",

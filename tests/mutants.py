@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo.hlo_proto import HloProto
 
 MANIFEST, PROGRAM, SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
 Parts = dict[str, bytes]

@@ -9,9 +9,9 @@ from typing import Any
 
 from report_builder import buffer, report
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import Report
-from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from memprof.analysis.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, ModuleNode, ProgramFacts, Report
-from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
+from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, ProgramFacts, Report
+from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 
 Key = TypeVar("Key")
 

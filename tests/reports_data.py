@@ -12,10 +12,10 @@ from measurements import CPU_RUN, GPU_RUN, OP_COSTS, OUT_OF_MEMORY_RUN
 from report_builder import CPU, buffer, node, report
 from transformer_report import transformer
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.report import Report
-from memprof.analysis.timeline import Timeline
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import Timeline
 
 
 def empty() -> Report:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from report_builder import buffer, report
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.sources import StackFrame
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.report import Report
 
 _TRAIN, _NET, _BLOCKS = "/home/me/project/train.py", "/home/me/project/net/net.py", "/home/me/project/net/blocks.py"
 STEP = StackFrame(_TRAIN, "step", 30, is_own=True)

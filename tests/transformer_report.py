@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from report_builder import BASE, buffer, node, report
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
-from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, Report
+from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 
 # The transformer: GPT-2 small, 12 layers, batch 8, sequence 1024, float32, AdamW, donated.
 #   wte 50257*768 = 38,597,376   wpe 1024*768 = 786,432   ln_f 2*768 = 1,536

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,28 +16,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from memprof.analysis.breakdown import module_tree, sum_by, sum_by_category
-from memprof.analysis.buffer_table import BufferTable
-from memprof.analysis.capture import ArgumentLeaf, Capture
-from memprof.analysis.categories import Phase, Role
-from memprof.analysis.checks import check_totals
-from memprof.analysis.collectives import collective_traffic
-from memprof.analysis.decoded import no_garbage_collection, take_decoded
-from memprof.analysis.device_traces import device_traces
-from memprof.analysis.live_buffers import Attribution, Memory, account_memory
-from memprof.analysis.liveness import replay
-from memprof.analysis.memory_graph import MemoryGraph
-from memprof.analysis.module_paths import ModulePaths
-from memprof.analysis.op_names import Named, named_phase
-from memprof.analysis.partitioner import partitioner_notes
-from memprof.analysis.patterns import Patterns, find_patterns
-from memprof.analysis.program import Program
-from memprof.analysis.program_facts import op_costs, program_facts
-from memprof.analysis.program_order import ProgramOrder
-from memprof.analysis.report import LiveBuffer, Report, Schedule
-from memprof.analysis.schedule import PeakOrder, WhyLive
-from memprof.analysis.sources import Sources
-from memprof.analysis.values import Values
+from memprof.analysis.attribution.module_paths import ModulePaths
+from memprof.analysis.attribution.op_names import Named, named_phase
+from memprof.analysis.attribution.patterns import Patterns, find_patterns
+from memprof.analysis.attribution.program_facts import op_costs, program_facts
+from memprof.analysis.attribution.sources import Sources
+from memprof.analysis.attribution.values import Values
+from memprof.analysis.hlo.buffer_table import BufferTable
+from memprof.analysis.hlo.decoded import no_garbage_collection, take_decoded
+from memprof.analysis.hlo.liveness import replay
+from memprof.analysis.hlo.program import Program
+from memprof.analysis.hlo.program_order import ProgramOrder
+from memprof.analysis.memory.accounting import Attribution, Memory, account_memory
+from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.memory.checks import check_totals
+from memprof.analysis.memory.device_traces import device_traces
+from memprof.analysis.mesh.collectives import collective_traffic
+from memprof.analysis.mesh.partitioner import partitioner_notes
+from memprof.analysis.records.capture import ArgumentLeaf, Capture
+from memprof.analysis.records.categories import Phase, Role
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report, Schedule
+from memprof.analysis.records.why_live import WhyLive
+from memprof.analysis.scheduling.memory_graph import MemoryGraph
+from memprof.analysis.scheduling.schedule import PeakOrder
 from memprof.errors import InternalError, MemprofError
 
 

@@ -1,11 +1,11 @@
 """The capture file, `NAME.memprof`: a zip of three members.
 
-    manifest.json    everything but the program: versioned JSON, the fields of `analysis.capture.Capture`
+    manifest.json    everything but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
     program.hlo.pb   the serialized `xla.HloProto` as XLA wrote it
     SHA256SUMS       the digests of the two, as `sha256sum` writes them
 
 Never a pickle: a capture from somewhere else is safe to open. What is read is limited in size, checked against the
-digests, and decoded by a schema with types and ranges (`analysis/foreign.py`), so that a capture is either what was
+digests, and decoded by a schema with types and ranges (`untrusted.py`), so that a capture is either what was
 written or is refused in one sentence. Reading needs no JAX.
 """
 
@@ -23,11 +23,11 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from memprof.analysis.capture import MAX_OPERATIONS, Capture
-from memprof.analysis.checks import replay_totals
-from memprof.analysis.foreign import UnfitError, as_record, clean, open_regular, parse_json, quote
+from memprof.analysis.memory.checks import replay_totals
+from memprof.analysis.records.capture import MAX_OPERATIONS, Capture
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
+from memprof.untrusted import UnfitError, as_record, clean, open_regular, parse_json, quote
 
 SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 2
 _MANIFEST, _PROGRAM, _SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"

@@ -44,7 +44,7 @@ from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError, WorkloadError
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Target
+    from memprof.analysis.records.capture import Target
     from memprof.capture.tracing.step import StepSpec
 
 

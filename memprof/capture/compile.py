@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
-from memprof.analysis.decoded import no_garbage_collection
+from memprof.analysis.hlo.decoded import no_garbage_collection
+from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
 from memprof.capture.processes.work_folder import work_folder

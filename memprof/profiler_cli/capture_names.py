@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture
+    from memprof.analysis.records.capture import Capture
 
 _LONGEST_BYTES = 180  # a name may have 255, and a detail, a number and a suffix come after it
 

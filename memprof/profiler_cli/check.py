@@ -14,7 +14,7 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture, Target
+    from memprof.analysis.records.capture import Capture, Target
     from memprof.capture.xla.portable_program import CompileSettings
 
 

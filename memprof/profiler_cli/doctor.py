@@ -8,7 +8,7 @@ from memprof.errors import MemprofError, WorkloadError
 from memprof.profiler_cli.console import say, stages, write_table
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Target
+    from memprof.analysis.records.capture import Target
     from memprof.capture.doctor import Finding
 
 _MARKS = {True: "ok", False: "missing", None: "-"}

@@ -14,7 +14,7 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.report import Report
+    from memprof.analysis.records.report import Report
 
 _STDIN = "-"
 _MOST_BYTES = 256 << 20
@@ -63,7 +63,7 @@ def _text(log: str) -> str:
     Raises:
         MemprofError: it cannot be read, or is too large.
     """
-    from memprof.analysis.foreign import open_regular
+    from memprof.untrusted import open_regular
 
     try:
         if log == _STDIN:

@@ -180,7 +180,7 @@ def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rende
         NothingFitsError: not even the smallest value does.
         MemprofError, WorkloadError: see `fit`.
     """
-    from memprof.analysis.capture import Capture
+    from memprof.analysis.records.capture import Capture
     from memprof.reports.json.answers import fit_json
     from memprof.reports.views.fit import fit_document
     from memprof.studies.fit.value import fit

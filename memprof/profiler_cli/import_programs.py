@@ -18,7 +18,7 @@ from memprof.profiler_cli.render import print_report, rendering
 from memprof.reports.views.imported import ImportedProgram, imported_document
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture, Target
+    from memprof.analysis.records.capture import Capture, Target
     from memprof.capture.foreign.dumps import FoundProgram
     from memprof.capture.foreign.importing import Sizes
 

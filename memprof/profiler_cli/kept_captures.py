@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.records.capture import Capture
 from memprof.capture.capture_file import read_capture, without_source, write_capture
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder, numbered

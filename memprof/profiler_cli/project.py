@@ -99,7 +99,7 @@ def _check(key: str, value: str) -> None:
 
         editor_link(value)
     else:
-        from memprof.analysis.amounts import parse_bytes, parse_share
+        from memprof.amounts import parse_bytes, parse_share
 
         if key == "memory" or (value not in ("0", "none") and parse_share(value) is None):
             parse_bytes(value)

@@ -18,9 +18,9 @@ from memprof.profiler_cli.endings import JSON, TERMINAL, format_for
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from memprof.analysis.capture import Capture
     from memprof.analysis.comparison import ReportComparison
-    from memprof.analysis.report import Report
+    from memprof.analysis.records.capture import Capture
+    from memprof.analysis.records.report import Report
     from memprof.reports.document import Document
     from memprof.reports.format import Format
     from memprof.reports.options import RenderOptions

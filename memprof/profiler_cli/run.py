@@ -17,8 +17,8 @@ from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture, Target
-    from memprof.analysis.report import Report
+    from memprof.analysis.records.capture import Capture, Target
+    from memprof.analysis.records.report import Report
     from memprof.capture.xla.portable_program import CompileSettings
     from memprof.studies.advice.advice import Advice
     from memprof.studies.subject import Subject

@@ -19,7 +19,7 @@ from memprof.profiler_cli.endings import is_report
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.capture import Capture
+    from memprof.analysis.records.capture import Capture
     from memprof.capture.watching.process import StopAfter
     from memprof.studies.explain.explanation import Explanation
     from memprof.studies.watch.job import Job

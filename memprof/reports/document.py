@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 
 
 class Tone(StrEnum):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.reports import formats as _package
 from memprof.reports.document import Document

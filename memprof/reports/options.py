@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from memprof.errors import MemprofError
 
 if TYPE_CHECKING:
-    from memprof.analysis.report import Report
+    from memprof.analysis.records.report import Report
     from memprof.studies.advice.advice import Advice
 
 ColorSystem = Literal["standard", "256", "truecolor"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Tone
 
 CATEGORY_LETTERS: Mapping[Category, str] = MappingProxyType(

@@ -19,7 +19,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.records.capture import Capture
 from memprof.capture.processes.task import Task, plain
 from memprof.capture.targets.resolve import option_of
 from memprof.capture.tracing.inputs import are_unchanged, digest_of_memprof

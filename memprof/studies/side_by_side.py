@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.capture import Capture, Target
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_all
 from memprof.capture.processes.task import Task
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings

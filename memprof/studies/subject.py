@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.processes.task import Task
 from memprof.capture.roles.leaf import parse_roles
 from memprof.capture.targets.resolve import mesh_option, option_of

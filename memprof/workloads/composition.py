@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from memprof.analysis.capture import Target
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
 from memprof.workloads.mesh_axes import check_axis

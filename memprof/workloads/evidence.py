@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Loop, Report
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.report import Loop, Report
 
 # Which pass a loop belongs to.
 FORWARD = "forward"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
 from memprof.workloads.technique import AppliedTechnique
 from memprof.workloads.train_config import TrainConfig

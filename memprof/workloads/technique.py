@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from memprof.analysis.capture import Target
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.workloads.train_config import TrainConfig
 
 ArgumentValue = int | float | str

@@ -24,7 +24,7 @@ from flax.training import train_state
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.workloads.gradients import Evaluation, accumulate, evaluate, new_scale
 from memprof.workloads.losses import Metrics
 from memprof.workloads.model import Batch, Model, Params

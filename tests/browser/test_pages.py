@@ -15,7 +15,7 @@ from report_builder import buffer, report
 from reports_data import REPORTS, many_buffers
 from transformer_report import transformer
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions
 from memprof.reports.units import format_bytes

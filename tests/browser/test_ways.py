@@ -13,9 +13,10 @@ from pages import OpenPage, point_at, report_html, shown_positions, staircase
 from stacked_report import stacked
 from transformer_report import transformer
 
-from memprof.analysis.categories import Phase
-from memprof.analysis.report import LiveBuffer, Report, Schedule
-from memprof.analysis.schedule import Link, Operation, Reason, WhyLive
+from memprof.analysis.records.categories import Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report, Schedule
+from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.hierarchies import Paths

@@ -26,7 +26,7 @@ from flax import nnx
 from flax.training.train_state import TrainState
 from simple_kernels import SIMPLE_KERNELS
 
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo.hlo_proto import HloProto
 from memprof.capture.compile import compile_step
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.tracing.step import StepSpec

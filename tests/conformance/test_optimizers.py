@@ -13,7 +13,7 @@ import pytest
 
 import memprof.workloads.optimizers.adam8bit
 import memprof.workloads.optimizers.galore
-from memprof.analysis.module_paths import ModulePaths
+from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.workloads import registry
 from memprof.workloads.train_config import TrainConfig
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.report import Report
 from memprof.capture.compile import compile_step
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.tracing.step import StepSpec

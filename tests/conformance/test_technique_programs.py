@@ -10,10 +10,10 @@ import functools
 
 import pytest
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Category
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.capture.compile import capture_of
 from memprof.capture.targets.mesh import mesh_of, target_of_step
 from memprof.capture.targets.resolve import resolve, resolve_asked

@@ -14,7 +14,7 @@ import re
 
 import pytest
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import plan

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.workloads import registry
 from memprof.workloads.build import build_step, build_trainer, plan
 from memprof.workloads.train_step import ROLES

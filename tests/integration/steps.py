@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.report import Report
 from memprof.api import profile_spec
 from memprof.workloads.build import build_step
 

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from made_compiles import Commands
 from referencing import Registry, Resource
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.api import profile_spec
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise

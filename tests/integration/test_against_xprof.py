@@ -20,10 +20,10 @@ import pytest
 from integration.steps import Step
 from xprof.convert import raw_to_tool_data
 
-from memprof.analysis.buffer_table import EventKind, decode_buffer_table
-from memprof.analysis.categories import Phase
-from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.program_decoding import decode_program
+from memprof.analysis.hlo.buffer_table import EventKind, decode_buffer_table
+from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.records.categories import Phase
 
 MIB = 2**20
 SMALL_BYTES = 16 * 1024  # what is smaller is not shown one by one

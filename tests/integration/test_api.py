@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import memprof
-from memprof.analysis.capture import CompilerTotals
+from memprof.analysis.records.capture import CompilerTotals
 from memprof.capture.xla.xla_adapter import no_compilation_cache
 
 _NOTEBOOK = """

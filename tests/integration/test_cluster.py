@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from integration.command import Command, parent_of, wait_until, without_progress
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.records.capture import Capture
 from memprof.capture.capture_file import read_capture
 from memprof.capture.processes import cluster as module
 from memprof.capture.processes.cluster import connected

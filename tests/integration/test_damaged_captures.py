@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from mutants import MANIFEST, PROGRAM, mutants, seal
 
-from memprof.analysis.hlo_proto import HloProto
+from memprof.analysis.hlo.hlo_proto import HloProto
 from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture
 from memprof.errors import MemprofError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from integration.steps import GPUS, TARGETS, Step
 
-from memprof.analysis.categories import Category
-from memprof.analysis.hlo_proto import parse_proto
+from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis.records.categories import Category
 from memprof.workloads import registry
 from memprof.workloads.workload import Workload
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import ModuleNode, Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.api import profile_spec
 from memprof.workloads.user.build import UserStep
 from memprof.workloads.user.reference import parse

@@ -8,7 +8,7 @@ import jax
 import pytest
 from integration.steps import Step
 
-from memprof.analysis.categories import Category, Role
+from memprof.analysis.records.categories import Category, Role
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques, verdicts

@@ -14,7 +14,7 @@ from planted import attend, followed
 
 from memprof import StepSpec
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.capture.compile import compile_step
 from memprof.capture.targets.resolve import resolve
 from memprof.studies.advice.advise import advise

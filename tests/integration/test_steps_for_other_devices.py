@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import memprof
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 
 W = {"up": jnp.ones((256, 512)), "down": jnp.ones((512, 256))}
 X = jnp.ones((64, 256))

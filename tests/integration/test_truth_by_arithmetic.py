@@ -12,7 +12,7 @@ import optax
 import pytest
 from integration.steps import Step
 
-from memprof.analysis.categories import Category, Phase
+from memprof.analysis.records.categories import Category, Phase
 from memprof.workloads.build import build_trainer, plan
 
 MLP = Step(workload="mlp", preset="tiny", target="h100-80gb")

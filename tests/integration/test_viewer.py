@@ -108,10 +108,10 @@ def test_no_viewer_outlives_a_killed_command(memprof, start):
 
 def live_peak_bytes(memprof, run: str) -> int:
     """Our own peak of a session's program."""
-    from memprof.analysis.buffer_table import decode_buffer_table
-    from memprof.analysis.hlo_proto import parse_proto
-    from memprof.analysis.liveness import replay
-    from memprof.analysis.program_decoding import decode_program
+    from memprof.analysis.hlo.buffer_table import decode_buffer_table
+    from memprof.analysis.hlo.hlo_proto import parse_proto
+    from memprof.analysis.hlo.liveness import replay
+    from memprof.analysis.hlo.program_decoding import decode_program
 
     (path,) = (memprof.folder / "logs" / "plugins" / "profile" / run).glob("*.hlo_proto.pb")
     proto = parse_proto(path.read_bytes())

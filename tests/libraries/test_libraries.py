@@ -18,8 +18,8 @@ import pytest
 from libraries import steps
 
 import memprof
-from memprof.analysis.categories import Category
-from memprof.analysis.report import LiveBuffer
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.api import profile_spec
 
 STEPS_FILE = Path(steps.__file__).resolve()

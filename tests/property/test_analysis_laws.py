@@ -14,16 +14,16 @@ from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Node, array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memprof.analysis.buffer_table import BufferTable, Event, EventKind, HeapTrace, LogicalBuffer
-from memprof.analysis.capture import ArgumentLeaf, Capture, CompilerTotals
-from memprof.analysis.categories import Role
-from memprof.analysis.checks import replay_totals
-from memprof.analysis.foreign import clean
-from memprof.analysis.hlo_proto import parse_proto
-from memprof.analysis.liveness import replay
+from memprof.analysis.hlo.buffer_table import BufferTable, Event, EventKind, HeapTrace, LogicalBuffer
+from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis.hlo.liveness import replay
+from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import ModuleNode, Report
+from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
+from memprof.untrusted import clean
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 

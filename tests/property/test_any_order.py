@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memprof.analysis.any_order import (
+from memprof.analysis.scheduling.any_order import (
     Operations,
     held_in_any_order,
     lower_bound_bytes,

@@ -21,9 +21,9 @@ from hlo_nodes import BACKWARD, FORWARD, PLAIN, array, f32
 from measurements import CPU_RUN
 from mutants import PROGRAM, mutants, seal
 
-from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.report import Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import InternalError, MemprofError
 from memprof.reports.format import format_named

@@ -12,8 +12,8 @@ from hlo import Step
 from hlo_nodes import FORWARD, f32
 from measurements import GPU_RUN, OUT_OF_MEMORY_RUN
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Role
 
 sys.path.append(str(Path(__file__).parents[2]))  # benchmarks are not installed
 

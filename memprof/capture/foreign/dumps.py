@@ -23,10 +23,10 @@ from typing import IO, Any
 
 from google.protobuf.message import DecodeError
 
-from memprof.analysis.foreign import clean, open_regular
-from memprof.analysis.hlo_proto import message_classes, parse_memory_report
+from memprof.analysis.hlo.hlo_proto import message_classes, parse_memory_report
 from memprof.capture.foreign.text_dumps import hlo_proto_of_texts, memory_report_of_text
 from memprof.errors import MemprofError
+from memprof.untrusted import clean, open_regular
 
 _MOST_BYTES = 1 << 30  # of one file, unpacked
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.buffer_table import BufferTable, decode_buffer_table
-from memprof.analysis.capture import Capture, Target, Timings, Toolchain, Topology
-from memprof.analysis.checks import check_memory_spaces, plan_totals, totals_of
-from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
-from memprof.analysis.liveness import replay
-from memprof.analysis.program import Program
-from memprof.analysis.program_decoding import decode_program
+from memprof.analysis.hlo.buffer_table import BufferTable, decode_buffer_table
+from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
+from memprof.analysis.hlo.liveness import replay
+from memprof.analysis.hlo.program import Program
+from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.memory.checks import check_memory_spaces, plan_totals, totals_of
+from memprof.analysis.records.capture import Capture, Target, Timings, Toolchain, Topology
 from memprof.capture.foreign.dumps import FoundProgram
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.gpu import gpu_of_kind

@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.foreign.dumps import FoundProgram, content_of
 from memprof.capture.processes.child_process import Progress
 from memprof.capture.processes.launch import plan_in_child

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memprof.analysis.buffer_table import EventKind
-from memprof.analysis.hlo_proto import HloProto, MemoryReport
+from memprof.analysis.hlo.buffer_table import EventKind
+from memprof.analysis.hlo.hlo_proto import HloProto, MemoryReport
 from memprof.errors import MemprofError
 
 # As `BufferAssignment::ToString` and `HloLiveRange::ToString` write them (jaxlib 0.10.2 to 0.12).

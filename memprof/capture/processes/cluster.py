@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.processes.child_process import Children
 from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError, WorkloadError

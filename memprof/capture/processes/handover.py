@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from memprof.analysis.capture import Capture
+from memprof.analysis.records.capture import Capture
 from memprof.capture.capture_file import decoded_without_program, encoded_without_program
 from memprof.capture.xla.plan import Plan, with_plan
 

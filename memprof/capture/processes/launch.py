@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memprof.analysis.capture import Capture, Target
+from memprof.analysis.records.capture import Capture, Target
 from memprof.capture.processes.child_process import ChildProcess, Children, Progress
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from memprof.analysis.capture import Target
-from memprof.analysis.foreign import convert
+from memprof.analysis.records.capture import Target
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
+from memprof.untrusted import convert
 
 if TYPE_CHECKING:
     from memprof.capture.tracing.step import StepSpec

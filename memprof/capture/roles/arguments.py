@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Role
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import follow
 from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles

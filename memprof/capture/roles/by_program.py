@@ -21,13 +21,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.aliases import AliasSets
-from memprof.analysis.buffer_table import BufferTable
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Role
-from memprof.analysis.dataflow import Operation, find_operations
-from memprof.analysis.op_names import Named
-from memprof.analysis.program import Instruction, Program
+from memprof.analysis.attribution.aliases import AliasSets
+from memprof.analysis.attribution.dataflow import Operation, find_operations
+from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.hlo.buffer_table import BufferTable
+from memprof.analysis.hlo.program import Instruction, Program
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Role
 from memprof.capture.roles.leaf import all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.roles.updates import ArgumentUse, Array, Result, argument_uses
 

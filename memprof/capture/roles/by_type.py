@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.capture.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]

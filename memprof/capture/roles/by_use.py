@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memprof.analysis.op_names import Named
+from memprof.analysis.attribution.op_names import Named
 from memprof.capture.roles.updates import ArgumentUse, Array, Result, argument_uses
 from memprof.capture.roles.walk import Made, Walk
 

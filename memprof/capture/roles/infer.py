@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, claims_by_type
 from memprof.capture.roles.by_use import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 
 

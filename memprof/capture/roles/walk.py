@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.analysis.op_names import Named, named_phase
+from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.capture.roles.axes import Axes, Numbers, free_axes
 
 

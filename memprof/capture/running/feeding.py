@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Role
 from memprof.capture.compile import CompiledStep
 from memprof.capture.tracing.jitting import is_array
 from memprof.capture.tracing.step import Feed, StepSpec

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from memprof.analysis.watched import LiveArrays, LiveGroup
+from memprof.analysis.records.watched import LiveArrays, LiveGroup
 
 _STARTED = time.monotonic()
 _MOST_HOLDERS = 6  # from an array to what has a name

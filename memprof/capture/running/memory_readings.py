@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.measurement import DriverMemory, PoolMemory, PoolReading
+from memprof.analysis.records.measurement import DriverMemory, PoolMemory, PoolReading
 
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

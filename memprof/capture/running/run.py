@@ -21,8 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from memprof.analysis.foreign import convert
-from memprof.analysis.measurement import MeasuredDevice, Measurement, OutOfMemory, PoolReading, ResidentMemory
+from memprof.analysis.records.measurement import MeasuredDevice, Measurement, OutOfMemory, PoolReading, ResidentMemory
 from memprof.capture.compile import CompiledStep
 from memprof.capture.processes import job
 from memprof.capture.processes.task import plain
@@ -34,6 +33,7 @@ from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
+from memprof.untrusted import convert
 
 NUM_WARMUP_STEPS = 2
 STEP_ANNOTATION = "step"  # what a trace calls a step

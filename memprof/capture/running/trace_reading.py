@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from memprof.analysis.measurement import OpTime
+from memprof.analysis.records.measurement import OpTime
 from memprof.errors import InternalError
 
 # A line of a device plane on which other lines are summed up; its events would count twice.

@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.hlo_proto import message_classes, parse_proto
+from memprof.analysis.hlo.hlo_proto import message_classes, parse_proto
+from memprof.analysis.records.capture import Capture
 from memprof.capture.processes.work_folder import work_folder
 from memprof.errors import MemprofError
 

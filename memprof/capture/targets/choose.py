@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
 from memprof.capture.xla import xla_adapter

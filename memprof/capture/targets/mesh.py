@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from memprof.analysis.capture import Target, Topology
+from memprof.analysis.records.capture import Target, Topology
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of

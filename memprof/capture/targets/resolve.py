@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.capture import Target, Topology
+from memprof.analysis.records.capture import Target, Topology
 from memprof.capture.targets.gpu import Gpu, gpus
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memprof.analysis.capture import Target
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.categories import Role
 from memprof.capture.tracing.step_checks import argument_numbers, check_callable, check_step, shown
 from memprof.errors import MemprofError
 

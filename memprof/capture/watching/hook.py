@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import msgspec
 
-from memprof.analysis.watched import Ending, SeenCall, SeenCompile
+from memprof.analysis.records.watched import Ending, SeenCall, SeenCompile
 from memprof.capture.compile import trace_call
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.watching import script as script_runner
 from memprof.capture.watching.records import ENOUGH
 from memprof.errors import MemprofError

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from memprof.analysis.watched import Ending, LiveArrays, SeenCall, SeenCompile
+from memprof.analysis.records.watched import Ending, LiveArrays, SeenCall, SeenCompile
 
 CALL, STEP = "call-{}.msgpack", "call-{}.step"
 COMPILING, COMPILE = "compile-{}", "compile.msgpack"

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from memprof.analysis.foreign import clean
+from memprof.untrusted import clean
 
 LOG_FILE = "stderr.txt"
 # `W1122 14:43:31.736932   24803 spmd_partitioner.cc:656] [SPMD] Involuntary full rematerialization. ...`

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError

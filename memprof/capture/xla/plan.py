@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from memprof.analysis.buffer_table import BufferTable
-from memprof.analysis.capture import Capture, CompilerTotals
-from memprof.analysis.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
-from memprof.analysis.decoded import decode, keep_decoded
-from memprof.analysis.hlo_proto import parse_memory_report, parse_proto
-from memprof.analysis.program import Program
+from memprof.analysis.hlo.buffer_table import BufferTable
+from memprof.analysis.hlo.decoded import decode, keep_decoded
+from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
+from memprof.analysis.hlo.program import Program
+from memprof.analysis.memory.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
+from memprof.analysis.records.capture import Capture, CompilerTotals
 from memprof.capture.xla.compiler_log import partitioner_messages
 from memprof.capture.xla.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError

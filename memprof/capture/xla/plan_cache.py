@@ -25,12 +25,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from memprof.analysis.amounts import parse_bytes
-from memprof.analysis.foreign import open_regular
+from memprof.amounts import parse_bytes
 from memprof.capture.xla.claims import claimed
 from memprof.capture.xla.plan import Plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
+from memprof.untrusted import open_regular
 
 FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
 _DEFAULT_SIZE = "1GiB"

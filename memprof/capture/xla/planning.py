@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.capture import Capture, Target
+from memprof.analysis.records.capture import Capture, Target
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.cuda_tools import find_libdevice, find_ptxas
 from memprof.capture.xla.deviceless_options import deviceless_options

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 
 BYTECODE = b"ML\xefR"
 PORTABLE_STABLEHLO = re.compile(BYTECODE + rb".{1,2}StableHLO_v", re.DOTALL)  # the version, then who wrote it

@@ -11,10 +11,10 @@ import linecache
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from memprof.analysis.capture import CodeFolders, SourceLines
-from memprof.analysis.foreign import clean
-from memprof.analysis.program import Program
-from memprof.analysis.sources import Sources
+from memprof.analysis.attribution.sources import Sources
+from memprof.analysis.hlo.program import Program
+from memprof.analysis.records.capture import CodeFolders, SourceLines
+from memprof.untrusted import clean
 
 LINES_AROUND = 2
 _MAX_LINES = 20_000

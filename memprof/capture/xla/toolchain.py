@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from memprof.analysis.capture import CodeFolders, Toolchain
+from memprof.analysis.records.capture import CodeFolders, Toolchain
 from memprof.version import __version__
 
 

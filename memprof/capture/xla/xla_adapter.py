@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortableProgram
 from memprof.errors import MemprofError
 

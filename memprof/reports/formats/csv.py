@@ -15,15 +15,15 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Effect, ReportComparison
-from memprof.analysis.foreign import convert
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.reports.format import Format
 from memprof.reports.json.comparison import MatchedBuffersJson
 from memprof.reports.json.report import BufferJson
 from memprof.reports.options import RenderOptions
 from memprof.reports.text import printable
+from memprof.untrusted import convert
 
 _STARTS_FORMULA = ("=", "+", "-", "@")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from html import escape
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Document, Heading
 from memprof.reports.format import Format, report_document
 from memprof.reports.options import Order, RenderOptions

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.reports.format import Format
 from memprof.reports.json.report import report_json
 from memprof.reports.options import RenderOptions

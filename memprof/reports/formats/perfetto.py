@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.report import Report
-from memprof.analysis.timeline import ModuleSpan, Timeline
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import ModuleSpan, Timeline
 from memprof.reports.format import Format
 from memprof.reports.json.types import Json
 from memprof.reports.options import RenderOptions

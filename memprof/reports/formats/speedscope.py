@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import ReportComparison
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.reports.format import Format
 from memprof.reports.json.types import Json
 from memprof.reports.options import RenderOptions

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError
 from memprof.reports.document import (
     Block,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rich.color import ColorSystem as RichColorSystem
 from rich.style import Style
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Document
 from memprof.reports.format import document_format
 from memprof.reports.layout.lines import Line, Paper, Span

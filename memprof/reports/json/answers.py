@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.reports.json.comparison import ComparisonJson, DiffJson
 from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json.runs import ExplanationJson, JobJson

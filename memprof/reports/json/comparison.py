@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import FailedRow, ReportComparison, changes_between
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.reports.json.report import ReportJson, TargetJson, ToolchainJson, report_json, walk
 from memprof.reports.json.types import CategoryChanges, CategorySizes, Shape, Size, about, filled
 

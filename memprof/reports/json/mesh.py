@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from memprof.analysis.report import Report
-from memprof.analysis.shares import replicated_over, shares_by_role
+from memprof.analysis.mesh.shares import replicated_over, shares_by_role
+from memprof.analysis.records.report import Report
 from memprof.reports.json.types import Size, about, filled
 
 

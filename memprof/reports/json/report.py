@@ -16,15 +16,9 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.measurement import (
-    DriverMemory,
-    MeasuredDevice,
-    Measurement,
-    OutOfMemory,
-    PoolMemory,
-)
-from memprof.analysis.report import ModuleNode, Report
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.measurement import DriverMemory, MeasuredDevice, Measurement, OutOfMemory, PoolMemory
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.reports.json.mesh import MeshJson, mesh_json
 from memprof.reports.json.types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, about, filled
 from memprof.studies.advice.advice import Advice

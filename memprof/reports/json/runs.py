@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from memprof.analysis.categories import Category, Phase
+from memprof.analysis.records.categories import Category, Phase
 from memprof.reports.json.types import Size, about, filled
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.log import Moment

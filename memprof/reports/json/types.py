@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from memprof.analysis.categories import CATEGORY_MEANINGS, Category, Phase
-from memprof.analysis.foreign import convert
+from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category, Phase
+from memprof.untrusted import convert
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 _Record = TypeVar("_Record", bound=Struct)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import Report
-from memprof.analysis.schedule import Reason, WhyLive
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.why_live import Reason, WhyLive
 from memprof.reports.json.types import Size, about, filled
 
 _Position = Annotated[int, about("In program order.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Align, Shorten, Tone
 from memprof.reports.palette import ASCII, UNICODE, Glyphs
 from memprof.reports.text import cell_width, printable, shorten_end, shorten_middle, wrap

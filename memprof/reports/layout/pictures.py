@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Align, Gauge, Moment, Part, StackedBar, StackedBars, StackedChart, Tone
 from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim
 from memprof.reports.palette import CATEGORY_LETTERS

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Align, Bar, Cell, Column, Row, Shorten, Table, Tone
 from memprof.reports.layout.columns import Fit, Need, break_lines, continue_columns, fit_columns
 from memprof.reports.layout.lines import Line, Paper, Span, merge, pad, trim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.reports.document import (
     Align,
     Block,

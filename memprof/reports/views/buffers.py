@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.report import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
 from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.cells import aside_cell, more_label, short_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from memprof.analysis.categories import CATEGORY_MEANINGS, Category
+from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category
 from memprof.reports.document import Align, Bar, Cell, Column, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_share, format_signed_bytes
 

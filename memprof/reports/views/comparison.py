@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import FailedRow, ReportComparison, failure_reasons
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Document, Fact, Facts, Heading, Note, Tone
 from memprof.reports.options import By, Order
 from memprof.reports.units import format_bytes, format_count, format_share

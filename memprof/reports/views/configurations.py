@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Effect, FailedRow, ReportComparison
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, StackedBar, StackedBars, Table, Tone
 from memprof.reports.options import Order

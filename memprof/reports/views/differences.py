@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import ModuleNode
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import ModuleNode
 from memprof.errors import MemprofError
 from memprof.reports.document import Align, Block, Cell, Column, Heading, Row, Shorten, Table
 from memprof.reports.options import By

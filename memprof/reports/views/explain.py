@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.analysis.categories import Phase
-from memprof.analysis.report import LiveBuffer
+from memprof.analysis.records.categories import Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.reports.document import (
     Align,
     Block,

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memprof.analysis.categories import Phase
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Phase
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Document, Fact, Facts
 from memprof.reports.units import format_bytes
 from memprof.reports.views import header

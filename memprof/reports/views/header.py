@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memprof.analysis.capture import Target, Toolchain
-from memprof.analysis.categories import Category
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Target, Toolchain
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Part, Tone
 from memprof.reports.units import (
     format_bytes,

@@ -13,9 +13,9 @@ import posixpath
 from collections.abc import Sequence
 from enum import StrEnum
 
-from memprof.analysis.categories import Phase
-from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.sources import StackFrame
+from memprof.analysis.records.categories import Phase
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.report import Report
 from memprof.reports.units import format_array_type
 from memprof.reports.views.cells import common_folder
 from memprof.reports.views.layers import folded_paths

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import ModuleNode
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import ModuleNode
 
 # The name of one module: `layers_3`, `Dense3`, `3`, and folded `layers_{0..11}`.
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?:(?P<number>\d+)|(?P<folded>\{[^{}]+\}))")

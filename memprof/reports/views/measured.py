@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memprof.analysis.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
-from memprof.analysis.report import OpCost, Report
+from memprof.analysis.records.measurement import DriverMemory, Measurement, OutOfMemory, PoolMemory, ResidentMemory
+from memprof.analysis.records.report import OpCost, Report
 from memprof.reports.document import (
     Align,
     Bar,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.analysis.measurement import MeasuredDevice, Measurement
-from memprof.analysis.report import Report
+from memprof.analysis.records.measurement import MeasuredDevice, Measurement
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Align, Block, Cell, Column, Fact, Heading, Row, Table
 from memprof.reports.units import format_bytes, format_exact_bytes, format_signed_bytes, format_signed_share
 from memprof.reports.views.cells import aside_cell, more_label, size_cell

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from memprof.analysis.capture import Topology
-from memprof.analysis.report import CollectiveTraffic, PartitionerNote, Report
-from memprof.analysis.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
+from memprof.analysis.mesh.shares import ReplicatedOver, Share, largest_whole, replicated_over, shares_by_role
+from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.report import CollectiveTraffic, PartitionerNote, Report
 from memprof.reports.document import Align, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import short_names, size_cell

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import ModuleNode, Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.reports.document import Align, Cell, Column, Document, Fact, Facts, Heading, Row, Shorten, Table
 from memprof.reports.units import format_bytes, format_count, format_flops
 from memprof.reports.views.cells import aside_cell, size_cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memprof.analysis.report import ModuleNode
+from memprof.analysis.records.report import ModuleNode
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
 from memprof.reports.units import format_array_type, format_count
 from memprof.reports.views.cells import CATEGORY_GROUPS, CategoryGroups, aside_cell, more_label, size_cell, sum_of_group

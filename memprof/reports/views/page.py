@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Heading
 from memprof.reports.views import header
 from memprof.reports.views.advice import NOTHING_TO_SAVE, advice_blocks, best_advice_table

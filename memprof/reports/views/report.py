@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import Report
-from memprof.analysis.timeline import Timeline, TimelineSlice
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import Timeline, TimelineSlice
 from memprof.reports.document import (
     Block,
     Document,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 from memprof.reports.document import Cell, Column, Row, Shorten, Table
 from memprof.reports.views.cells import aside_cell, more_label, share_cells, share_columns, share_total
 from memprof.reports.views.hierarchies import (

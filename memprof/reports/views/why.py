@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from memprof.analysis.report import Report, Schedule
-from memprof.analysis.schedule import Link, Operation, Reason, WhyLive
+from memprof.analysis.records.report import Report, Schedule
+from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
 from memprof.reports.document import Block, Cell, Document, Fact, Facts, Heading, Note, Tone
 from memprof.reports.units import format_array_type, format_bytes, format_share
 from memprof.reports.views.cells import short_names

@@ -9,7 +9,7 @@ from itertools import groupby
 from types import MappingProxyType
 from urllib.parse import urlencode
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import (
     Align,
     Bar,

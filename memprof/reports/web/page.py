@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Tone
 from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, INK, TONE_COLORS

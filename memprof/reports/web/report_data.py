@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.capture import SourceLines
-from memprof.analysis.categories import CATEGORY_MEANINGS, Category
-from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.sources import StackFrame
-from memprof.analysis.timeline import Timeline
+from memprof.analysis.records.capture import SourceLines
+from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import Timeline
 from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.units import format_array_type

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from memprof.analysis.report import Report
-from memprof.analysis.schedule import WhyLive
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.why_live import WhyLive
 from memprof.reports.document import Cell
 from memprof.reports.json.types import Json
 from memprof.reports.views.why import Labelled, order_facts, order_note, why_facts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Advice, Proposal
 from memprof.studies.advice.meshes import (
     gather_in_chunks,

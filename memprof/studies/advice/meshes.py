@@ -8,9 +8,10 @@ from itertools import accumulate, combinations
 from math import prod
 from operator import mul
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Role
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.passes import MADE_IN_PASSES, is_logits, num_classes
 from memprof.studies.advice.recomputation import repeated_modules

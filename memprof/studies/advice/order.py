@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.what_if import amount, made_at
 from memprof.workloads.intents import Aim, Intent

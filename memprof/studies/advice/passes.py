@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.recomputation import repeated_modules
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, footprint_without
 from memprof.workloads.intents import Aim, Intent

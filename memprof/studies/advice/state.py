@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.module_paths import path_keys
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.attribution.module_paths import path_keys
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from memprof.analysis.capture import Target
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_all
 from memprof.capture.processes.task import Task
 from memprof.capture.xla.portable_program import CompileSettings

@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from memprof.analysis.capture import Topology
-from memprof.analysis.categories import Category
-from memprof.analysis.foreign import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
-from memprof.analysis.report import LiveBuffer, ModuleNode, Report
+from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import ModuleNode, Report
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
+from memprof.untrusted import Bytes, Text, UnfitError, Words, as_record, open_regular, parse_json, quote
 
 SCHEMA = "memprof.baseline/1"
 _ONE_DEVICE = "one device"  # also in baselines that were written before there were meshes

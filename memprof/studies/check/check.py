@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from memprof.analysis.amounts import parse_bytes, parse_share
-from memprof.analysis.categories import Category
+from memprof.amounts import parse_bytes, parse_share
 from memprof.analysis.comparison import NamedChange, Verdict, changes_between
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.check.baseline import Baseline, baseline_of
 

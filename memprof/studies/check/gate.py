@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memprof.analysis.amounts import parse_bytes
-from memprof.analysis.capture import Capture
+from memprof.amounts import parse_bytes
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Capture
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import MemprofError

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from memprof.analysis.categories import Phase
-from memprof.analysis.op_names import Named, named_phase, plain_scopes
-from memprof.analysis.report import LiveBuffer, Report
+from memprof.analysis.attribution.op_names import Named, named_phase, plain_scopes
+from memprof.analysis.records.categories import Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 from memprof.studies.explain.log import ListedBuffer, Moment, OutOfMemory
 
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from memprof.analysis.foreign import clean
 from memprof.errors import MemprofError
+from memprof.untrusted import clean
 
 _AMOUNT = r"(\d[\d.,]*) ?([KMGTPE]?)(?:i?B)?\b"
 _UNITS = {unit: 1024**power for power, unit in enumerate(["", "K", "M", "G", "T", "P", "E"])}

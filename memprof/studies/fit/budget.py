@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from memprof.analysis.amounts import parse_bytes, parse_share
-from memprof.analysis.capture import Target
-from memprof.analysis.categories import Category
-from memprof.analysis.report import Report
+from memprof.amounts import parse_bytes, parse_share
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.fit.search import NothingFitsError
 

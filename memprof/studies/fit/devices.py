@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.targets.resolve import topology_of
 from memprof.errors import MemprofError
 from memprof.studies.fit.search import NothingFitsError

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memprof.analysis.categories import Category, Role
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.fit.cheapest import Choice, Cost, Family
 from memprof.studies.subject import Subject

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from memprof.analysis.categories import Category, Role
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.studies.fit.cheapest import Cost
 
 DEVICES = "devices"  # what is varied: the devices of the mesh, or a parameter of that name

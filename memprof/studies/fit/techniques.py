@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.capture import Capture
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import CompileResult, compile_all, recomputed_in_child
 from memprof.capture.processes.task import CountingTask, Task
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import TypeGuard
 
-from memprof.analysis.capture import Capture, Target, Topology
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Capture, Target, Topology
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option

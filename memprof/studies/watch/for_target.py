@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.watched import SeenCompile
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.watched import SeenCompile
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
 from memprof.capture.watching import records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.watched import Ending, LiveArrays, SeenCall
+from memprof.analysis.records.watched import Ending, LiveArrays, SeenCall
 from memprof.studies.watch.moments import Growth, LargestMoment, growth_of, largest_moment, with_holders
 from memprof.studies.watch.programs import Compiled, JobProgram, programs_of
 

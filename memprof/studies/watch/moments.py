@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from memprof.analysis.watched import LiveArrays
+from memprof.analysis.records.watched import LiveArrays
 from memprof.studies.watch.programs import Compiled, JobProgram, type_of
 
 _LEAST_SAMPLES = 4

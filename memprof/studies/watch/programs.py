@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memprof.analysis.categories import Role
-from memprof.analysis.watched import SeenCall, SeenCompile
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.watched import SeenCall, SeenCompile
 from memprof.studies.watch.recompiles import Recompile, recompiles
 
 TRAIN_STEP, GRADIENTS, UPDATE, EVAL_STEP, INIT = "train step", "gradients", "update", "eval step", "init"

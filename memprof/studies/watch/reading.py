@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Role
-from memprof.analysis.watched import SeenCall, SeenCompile
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.watched import SeenCall, SeenCompile
 from memprof.capture.capture_file import decoded_without_program
 from memprof.capture.foreign.dumps import programs_in
 from memprof.capture.foreign.importing import import_program, sizes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.watched import SeenCall
+from memprof.analysis.records.watched import SeenCall
 
 _MOST_NAMES, _MOST_VALUES = 3, 3
 _PLACED = "with the same arguments, which were placed on the devices in another way"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from memprof.analysis.categories import Category, Phase
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import loop_direction, loop_scopes, no, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import MINIBATCHES

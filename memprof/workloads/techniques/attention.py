@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from memprof.analysis.capture import Target
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import no, yes
 from memprof.workloads.intents import Aim, Intent, Means

@@ -7,9 +7,9 @@ must be fewer.
 
 from __future__ import annotations
 
-from memprof.analysis.categories import Category, Phase
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.report import Report
 from memprof.errors import unknown_name
 from memprof.workloads.evidence import in_words, most_bytes, no, num_operations, yes
 from memprof.workloads.intents import Aim, Intent, Means

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import is_same_program, no, undecided, yes
 from memprof.workloads.intents import Aim, Means

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, used_arguments, yes
 from memprof.workloads.mesh_axes import EP
 from memprof.workloads.scopes import EXPERTS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import BACKWARD, FORWARD, loop_direction, loop_scopes, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.scopes import HEAD, LOSS_CHUNKS, TOKEN_EMBEDDING

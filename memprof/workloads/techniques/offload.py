@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memprof.analysis.capture import Target
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, used_arguments, yes
 from memprof.workloads.intents import Aim, Means

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads import registry
 from memprof.workloads.evidence import in_words, is_same_program, no, total_bytes, undecided, yes
 from memprof.workloads.intents import Aim, Means

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import no, used_arguments, yes
 from memprof.workloads.mesh_axes import PP, batch_axes
 from memprof.workloads.scopes import LAYERS

@@ -6,9 +6,9 @@ a part of the bytes, not as all of them.
 
 from __future__ import annotations
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, undecided, used_arguments, yes
 from memprof.workloads.intents import Aim, Means
 from memprof.workloads.technique import ArgumentValue, HowTo, Technique

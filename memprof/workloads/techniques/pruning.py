@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, no, total_bytes, undecided, used_arguments, yes
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import require

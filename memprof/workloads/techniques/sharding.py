@@ -11,9 +11,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
 from memprof.workloads.intents import Aim, Intent, Means
 from memprof.workloads.mesh_axes import DP, FSDP, SP, TP, batch_axes

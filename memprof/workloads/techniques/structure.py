@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memprof.analysis.categories import Category, Role
 from memprof.analysis.comparison import Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import (
     BACKWARD,
     FORWARD,

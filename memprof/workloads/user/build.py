@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.capture.targets.resolve import DEVICES
 from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.errors import MemprofError, unknown_name

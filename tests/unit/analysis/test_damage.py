@@ -10,12 +10,12 @@ from added_up_step import added_up_step
 from hlo import Step
 from hlo_nodes import FORWARD, Shape, f32, serialized_shape, tuple_of
 
-from memprof.analysis.capture import ReplayTotals
-from memprof.analysis.categories import Role
-from memprof.analysis.checks import replay_totals
+from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.program_decoding import decode_program
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import ReplayTotals
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.report import Report
 from memprof.errors import InternalError, MemprofError
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import diffs_data
 from report_builder import buffer, report
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import MatchedBuffers, diff
+from memprof.analysis.records.categories import Category
 
 
 def test_buffers_are_matched_by_operation_and_shape_whatever_their_dtype() -> None:

@@ -10,13 +10,13 @@ from hlo import Step
 from hlo_nodes import BACKWARD, FORWARD, f32, tuple_of
 from measurements import GPU_RUN
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.measurement import OpTime
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import LiveBuffer, ModuleNode
-from memprof.analysis.sources import StackFrame
-from memprof.analysis.timeline import LiveChange, PhaseSpan
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.measurement import OpTime
+from memprof.analysis.records.report import ModuleNode
+from memprof.analysis.records.timeline import LiveChange, PhaseSpan
 
 V = f32(4)
 

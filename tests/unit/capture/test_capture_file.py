@@ -18,15 +18,15 @@ from hlo import Step
 from hlo_nodes import FORWARD, f32
 from measurements import CPU_RUN, GPU_RUN
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Role
-from memprof.analysis.checks import replay_totals, totals_of
-from memprof.analysis.foreign import quote
+from memprof.analysis.memory.checks import replay_totals, totals_of
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Role
 from memprof.capture import capture_file
 from memprof.capture.capture_file import read_capture, without_source, write_capture
 from memprof.capture.xla.plan import decode_plan, read_plan
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
+from memprof.untrusted import quote
 
 
 def _capture(**changes: Any) -> Capture:

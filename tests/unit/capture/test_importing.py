@@ -11,8 +11,8 @@ import pytest
 from hlo import Step
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, array, f32, tuple_of
 
-from memprof.analysis.categories import Role
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.categories import Role
 from memprof.capture.foreign.dumps import programs_in
 from memprof.capture.foreign.importing import import_program, sizes_of
 from memprof.capture.running.xprof_log import write_compiled_session

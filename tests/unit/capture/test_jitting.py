@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memprof.analysis.capture import ArgumentLeaf
+from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.targets.choose import devices_of
 from memprof.capture.targets.resolve import resolve

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memprof.analysis.measurement import DriverMemory, PoolMemory, PoolReading
+from memprof.analysis.records.measurement import DriverMemory, PoolMemory, PoolReading
 from memprof.capture.running import memory_readings
 from memprof.capture.running.memory_readings import Driver, pool_memory, read_pool
 from memprof.capture.xla.xla_adapter import bytes_asked_for, is_out_of_memory

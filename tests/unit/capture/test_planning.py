@@ -11,8 +11,8 @@ import pytest
 from hlo import Step
 from hlo_nodes import f32
 
-from memprof.analysis.capture import Capture, CodeFolders, Target, Topology
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import Capture, CodeFolders, Target, Topology
+from memprof.analysis.records.categories import Role
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.xla import planning, xla_adapter
 from memprof.capture.xla.plan import Plan

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.analysis.categories import Role
-from memprof.analysis.measurement import Measurement
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.measurement import Measurement
 from memprof.capture.compile import compile_step
 from memprof.capture.running.run import NUM_WARMUP_STEPS, measure
 from memprof.capture.targets.resolve import resolve

@@ -12,8 +12,8 @@ import pytest
 from hlo import Step
 from hlo_nodes import f32
 
-from memprof.analysis.capture import Capture, Target, Topology
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import Capture, Target, Topology
+from memprof.analysis.records.categories import Role
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import ProjectTarget, mesh_option, option_of, read_mesh, resolve, resolve_asked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.analysis.buffer_table import EventKind
-from memprof.analysis.hlo_proto import parse_proto
+from memprof.analysis.hlo.buffer_table import EventKind
+from memprof.analysis.hlo.hlo_proto import parse_proto
 from memprof.capture.foreign.text_dumps import hlo_proto_of_texts
 from memprof.errors import MemprofError
 

@@ -11,7 +11,7 @@ from comparisons_data import COMPARISONS
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.formats.json import FORMAT
 from memprof.reports.options import RenderOptions
 

@@ -12,9 +12,9 @@ from measurements import GPU_RUN
 from report_builder import buffer, node, report
 from reports_data import one_buffer
 
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
-from memprof.analysis.report import ModuleNode
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import ModuleNode
 from memprof.errors import MemprofError
 from memprof.reports.document import Cell, Document, Fact, Facts, Heading, Note, Row, StackedBars, Table, Tone
 from memprof.reports.format import format_named

@@ -8,7 +8,7 @@ import json
 from comparisons_data import COMPARISONS
 from reports_data import REPORTS, hostile_names, one_buffer
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.format import format_named
 from memprof.reports.formats.csv import FORMAT
 from memprof.reports.options import RenderOptions

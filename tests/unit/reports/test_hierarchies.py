@@ -7,8 +7,8 @@ from report_builder import node, report
 from reports_data import REPORTS
 from stacked_report import stacked
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import LiveBuffer
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.reports.views.hierarchies import Hierarchy, Paths, grouped
 from memprof.reports.views.sources import source_table, stack_table
 

@@ -15,7 +15,7 @@ from report_builder import buffer, report
 from reports_data import REPORTS, hostile_names, many_buffers
 from transformer_report import transformer
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError
 from memprof.reports.formats.html import FORMAT, comparison_fragment, html_fragment
 from memprof.reports.options import RenderOptions, editor_link

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from reports_data import REPORTS, on_cpu, one_buffer
 from transformer_report import TRANSFORMER_CATEGORIES, transformer
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.formats.json import FORMAT
 from memprof.reports.options import RenderOptions
 

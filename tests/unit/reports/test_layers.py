@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from report_builder import buffer, node
 
-from memprof.analysis.categories import Category
-from memprof.analysis.report import ModuleNode
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import ModuleNode
 from memprof.reports.views.layers import fold_equal_siblings, folded_paths
 
 _KERNEL = (("kernel", (2, 2), "f32"),)

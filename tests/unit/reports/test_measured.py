@@ -9,7 +9,7 @@ from measurements import GPU_RUN, MESH_RUN
 from reports_data import REPORTS
 
 from memprof.analysis.comparison import compare
-from memprof.analysis.measurement import PoolReading
+from memprof.analysis.records.measurement import PoolReading
 from memprof.reports.document import Bar, Cell, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.format import format_named
 from memprof.reports.options import RenderOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Tone
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK, TONE_COLORS
 

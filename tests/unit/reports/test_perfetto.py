@@ -11,8 +11,8 @@ from comparisons_data import COMPARISONS
 from reports_data import REPORTS
 from stacked_report import stacked
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
 from memprof.reports.formats.perfetto import FORMAT
 from memprof.reports.options import RenderOptions
 

@@ -11,7 +11,7 @@ from comparisons_data import hostile, techniques
 from reports_data import hostile_names
 from transformer_report import transformer
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError
 from memprof.reports.document import Document, Heading, Part, StackedBar, StackedBars
 from memprof.reports.formats import png, svg, terminal

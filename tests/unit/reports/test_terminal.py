@@ -9,7 +9,7 @@ from comparisons_data import COMPARISONS, troubled
 from reports_data import REPORTS, hostile_names
 from transformer_report import transformer
 
-from memprof.analysis.categories import Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.format import format_named
 from memprof.reports.options import By, ColorSystem, RenderOptions
 from memprof.reports.palette import CATEGORY_COLORS

@@ -9,10 +9,10 @@ import reports_data
 from report_builder import buffer, node
 from transformer_report import TRANSFORMER_CATEGORIES, transformer
 
-from memprof.analysis.capture import Timings
-from memprof.analysis.categories import Category
-from memprof.analysis.report import Report
-from memprof.analysis.timeline import LiveChange, Timeline
+from memprof.analysis.records.capture import Timings
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import LiveChange, Timeline
 from memprof.reports.document import Bar, Cell, Document, Facts, Gauge, Heading, Note, Row, StackedChart, Table, Tone
 from memprof.reports.options import By
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
-from unit.analysis.test_schedule import deferred
+from unit.analysis.scheduling.test_schedule import deferred
 
 from memprof.analysis.pipeline import analyze, analyze_peak
 from memprof.reports.format import format_named

@@ -12,10 +12,11 @@ from math import prod
 import pytest
 from report_builder import CPU, H100, buffer, node, report
 
-from memprof.analysis.capture import ArgumentLeaf, Target, Topology
-from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.report import CollectiveTraffic, LiveBuffer, Loop, Report, Schedule
-from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
+from memprof.analysis.records.capture import ArgumentLeaf, Target, Topology
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule
+from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
 from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.workloads.composition import parse_techniques

@@ -9,9 +9,9 @@ from hlo import Step
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, f32
 from oom_logs import POSTED
 
-from memprof.analysis.categories import Category, Phase, Role
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.report import Report
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.formats.terminal import FORMAT
 from memprof.reports.json.runs import explanation_json

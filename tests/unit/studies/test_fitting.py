@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.analysis.amounts import parse_bytes, parse_share
+from memprof.amounts import parse_bytes, parse_share
 from memprof.errors import MemprofError
 from memprof.studies.fit.results import FitResult, Trial
 from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest

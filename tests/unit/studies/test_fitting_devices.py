@@ -12,8 +12,8 @@ from hlo import Step
 from hlo_nodes import f32
 from jsonschema import Draft202012Validator
 
-from memprof.analysis.capture import Capture
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.categories import Role
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.errors import MemprofError

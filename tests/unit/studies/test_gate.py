@@ -12,10 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from report_builder import H100, buffer, report
 
-from memprof.analysis.capture import Topology
-from memprof.analysis.categories import Category
 from memprof.analysis.comparison import NamedChange, Verdict
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import check_json

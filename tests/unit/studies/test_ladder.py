@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from report_builder import CPU, buffer, report
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Category, Role
-from memprof.analysis.report import Report
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.ladder import Ladder, find_ladder

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from jsonschema import Draft202012Validator
 
-from memprof.analysis.categories import Role
-from memprof.analysis.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import schemas
 from memprof.reports.json.runs import explanation_json, job_json

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from memprof.analysis.watched import SeenCall
+from memprof.analysis.records.watched import SeenCall
 from memprof.studies.watch.recompiles import Recompile, recompiles
 
 _FIRST = SeenCall(

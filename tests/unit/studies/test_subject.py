@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memprof.analysis.capture import Topology
+from memprof.analysis.records.capture import Topology
 from memprof.capture.processes.task import CountingTask, Task, decoded_task, encoded_task
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.xla.portable_program import CompileSettings

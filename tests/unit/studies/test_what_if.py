@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_builder import buffer, report
 
-from memprof.analysis.categories import Category, Phase
-from memprof.analysis.report import LiveBuffer, Report
-from memprof.analysis.timeline import LiveChange, PhaseSpan, Timeline
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.what_if import Instead, footprint_without
 
 _BASE, _TEMPS = Category.PARAMS, Category.ACTIVATIONS

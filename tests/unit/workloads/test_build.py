@@ -7,7 +7,7 @@ import json
 import jax
 import pytest
 
-from memprof.analysis.categories import Role
+from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.workloads.build import build_step, plan
 from memprof.workloads.train_config import technique_fields

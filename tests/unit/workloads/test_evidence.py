@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from report_builder import BASE, buffer, report
 
-from memprof.analysis.capture import ArgumentLeaf, Topology
-from memprof.analysis.categories import Category, Phase, Role
-from memprof.analysis.report import CollectiveTraffic, Loop, ScopedOperations
-from memprof.analysis.timeline import LiveChange
+from memprof.analysis.records.capture import ArgumentLeaf, Topology
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.report import CollectiveTraffic, Loop, ScopedOperations
+from memprof.analysis.records.timeline import LiveChange
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import in_words, most_bytes
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.analysis.capture import Target
+from memprof.analysis.records.capture import Target
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import plan

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from report_builder import report
 
-from memprof.analysis.capture import ArgumentLeaf
-from memprof.analysis.categories import Role
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan

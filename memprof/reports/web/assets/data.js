@@ -40,7 +40,7 @@ function phaseAt(position) {
   return span ? span[0] : "none";
 }
 
-// The highest moment of each slice of the positions from `first` to `last`: see analysis/timeline.py.
+// The highest moment of each slice of the positions from `first` to `last`: see analysis/records/timeline.py.
 function moments(first, last, numSlices) {
   const found = [];
   const live = [...timeline.base];

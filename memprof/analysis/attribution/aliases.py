@@ -1,0 +1,245 @@
+"""Which positions of the program are the same value: alias sets.
+
+Many HLO instructions make no data: `get-tuple-element`, `tuple`, `bitcast`, `while`, `call`, `fusion` and others only
+pass values on. XLA's dump does not list these aliases, so they are resolved here, by union-find over positions:
+
+- what passes data on is the same value;
+- the values that one loop carries (initial value, body parameter, body root, loop result) are one set, leaf by leaf;
+- `dynamic-update-slice` and `scatter` belong to the set of their first operand where both lie in the same memory,
+  since then they update it in place.
+
+Fusions are seen through: a fusion's operands are its computation's parameters and its result is the root, so that the
+rules can look at each operation inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+
+from memprof.analysis.hlo.buffer_table import BufferTable, LogicalBuffer
+from memprof.analysis.hlo.program import Computation, Instruction, Program
+from memprof.errors import InternalError
+
+# Instructions whose called computations data flows through. The computations of `reduce`, `sort`, `scatter` and the
+# like work on scalars and hold no buffers of interest.
+_CALLS = frozenset({"fusion", "call", "async-start"})
+_PASSES_OPERAND_ON = frozenset(
+    {"bitcast", "optimization-barrier", "add-dependency", "domain", "async-update", "all-reduce-done"}
+)
+# Instructions that end something that runs in the background, and the element of its tuple that holds the result.
+_RESULT_ELEMENT = {"copy-done": 0, "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1}
+# Instructions that make no data of their own.
+ALIASING = frozenset(
+    {"get-tuple-element", "tuple", "while", "conditional", "parameter", *_CALLS, *_PASSES_OPERAND_ON, *_RESULT_ELEMENT}
+)
+_JOINING = ALIASING - {"parameter"} | {"copy-start"}  # a copy that runs in the background also returns its source
+IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
+
+
+class AliasSets:
+    """The alias sets of one program, numbered from 0: a **group** is the number of one.
+
+    Attributes:
+        order: all instructions that data flows through, definitions before uses.
+        count: the number of groups.
+        results: the groups of the leaves of each instruction's result, by its index.
+        in_memory: the groups that lie in memory; the others exist inside a fusion only.
+
+    Raises:
+        InternalError: an instruction does not have the shape that it should have.
+    """
+
+    def __init__(self, program: Program, table: BufferTable) -> None:
+        self._program = program
+        self._parent = list(range(program.num_positions))
+        self.order = tuple(_flatten(program, program.entry))
+        ordered = [program.instructions[index] for index in self.order]
+        for instruction in ordered:
+            if instruction.opcode not in _JOINING:
+                continue
+            try:
+                for left, right in _aliases(program, instruction):
+                    self._union(left, right)
+            except (ValueError, IndexError) as error:
+                raise InternalError(
+                    f"what {instruction.name} ({instruction.opcode}) passes on has another shape than its result; this"
+                    " version of XLA is not understood yet"
+                ) from error
+        self._join_in_place_updates(table, [each for each in ordered if each.opcode in IN_PLACE])
+        numbers: dict[int, int] = {}
+        self._group = tuple(
+            [
+                numbers.setdefault(position if position == parent else self._find(parent), len(numbers))
+                for position, parent in enumerate(self._parent)
+            ]
+        )
+        self.count = len(numbers)
+        ends = accumulate([len(each.shape.leaves) for each in program.instructions])
+        self.results = [self._group[first:end] for first, end in pairwise(chain([0], ends))]
+        in_memory = (_position_of_buffer(program, buffer) for buffer in table.logical_buffers.values())
+        self.in_memory = frozenset(self._group[position] for position in in_memory if position is not None)
+
+    def of(self, position: int) -> int:
+        """The group of a position."""
+        return self._group[position]
+
+    def of_instruction(self, instruction: Instruction) -> tuple[int, ...]:
+        """The groups of the leaves of an instruction's result."""
+        first = instruction.first_position
+        return self._group[first : first + len(instruction.shape.leaves)]
+
+    def _join_in_place_updates(self, table: BufferTable, updates: Sequence[Instruction]) -> None:
+        places: dict[int, set[tuple[int, int]]] = {}
+        for buffer in table.logical_buffers.values() if updates else ():
+            position = _position_of_buffer(self._program, buffer)
+            if position is not None:
+                places.setdefault(self._find(position), set()).add((buffer.allocation, buffer.offset))
+        for instruction in updates:
+            target = self._find(self._program.instructions[instruction.operands[0]].first_position)
+            result = self._find(instruction.first_position)
+            if target != result and places.get(target, set()) & places.get(result, set()):
+                merged = places[target] | places[result]
+                self._union(target, result)
+                places[self._find(result)] = merged
+
+    def _find(self, position: int) -> int:
+        parent = self._parent
+        while parent[position] != position:
+            parent[position] = parent[parent[position]]
+            position = parent[position]
+        return position
+
+    def _union(self, left: int, right: int) -> None:
+        parent = self._parent
+        if parent[left] != left:
+            left = self._find(left)
+        if parent[right] != right:
+            right = self._find(right)
+        parent[right] = left
+
+
+def position_of(instruction: Instruction, shape_index: tuple[int, ...]) -> int | None:
+    """The position of a leaf, or None where `shape_index` is a tuple's own table of pointers."""
+    shape = instruction.shape
+    if shape.child_starts is None:
+        return None if shape_index else instruction.first_position
+    if not shape_index:
+        return None
+    for number in shape.child(shape_index[0]):  # of thousands of elements only the one that it is in
+        if shape.leaves[number].shape_index == shape_index:
+            return instruction.first_position + number
+    return None
+
+
+def _position_of_buffer(program: Program, buffer: LogicalBuffer) -> int | None:
+    return position_of(program.instructions[buffer.instruction], buffer.shape_index)
+
+
+def called_computations(program: Program, instruction: Instruction) -> tuple[Computation, ...]:
+    """The computations that data flows through when the instruction runs, in the order in which they first run."""
+    if instruction.opcode == "while":
+        body, condition = instruction.called
+        return program.computations[condition], program.computations[body]
+    if instruction.opcode in _CALLS or instruction.opcode == "conditional":
+        return tuple(program.computations[index] for index in instruction.called)
+    return ()
+
+
+def _flatten(program: Program, entry: Computation) -> Iterator[int]:
+    """All instructions that data flows through, in an order in which definitions come before uses.
+
+    A loop's body comes before the loop itself, since the loop's result is the body's. XLA's call graph is flat: each
+    computation of control flow or fusion has one caller. The walk keeps its own stack: loops nest deeper than Python
+    recursion is worth.
+    """
+    seen = {id(entry)}
+    is_flat: dict[int, bool] = {}  # whether data flows through no other computation from there
+    stack: list[tuple[Iterator[int], int | None]] = [(iter(entry.instructions), None)]
+    while stack:
+        instructions, caller = stack[-1]
+        for index in instructions:
+            instruction = program.instructions[index]
+            if instruction.called:
+                called = [each for each in called_computations(program, instruction) if id(each) not in seen]
+                if called:
+                    seen.update(map(id, called))
+                    if len(called) == 1 and _is_flat(program, called[0], is_flat):
+                        yield from called[0].instructions
+                        yield index
+                        continue
+                    inner = chain.from_iterable([computation.instructions for computation in called])
+                    stack.append((inner, index))
+                    break
+            yield index
+        else:
+            stack.pop()
+            if caller is not None:
+                yield caller
+
+
+def _is_flat(program: Program, computation: Computation, known: dict[int, bool]) -> bool:
+    """Whether no data flows on from a computation to one that it calls. Args: known: of which kinds of computations."""
+    kind = computation.first_alike
+    if kind not in known:
+        inside = [program.instructions[index] for index in computation.instructions]
+        known[kind] = not any(called_computations(program, each) for each in inside if each.called)
+    return known[kind]
+
+
+def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, int]]:
+    """Pairs of positions that are the same value because of one instruction."""
+    opcode = instruction.opcode
+    operands = [program.instructions[index] for index in instruction.operands]
+    result = instruction.positions
+    if opcode == "get-tuple-element":
+        return zip(result, _child(operands[0], instruction.tuple_index), strict=True)
+    if opcode == "tuple":
+        return zip(result, [position for operand in operands for position in operand.positions], strict=True)
+    if opcode in _PASSES_OPERAND_ON:
+        return zip(result, operands[0].positions, strict=False)
+    if opcode == "copy-start":
+        return zip(_child(instruction, 1), operands[0].positions, strict=True)
+    if opcode in _RESULT_ELEMENT:
+        return zip(result, _child(operands[0], _RESULT_ELEMENT[opcode]), strict=True)
+    return _control_flow_aliases(program, instruction, operands)
+
+
+def _control_flow_aliases(
+    program: Program, instruction: Instruction, operands: list[Instruction]
+) -> Iterable[tuple[int, int]]:
+    result: Iterable[int] = instruction.positions
+    called = called_computations(program, instruction)
+    if instruction.opcode == "while":
+        for computation in called:  # the body and the condition both take what the loop carries
+            yield from _bind(program, computation, operands)
+        body_root = program.instructions[called[1].root]
+        yield from zip(result, body_root.positions, strict=True)
+        yield from zip(result, operands[0].positions, strict=True)
+        return
+    if instruction.opcode == "conditional":
+        for computation, operand in zip(called, operands[1:], strict=True):
+            yield from _bind(program, computation, [operand])
+    else:
+        for computation in called:
+            yield from _bind(program, computation, operands)
+        if instruction.opcode == "async-start":
+            arguments = (position for operand in operands for position in operand.positions)
+            yield from zip(_child(instruction, 0), arguments, strict=True)
+            result = _child(instruction, 1)
+    for computation in called:
+        yield from zip(result, program.instructions[computation.root].positions, strict=True)
+
+
+def _bind(program: Program, computation: Computation, operands: list[Instruction]) -> Iterable[tuple[int, int]]:
+    for parameter, operand in zip(computation.parameters, operands, strict=True):
+        bound = program.instructions[parameter]
+        if len(bound.shape.leaves) == 1 == len(operand.shape.leaves):  # nearly always
+            yield bound.first_position, operand.first_position
+        else:
+            yield from zip(bound.positions, operand.positions, strict=True)
+
+
+def _child(instruction: Instruction, index: int) -> range:
+    leaves, first = instruction.shape.child(index), instruction.first_position
+    return range(first + leaves.start, first + leaves.stop)

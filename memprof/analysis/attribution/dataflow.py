@@ -1,0 +1,442 @@
+"""What each value depends on, and what uses it.
+
+One pass down the program gathers, for every group of positions (see `aliases.py`), what it is made from; one pass up
+gathers what becomes of it. Loops carry facts around, so a program with loops repeats the passes until nothing changes.
+Facts are sets of bits in plain integers (a flag type costs ten times as much), so both passes are
+linear in the size of the program. What is asked of each operation takes members of enumerations by plain names:
+looking one up in its class takes longer than all else that is done with it (Python 3.11). Constants inside fusions, and
+what is spread out from them there, take no part: they are two fifths of what makes data, no argument reaches them, and
+they hold no memory.
+
+Phases come from op names where they tell, and otherwise from the flow:
+
+- an instruction without an op name was inserted by the compiler (a copy, a broadcast, a pad): it belongs to the phase
+  of what it copies or, where that has none, of what uses it;
+- an op name without a mark of differentiation is, after the backward pass, either still work on gradients (clipping,
+  accumulating) or, as soon as parameters or optimizer state come in, the update; before it, it belongs to its users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from math import prod
+
+from msgspec import Struct
+
+from memprof.analysis.attribution.aliases import ALIASING, AliasSets
+from memprof.analysis.attribution.op_names import Named, named_phase
+from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Phase, Role
+
+
+class Origin(IntEnum):
+    """What a value is made from: bits of a set.
+
+    The first four are roles of arguments; the next three say that an operation of that phase lies upstream; the
+    `DIRECT_` ones that parameters or optimizer state reach it without passing through the forward or backward pass; the
+    last one that other devices have sent a part of it.
+    """
+
+    PARAMS = 1
+    OPTIMIZER_STATE = 2
+    BATCH = 4
+    OTHER_STATE = 8
+    FORWARD = 16
+    RECOMPUTE = 32
+    BACKWARD = 64
+    DIRECT_PARAMS = 128
+    DIRECT_OPTIMIZER_STATE = 256
+    OTHER_DEVICES = 512
+
+
+class Use(IntEnum):
+    """What becomes of a value: bits of a set."""
+
+    FORWARD = 1
+    RECOMPUTE = 2
+    BACKWARD = 4
+    UPDATE = 8
+    RESULT = 16
+    GRADIENT = 32  # it is a gradient of parameters, or a part of one
+
+
+ROLE_ORIGIN = {
+    Role.PARAMS: Origin.PARAMS,
+    Role.OPTIMIZER_STATE: Origin.OPTIMIZER_STATE,
+    Role.BATCH: Origin.BATCH,
+    Role.OTHER_STATE: Origin.OTHER_STATE,
+}
+ROLES = Origin.PARAMS | Origin.OPTIMIZER_STATE | Origin.BATCH | Origin.OTHER_STATE
+
+# What an argument of a role is to those who read it themselves.
+_DIRECT = {
+    int(Origin.PARAMS): Origin.DIRECT_PARAMS,
+    int(Origin.OPTIMIZER_STATE): Origin.DIRECT_OPTIMIZER_STATE,
+}
+_DIRECT_BITS = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
+_PHASE_ORIGIN = {
+    Named.FORWARD: Origin.FORWARD,
+    Named.RECOMPUTE: Origin.RECOMPUTE,
+    Named.BACKWARD: Origin.BACKWARD,
+}
+
+_PHASE_USE = {
+    Phase.FORWARD: Use.FORWARD,
+    Phase.RECOMPUTE: Use.RECOMPUTE,
+    Phase.BACKWARD: Use.BACKWARD,
+    Phase.UPDATE: Use.UPDATE,
+    Phase.NONE: 0,
+}
+
+# Operations whose result is the same quantity as the operands listed (all operands where None): if the result is a
+# gradient, so is the operand.
+_SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
+    "add": None, "subtract": None, "convert": None, "copy": None, "copy-start": None, "transpose": None,
+    "reshape": None, "negate": None, "slice": None, "concatenate": None, "reverse": None, "all-reduce": None,
+    "all-reduce-start": None, "reduce-scatter": None, "all-gather": None, "all-gather-start": None,
+    "pad": (0,), "dynamic-slice": (0,), "scatter": (0,), "dynamic-update-slice": (0, 1),
+}  # fmt: skip
+
+# Operations whose result is the operands listed, times a number, where the other operand is one: a gradient in fp8 is
+# multiplied by the scales of what it is made of.
+_SCALED = {"multiply": (0, 1), "divide": (0,)}
+
+_LAYOUT = frozenset({"copy", "transpose", "reshape"})
+_SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
+SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
+
+# Operations that bring data of other devices here as it is; what an `all-reduce` or a `reduce-scatter` adds up is new.
+_FETCHING = frozenset(
+    {"all-gather", "all-gather-start", "collective-permute", "collective-permute-start", "all-to-all"}
+    | {"ragged-all-to-all", "collective-broadcast"}
+)
+
+# Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
+_MOVED_OPERAND = {
+    "copy": 0, "copy-start": 0, "transpose": 0, "reshape": 0, "reverse": 0, "slice": 0, "dynamic-slice": 0,
+    "dynamic-update-slice": 1,
+}  # fmt: skip
+
+
+class Operation(Struct, frozen=True):
+    """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
+
+    index: int
+    named: Named
+    moved: int | None  # the group of the data that it only puts elsewhere
+    choice: int | None  # the group that says which elements of the others it takes
+    brings: int  # bits of `Origin` that are its own, not its operands'
+    inputs: tuple[tuple[int, int], ...]  # (operand number, group)
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What makes data in a program.
+
+    Attributes:
+        in_order: definitions before uses.
+        phase_of_name: the phase that each op name of theirs shows.
+        constants: the groups that are made of constants alone and exist inside a fusion only, with the instruction that
+            makes each: they are no operations.
+    """
+
+    in_order: Sequence[Operation]
+    phase_of_name: Mapping[str, Named]
+    constants: Mapping[int, int]
+
+
+_FORWARD, _RECOMPUTE, _BACKWARD, _NO_PHASE = Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.NONE
+_NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
+_NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPUTE, Named.BACKWARD
+_USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
+_USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
+_OTHER_STATE = Origin.OTHER_STATE
+_MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # of which nothing upstream tells the phase, what uses it may
+
+
+class Dataflow:
+    """Facts by group. See the module's docstring.
+
+    Attributes:
+        operations, phase_of_name, constants: see `Operations`.
+        origin, use: sets of bits of `Origin` and `Use`.
+        named: what the op names of the operations that make it show: a set of bits of `Named`.
+        computed: the same, but where an operation only moves data, what the names of those who computed them show.
+        definers: the instructions that make it.
+        argument: the parameter number of those groups that hold an argument.
+    """
+
+    def __init__(self, program: Program, groups: AliasSets, arguments: Mapping[int, ArgumentLeaf]) -> None:
+        """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
+        self._program = program
+        self.origin = [0] * groups.count
+        self.named = [0] * groups.count
+        self.computed = [0] * groups.count
+        self.use = [0] * groups.count
+        self.definers: list[list[int]] = [[] for _ in range(groups.count)]
+        self.argument: dict[int, int] = {}
+        self._in_memory = groups.in_memory
+        self._groups = groups
+        for index in program.entry.parameters:
+            instruction = program.instructions[index]
+            number = instruction.parameter_number
+            for group in groups.of_instruction(instruction):
+                self.argument[group] = number
+                self.origin[group] = ROLE_ORIGIN[arguments[number].role]
+        found = find_operations(program, groups)
+        self.operations, self.phase_of_name, self.constants = found.in_order, found.phase_of_name, found.constants
+        for group, index in self.constants.items():
+            self.definers[group].append(index)
+        self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
+        for operation in self.operations:
+            for group in operation.outputs:
+                self.definers[group].append(operation.index)
+            if operation.named is not _NAMED_NOTHING:
+                self._named_groups.update(operation.outputs)
+        self._has_loops = "while" in {program.instructions[index].opcode for index in groups.order}
+        self.repeat(self._pass_down)
+        self._phases = list(map(_shown_phase, self.named, self.origin))
+        self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)
+        for group in groups.of_instruction(program.instructions[program.entry.root]):
+            self.use[group] |= Use.RESULT
+        self.repeat(self._pass_up)
+
+    def phase(self, group: int) -> Phase:
+        """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them."""
+        phase = self._phases[group]
+        if phase is not _NO_PHASE:
+            return phase
+        use = self.use[group]
+        if use & Use.FORWARD or not self.is_differentiated:
+            return Phase.FORWARD
+        if use & Use.RECOMPUTE:
+            return Phase.RECOMPUTE
+        if use & Use.BACKWARD:
+            return Phase.BACKWARD
+        if use & Use.UPDATE:
+            return Phase.UPDATE
+        # What the step returns without differentiating it: a metric, the model's answer on another batch.
+        return Phase.FORWARD if use & Use.RESULT else Phase.NONE
+
+    def computed_in(self, group: int) -> Phase:
+        """The phase that computes a group's values, where a later one only moves them.
+
+        The backward pass copies residuals of the forward pass to another layout, cuts one layer's from the stack that a
+        scan has made of all layers', fetches them from the host: the copies hold what the forward pass has computed.
+        """
+        phase, computed = self.phase(group), self.computed[group]
+        if phase is not _BACKWARD or computed & _NAMED_BACKWARD:
+            return phase
+        if computed & _NAMED_RECOMPUTE:
+            return _RECOMPUTE
+        return _FORWARD if computed & _NAMED_FORWARD else phase
+
+    def repeat(self, one_pass: Callable[[], bool]) -> None:
+        """Run a pass that says whether it changed anything until it does not; a program without loops needs one."""
+        while one_pass() and self._has_loops:
+            pass
+
+    def _pass_down(self) -> bool:
+        """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
+        changed = False
+        program, origin, named, all_computed, argument = (
+            self._program,
+            self.origin,
+            self.named,
+            self.computed,
+            self.argument,
+        )
+        for operation in self.operations:
+            op_named = operation.named
+            made_from = operation.brings
+            inherited = 0
+            for _, group in operation.inputs:
+                if group == operation.choice and origin[group] & ROLES == _OTHER_STATE:
+                    continue  # a mask: masked weights are weights
+                made_from |= origin[group]
+                if group in argument:
+                    made_from |= _DIRECT.get(origin[group], 0)
+                elif op_named is _NAMED_NOTHING:
+                    inherited |= named[group]
+            if op_named is _NAMED_NOTHING:
+                shown = inherited
+            else:
+                shown = int(op_named)
+                if op_named is not _NAMED_UNPHASED:
+                    made_from = made_from & ~_DIRECT_BITS | _PHASE_ORIGIN[op_named]
+            computed = shown if operation.moved is None else all_computed[operation.moved]
+            for group in operation.outputs:
+                if group in argument:
+                    continue  # the argument's own next version: it keeps its role
+                if op_named is _NAMED_NOTHING and group in self._named_groups and _fills(program, operation):
+                    continue  # where a loop starts; the zeros may be those of a loop of another phase, too
+                if made_from & ~origin[group] or shown & ~named[group] or computed & ~all_computed[group]:
+                    origin[group] |= made_from
+                    named[group] |= shown
+                    all_computed[group] |= computed
+                    changed = True
+        return changed
+
+    def _pass_up(self) -> bool:
+        """Uses, from uses to definitions. Returns whether anything changed."""
+        changed = False
+        use, phases = self.use, self._phases
+        for operation in reversed(self.operations):
+            instruction = self._program.instructions[operation.index]
+            of_outputs = 0
+            for group in operation.outputs:
+                of_outputs |= use[group]
+            phase = self._phases[operation.outputs[0]] if operation.outputs else _NO_PHASE
+            is_known = phase is not _NO_PHASE
+            if operation.outputs and not is_known:
+                phase = self.phase(operation.outputs[0])
+            if operation.named is _NAMED_NOTHING or phase is _NO_PHASE:
+                passed = of_outputs & ~_USE_GRADIENT
+            else:
+                passed = _PHASE_USE[phase]
+                if not self._in_memory.issuperset(operation.outputs) or (is_known and instruction.opcode in _LAYOUT):
+                    # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
+                    # keeping their results, and puts off a change of layout until the backward pass needs it: then
+                    # what they read is used in the backward pass.
+                    passed |= of_outputs & _USE_IN_BACKWARD
+            # What works on gradients is no longer differentiation (accumulating, clipping, the update), or makes one.
+            may_be_gradients = operation.named is _NAMED_UNPHASED or of_outputs & _USE_MAKES_GRADIENT
+            for number, group in operation.inputs:
+                bits = passed
+                if (
+                    may_be_gradients
+                    and phases[group] in _MAY_BE_BACKWARD
+                    and not use[group] & _USE_GRADIENT
+                    and self.computed_in(group) is _BACKWARD
+                    and self._is_gradient(operation, instruction, number, group)
+                ):
+                    bits |= _USE_GRADIENT
+                if bits & ~use[group]:
+                    use[group] |= bits
+                    changed = True
+        return changed
+
+    def _is_scalar(self, index: int) -> bool:
+        """Whether all elements of what an instruction makes are one number."""
+        instruction = self._program.instructions[index]
+        while _num_elements(instruction) != 1:
+            definers = self._definers_of(instruction)
+            if len(definers) != 1 or definers[0].opcode not in _SPREAD:
+                return False
+            instruction = self._program.instructions[definers[0].operands[0]]
+        return True
+
+    def _definers_of(self, instruction: Instruction) -> list[Instruction]:
+        groups = self._groups.of_instruction(instruction)
+        return [self._program.instructions[index] for index in self.definers[groups[0]]] if groups else []
+
+    def _accumulates(self, instruction: Instruction, group: int) -> bool:
+        """Whether an instruction adds to what a loop carries, or brings back what has been added up elsewhere."""
+        operands = [self._program.instructions[operand] for operand in instruction.operands]
+        if instruction.opcode == "copy":
+            return any(
+                each.opcode == "add" and self._accumulates(each, group) for each in self._definers_of(operands[0])
+            )
+        return instruction.opcode == "add" and any(group in self._groups.of_instruction(each) for each in operands)
+
+    def _is_gradient(self, operation: Operation, instruction: Instruction, number: int, group: int) -> bool:
+        """Whether a value of the backward pass is a gradient, or a part of one, because of this use of it.
+
+        Args:
+            operation: it works on gradients, or makes one.
+        """
+        if operation.named in (_NAMED_UNPHASED, _NAMED_NOTHING):
+            return True
+        if instruction.opcode in _SCALED:
+            return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
+        if instruction.opcode == "reduce":
+            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A loop
+            # under `vmap` adds up the gradients of each example by itself.
+            return any(
+                definer.op_name == instruction.op_name or self._accumulates(definer, group)
+                for definer in (self._program.instructions[index] for index in self.definers[group])
+            )
+        operands = _SAME_QUANTITY.get(instruction.opcode, ())
+        return operands is None or number in operands
+
+
+@lru_cache(maxsize=4096)
+def _shown_phase(named: int, origin: int) -> Phase:
+    """The phase as names and what lies upstream tell it; NONE where they do not."""
+    if named & Named.BACKWARD:
+        return Phase.BACKWARD
+    if named & Named.RECOMPUTE:
+        return Phase.RECOMPUTE
+    if named & Named.FORWARD:
+        return Phase.FORWARD
+    if origin & Origin.BACKWARD:
+        updates = origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE)
+        return Phase.UPDATE if updates else Phase.BACKWARD
+    if origin & (Origin.FORWARD | Origin.RECOMPUTE):
+        return Phase.FORWARD
+    return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE
+
+
+def _num_elements(instruction: Instruction) -> int:
+    return prod(instruction.shape.leaves[0].dimensions) if instruction.shape.leaves else 0
+
+
+def _fills(program: Program, operation: Operation) -> bool:
+    """Whether an operation writes one number everywhere, as far as it tells itself and not what shares its memory."""
+    instruction = program.instructions[operation.index]
+    while instruction.opcode == "fusion" or instruction.opcode in _LAYOUT:
+        is_fusion = instruction.opcode == "fusion"
+        index = program.computations[instruction.called[0]].root if is_fusion else instruction.operands[0]
+        instruction = program.instructions[index]
+    return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
+
+
+def find_operations(program: Program, groups: AliasSets) -> Operations:
+    """Look through a whole program."""
+    operations: list[Operation] = []
+    phase_of_name: dict[str, Named] = {}
+    constants: dict[int, int] = {}
+    instructions, results, in_memory = program.instructions, groups.results, groups.in_memory
+    for index in groups.order:
+        instruction = instructions[index]
+        opcode = instruction.opcode
+        if opcode in ALIASING:
+            continue
+        operands, outputs = instruction.operands, results[index]
+        if opcode in SPREADS_OUT and in_memory.isdisjoint(outputs):
+            read = [group for operand in operands for group in results[operand]]
+            if constants.keys() >= set(read):
+                constants.update(dict.fromkeys(outputs, index))
+                continue
+        inputs = [(number, group) for number, operand in enumerate(operands) for group in results[operand]]
+        brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
+        op_name = instruction.op_name
+        if opcode in COLLECTIVES and instruction.is_combined:
+            operations += _separated(instruction, index, results, brings)
+            phase_of_name[op_name] = _NAMED_NOTHING
+            continue
+        named = phase_of_name.get(op_name)
+        if named is None:
+            named = phase_of_name[op_name] = named_phase(op_name)
+        moved = choice = None
+        if opcode in _MOVED_OPERAND:
+            moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
+        elif opcode == "select":
+            choice = next((group for number, group in inputs if number == 0), None)
+        operations.append(Operation(index, named, moved, choice, brings, tuple(inputs), outputs))
+    return Operations(in_order=operations, phase_of_name=phase_of_name, constants=constants)
+
+
+def _separated(
+    instruction: Instruction, index: int, results: Sequence[tuple[int, ...]], brings: int
+) -> Iterator[Operation]:
+    """The collectives that have been combined, each on its own: as what the compiler inserts, without a name."""
+    count = len(instruction.operands)
+    for number, operand in enumerate(instruction.operands):
+        inputs = tuple((number, group) for group in results[operand])
+        yield Operation(index, _NAMED_NOTHING, None, None, brings, inputs, results[index][number::count])

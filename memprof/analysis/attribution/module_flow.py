@@ -1,0 +1,344 @@
+"""Which module each value belongs to.
+
+Op names tell it where the framework scopes its modules (Flax linen, Haiku, `jax.named_scope`). Where there are several
+trees of parameters, a scope can fit modules of more than one: the parameters that are read inside it tell which. What
+has no module in its name takes it from the data: a copy from what it copies, an update from the parameter that it
+updates. Where no name tells modules at all (Flax NNX, Equinox, plain functions), an operation belongs to the module
+whose parameters it reads, and what it makes goes on belonging to it until parameters of another one come in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from functools import reduce
+from itertools import takewhile
+
+from memprof.analysis.attribution.aliases import AliasSets, called_computations
+from memprof.analysis.attribution.dataflow import Dataflow, Operation, Origin, Use
+from memprof.analysis.attribution.module_paths import Keys, ModulePaths, ScopeMatch
+from memprof.analysis.attribution.op_names import Named, plain_scopes
+from memprof.analysis.attribution.owners import Owners
+from memprof.analysis.hlo.program import Computation, Instruction, Program
+from memprof.analysis.records.capture import ArgumentLeaf
+
+
+class _Known(IntEnum):
+    """How a value's module is known; what is known better decides, and of equals what comes first in the program."""
+
+    NOT = 0
+    BY_SCOPE = 1  # a scope without parameters lies around it
+    BY_MODULE = 2  # the operation's name passes through a module with parameters
+    BY_OWNER = 3  # it is made of the module's own parameters or optimizer state
+
+
+# As plain names: see `dataflow.py`.
+_NOT, _BY_SCOPE, _BY_MODULE, _BY_OWNER = _Known.NOT, _Known.BY_SCOPE, _Known.BY_MODULE, _Known.BY_OWNER
+_UNMARKED = (Named.NOTHING, Named.UNPHASED)
+
+
+class ModuleFlow:
+    """The module of each group; empty where it belongs to none."""
+
+    def __init__(
+        self,
+        program: Program,
+        groups: AliasSets,
+        arguments: Mapping[int, ArgumentLeaf],
+        paths: ModulePaths,
+        flow: Dataflow,
+    ) -> None:
+        """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
+        self._program = program
+        self._arguments = arguments
+        self._paths = paths
+        self._flow = flow
+        self._owners = Owners(arguments, paths, flow)
+        self._module = [""] * groups.count
+        self._known: list[int] = [_NOT] * groups.count
+        self._by_position: dict[int, str] = {}  # what the scopes around an instruction tell
+        self._shared = _made_by_branches(program, groups, flow)
+        for group, number in flow.argument.items():
+            self._learn(group, self._owners.module_of_argument[number], _BY_OWNER)
+        self._numbers_mislead = self._scopes_number_something_else()
+        self._tree_around = self._trees_by_scope()
+        matches = {name: match for name in flow.phase_of_name if (match := self._match(name))}
+        self._certain = {name: match.certain for name, match in matches.items() if match.certain}
+        self._uncertain = {name: match for name, match in matches.items() if not match.certain}
+        self._networks = {match.around[:1] for match in matches.values() if match.certain and match.around}
+        self._in_networks = {name for name in flow.phase_of_name if plain_scopes(name)[:1] in self._networks}
+        self._plain_scope = {name: self._find_plain_scope(name) for name in flow.phase_of_name}
+        self._names_tell = any(
+            named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
+            for name, named in flow.phase_of_name.items()
+        )
+        flow.repeat(self._pass_down)
+        flow.repeat(self._pass_up)
+
+    def of(self, group: int, maker: Instruction) -> str:
+        """The module of a value that an instruction makes: by the instruction's own name, or else by its data."""
+        if group in self._shared:
+            return self._module[group]
+        return self._by_position.get(maker.first_position) or self.of_scope(maker.op_name) or self._module[group]
+
+    def of_scope(self, op_name: str) -> str:
+        """The module with parameters that an op name alone tells; empty where it tells none."""
+        match = self._match(op_name)
+        if match is None:
+            return ""
+        return match.certain or match.modules.get(self._tree_around.get(match.around) or (), "")
+
+    def _op_name(self, operation: Operation) -> str:
+        return self._program.instructions[operation.index].op_name
+
+    def _match(self, op_name: str) -> ScopeMatch | None:
+        """The modules that an op name spells, unless they are numbers that count something else."""
+        match = self._paths.match(op_name)
+        return None if match and self._numbers_mislead and _is_numbered(match.certain) else match
+
+    def _scopes_number_something_else(self) -> bool:
+        """Whether the layers that scopes number are others than those that the paths of parameters number.
+
+        A flat list of parameters (`params[1]`) has more of them than there are layers: then the scope `0` of the
+        forward pass reads parameters of the module `1`.
+        """
+        numbered = {
+            name: match.certain
+            for name, named in self._flow.phase_of_name.items()
+            if named is Named.FORWARD and (match := self._paths.match(name)) and _is_numbered(match.certain)
+        }
+        for operation in self._flow.operations if numbered else ():
+            scope = numbered.get(self._op_name(operation))
+            if scope is None:
+                continue
+            read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
+            if any(_is_numbered(module) and not _within(module, scope) for module in read):
+                return True
+        return False
+
+    def _trees_by_scope(self) -> dict[Keys, Keys | None]:
+        """For scopes that modules of several trees fit: the tree whose parameters are read inside them.
+
+        None where it is the operation that decides: two networks of one class are called within the same scope. Trees
+        without a parameter in common are the parts of one network (frozen weights and adapters): the largest has it.
+        """
+        read: dict[Keys, dict[Keys, set[int]]] = defaultdict(lambda: defaultdict(set))
+        of_several = {
+            name: match for name in self._flow.phase_of_name if (match := self._match(name)) and not match.certain
+        }
+        for operation in self._flow.operations if of_several else ():
+            match = of_several.get(self._op_name(operation))
+            if match is None:
+                continue
+            for owner in self._read_by(operation):
+                for root, module in match.modules.items():
+                    if _within(self._owners.module_of_argument[owner], module):
+                        read[match.around][root].add(owner)
+        return {around: self._tree(trees) for around, trees in read.items()}
+
+    def _read_by(self, operation: Operation) -> set[int]:
+        """The parameters that an operation reads, as they are or as copies."""
+        return {owner for _, group in operation.inputs if (owner := self._owners.of(group)) is not None}
+
+    def _tree(self, trees: Mapping[Keys, set[int]]) -> Keys | None:
+        names = {
+            root: {self._paths.keys(self._arguments[number].path)[len(root) :] for number in numbers}
+            for root, numbers in trees.items()
+        }
+        if len(set().union(*names.values())) < sum(map(len, names.values())):
+            return None
+        return max(trees, key=lambda root: sum(self._arguments[number].size_bytes for number in trees[root]))
+
+    def _has_module(self, op_name: str) -> bool:
+        match = self._match(op_name)
+        return match is not None and bool(match.certain or match.around in self._tree_around)
+
+    def _learn(self, group: int, module: str, known: int) -> bool:
+        """Take over a group's module if it is better known than before. Returns whether it is."""
+        if not module or known <= self._known[group]:
+            return False
+        self._module[group], self._known[group] = module, known
+        return True
+
+    def _pass_down(self) -> bool:
+        """From definitions to uses. Returns whether anything changed."""
+        changed = False
+        shared, all_known, certain = self._shared, self._known, self._certain
+        instructions, by_position = self._program.instructions, self._by_position
+        for operation in self._flow.operations:
+            instruction = instructions[operation.index]
+            module = certain.get(instruction.op_name, "")
+            known: int = _BY_MODULE
+            if module:  # as most names tell
+                by_position[instruction.first_position] = module
+            else:
+                module, known = self._module_of(operation, instruction)
+            for group in operation.outputs:
+                if group in shared and module and all_known[group]:
+                    changed |= self._share(group, module)
+                elif known > all_known[group]:
+                    changed |= self._learn(group, module, known)
+        return changed
+
+    def _share(self, group: int, module: str) -> bool:
+        """What several branches make, each for itself, belongs to what their modules have in common."""
+        common = _common(self._module[group], module)
+        changed = common != self._module[group]
+        self._module[group] = common
+        return changed
+
+    def _pass_up(self) -> bool:
+        """A gradient belongs to the parameter that it updates, unless names tell better. Returns whether it changed."""
+        changed = False
+        known, use, gradient = self._known, self._flow.use, Use.GRADIENT
+        for operation in reversed(self._flow.operations):
+            owned = [group for group in operation.outputs if known[group] == _BY_OWNER]
+            for _, group in operation.inputs if owned else ():
+                if use[group] & gradient and not (self._names_tell and known[group]):
+                    changed |= self._learn(group, self._module[owned[0]], _BY_OWNER)
+        return changed
+
+    def _module_of(self, operation: Operation, instruction: Instruction) -> tuple[str, int]:
+        """The module of what an operation makes whose name alone does not tell it, and how it is known."""
+        op_name = instruction.op_name
+        if op_name in self._uncertain:
+            module = self._fitting(operation, self._uncertain[op_name])
+            if module:
+                self._by_position[instruction.first_position] = module
+                return module, _BY_MODULE
+        owned = [group for group in operation.outputs if self._owners.is_owned(group)]
+        for group in owned:
+            owner = self._owners.of(group)
+            if owner is not None:
+                return self._owners.module_of_argument[owner], _BY_OWNER
+        if owned:
+            # XLA puts the weights of layers that read the same input side by side.
+            parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
+            return reduce(_common, parts) if parts else "", _BY_OWNER
+        if operation.moved is not None and self._known[operation.moved] >= _BY_MODULE:
+            return self._inherited(operation, operation.moved)
+        module = self._in_network(operation)
+        if module:
+            return module, _BY_MODULE
+        module = self._plain_scope[op_name]
+        if module:
+            return module, _BY_SCOPE
+        if self._names_tell and (op_name in self._in_networks or operation.named not in _UNMARKED):
+            # It stands outside all modules on purpose, unless it works on the parameters of one itself.
+            modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
+            return (modules.pop(), _BY_MODULE) if len(modules) == 1 else ("", _NOT)
+        sources = [group for _, group in operation.inputs]
+        if not sources:
+            return "", _NOT
+        return self._inherited(operation, max(sources, key=self._weight) if len(sources) > 1 else sources[0])
+
+    def _weight(self, group: int) -> tuple[int, int]:
+        """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
+        owner = self._owners.of(group)
+        return self._known[group], 0 if owner is None else self._arguments[owner].size_bytes
+
+    def _fitting(self, operation: Operation, match: ScopeMatch) -> str:
+        """Of the modules that the scopes fit: the one whose parameters come in, or else the one whose data do."""
+        read = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
+        fits = [module for module in match.modules.values() if any(_within(each, module) for each in read)]
+        if len(fits) == 1:
+            return fits[0]
+        tree = self._tree_around.get(match.around)
+        if tree in match.modules:
+            return match.modules[tree]
+        for _, group in operation.inputs:
+            for root, module in match.modules.items():
+                if self._known[group] >= _BY_MODULE and _within(self._module[group], "/".join(root)):
+                    return module
+        return ""
+
+    def _find_plain_scope(self, op_name: str) -> str:
+        """The outermost scope without parameters that is not the whole network's."""
+        scope = self._paths.plain_scope(op_name)
+        if self._numbers_mislead and scope.isdecimal():
+            return ""
+        if (scope,) not in self._networks:
+            return scope
+        return next(iter(plain_scopes(op_name)[1:]), "")
+
+    def _in_network(self, operation: Operation) -> str:
+        """The module of what lies in a network's scope, but in none of its modules with parameters.
+
+        Only where there are several trees of parameters: one network is the whole step.
+        """
+        if not self._tree_around:
+            return ""
+        scopes = plain_scopes(self._op_name(operation))
+        for stop in range(len(scopes), 0, -1):
+            if scopes[:stop] in self._tree_around:
+                tree = self._tree_around[scopes[:stop]] or next(
+                    (self._paths.root(keys) for _, group in operation.inputs if (keys := self._known_keys(group))), ()
+                )
+                return "/".join((*tree, *scopes[stop : stop + 1])) if tree else ""
+        return ""
+
+    def _known_keys(self, group: int) -> Keys:
+        """The path of a group's module, where it is known to be one with parameters."""
+        return tuple(self._module[group].split("/")) if self._known[group] >= _BY_MODULE else ()
+
+    def _inherited(self, operation: Operation, source: int) -> tuple[str, int]:
+        """The module of one of the values that an operation reads.
+
+        What is made of parameters and optimizer state is owned as they are: their copies are, and the update that works
+        on them, but not what a layer makes of its input with their help. What is owned decides over what is not: a
+        layer belongs to its own parameters wherever its input comes from, and an update to what it updates wherever the
+        gradient (of tied parameters, say) is made.
+        """
+        known = self._known[source]
+        if known == _BY_OWNER and not any(map(self._is_state, operation.outputs)):
+            known = _BY_MODULE
+        return self._module[source], known
+
+    def _is_state(self, group: int) -> bool:
+        """Whether a value is a copy of parameters or optimizer state, or their update."""
+        origin = self._flow.origin[group]
+        if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
+            return True
+        return not origin & (Origin.BATCH | Origin.OTHER_STATE)
+
+
+def _made_by_branches(program: Program, groups: AliasSets, flow: Dataflow) -> frozenset[int]:
+    """The groups that several branches of one `cond` or `switch` make: only one of them runs."""
+    branches: dict[int, tuple[int, int]] = {}  # of an instruction: the conditional and the number of the branch
+    for index in groups.order:  # inner conditionals come first
+        instruction = program.instructions[index]
+        if instruction.opcode != "conditional":
+            continue
+        for number, computation in enumerate(instruction.called):
+            for inner in _instructions_in(program, program.computations[computation]):
+                branches.setdefault(inner, (index, number))
+    shared = set()
+    for group, definers in enumerate(flow.definers) if branches else ():
+        found = {branches[definer] for definer in definers if definer in branches}
+        if len(found) > len({conditional for conditional, _ in found}):
+            shared.add(group)
+    return frozenset(shared)
+
+
+def _instructions_in(program: Program, computation: Computation) -> Iterator[int]:
+    for index in computation.instructions:
+        yield index
+        for called in called_computations(program, program.instructions[index]):
+            yield from _instructions_in(program, called)
+
+
+def _common(left: str, right: str) -> str:
+    """The innermost module that two modules lie in."""
+    pairs = zip(left.split("/"), right.split("/"), strict=False)
+    return "/".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _is_numbered(module: str) -> bool:
+    """Whether a module begins with a place in a list, as `0/value` does, and not with a name."""
+    return module.partition("/")[0].isdecimal()
+
+
+def _within(module: str, outer: str) -> bool:
+    """Whether a module is another one or lies in it."""
+    return module == outer or module.startswith(f"{outer}/")

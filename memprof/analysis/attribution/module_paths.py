@@ -1,0 +1,241 @@
+"""The modules that own parameters, and what names and paths tell of who belongs to them.
+
+A step may have several trees of parameters: generator and discriminator, policy and value, a frozen model and its
+adapters. Each tree is a top-level module (`generator/Dense_0`). The scopes in op names do not spell the tree out
+(`jvp(Generator)/Dense_0`), so a scope can fit modules of several trees; which of them it is, the data flow tells (see
+`module_flow.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memprof.analysis.attribution.op_names import (
+    around,
+    first_plain_scope,
+    is_structure,
+    num_plain_scopes,
+    plain_scopes,
+    scope_parts,
+)
+
+Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeMatch:
+    """Modules that the scopes of an op name fit.
+
+    Attributes:
+        around: the plain scopes before those that spell the module: those of the network itself.
+        modules: by the root of their tree; a match with the root `()` spells the whole path of its module, and is then
+            the only one.
+    """
+
+    around: Keys
+    modules: dict[Keys, str]
+
+    @property
+    def certain(self) -> str:
+        """The module whose whole path is spelled; empty where only a part of one is."""
+        return self.modules.get((), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A leaf that mirrors one of several parameters, as far as its path tells: those whose paths end like its own.
+
+    Attributes:
+        tree: what precedes that ending in its own path: the same for all leaves of one moment of one optimizer.
+        modules: by what precedes the ending in the parameter's path.
+    """
+
+    tree: Keys
+    modules: dict[Keys, str]
+
+
+class ModulePaths:
+    """Finds the module of an operation or an argument among the modules that own parameters.
+
+    Parameters name the modules (`state.params['layers_0']['up']['kernel']` is owned by `layers_0/up`), and everything
+    else is matched against them, so that one row of the module table shows a layer's parameters, optimizer state,
+    gradients and activations together.
+    """
+
+    def __init__(self, param_paths: tuple[str, ...]) -> None:
+        """Args: param_paths: paths of the leaves whose role is `params`, as JAX writes them."""
+        keys = [path_keys(path) for path in param_paths]
+        container = _common_container(keys)
+        leaves, roots = _without_inner_containers([key[container:] for key in keys])
+        self._keys = dict(zip(param_paths, leaves, strict=True))
+        self._leaves = {leaf: "/".join(leaf[:-1]) for leaf in leaves}
+        self._by_ending: dict[Keys, dict[Keys, str]] = defaultdict(dict)
+        for leaf, module in self._leaves.items():
+            for start in range(len(leaf)):
+                self._by_ending[leaf[start:]][leaf[:start]] = module
+        self._roots = sorted(roots | {()}, key=len)
+        self._known = _paths_by_root(leaves, self._roots)
+        self._matches: dict[str, ScopeMatch | None] = {}
+        self._mirrors: dict[str, Mirror | None] = {}
+
+    def of_argument(self, path: str) -> str:
+        """The module of an argument leaf; empty where it belongs to none, or where its path fits several.
+
+        For optimizer state it is the module of the parameter that it mirrors: the longest end of its path that is also
+        a parameter's path names it, or else the end of the paths of parameters of one module alone. Where an optimizer
+        keeps a list for each parameter (SM3), the places in the list do not count.
+        """
+        if path in self._keys:
+            return self._leaves[self._keys[path]]
+        found = self._mirrored(path)
+        modules = set(found.modules.values()) if found else set()
+        return modules.pop() if len(modules) == 1 else ""
+
+    def mirror(self, path: str) -> Mirror | None:
+        """The parameters that a leaf can mirror, where they are of several modules."""
+        found = None if path in self._keys else self._mirrored(path)
+        return found if found and len(set(found.modules.values())) > 1 else None
+
+    def _mirrored(self, path: str) -> Mirror | None:
+        if path not in self._mirrors:
+            self._mirrors[path] = self._find_mirrored(path)
+        return self._mirrors[path]
+
+    def _find_mirrored(self, path: str) -> Mirror | None:
+        keys = [key for key in path_keys(path) if key != _CONTAINER]
+        while len(keys) > 1:
+            for start in range(len(keys)):
+                module = self._leaves.get(tuple(keys[start:]))
+                if module is not None:
+                    return Mirror(tuple(keys[:start]), {(): module})
+            for start in range(len(keys)):
+                modules = self._by_ending.get(tuple(keys[start:]))
+                if modules:
+                    return Mirror(tuple(keys[:start]), modules)
+            if not keys[-1].isdecimal():
+                return None
+            keys.pop()
+        return None
+
+    def keys(self, path: str) -> Keys:
+        """The path of a parameter with its tree, its modules and its name: `("generator", "Dense_0", "kernel")`."""
+        return self._keys[path]
+
+    def root(self, keys: Keys) -> Keys:
+        """The root of the tree that a parameter or a module belongs to; `()` where there is one tree only."""
+        return next((root for root in reversed(self._roots) if keys[: len(root)] == root), ())
+
+    def leaf_name(self, path: str) -> str:
+        """The name of a parameter within its module: `kernel`."""
+        return (path_keys(path) or [path])[-1]
+
+    def plain_scope(self, op_name: str) -> str:
+        """The outermost scope without parameters; empty where there is none, or where there are no modules at all."""
+        return first_plain_scope(op_name) if self._known else ""
+
+    def match(self, op_name: str) -> ScopeMatch | None:
+        """The deepest modules with parameters that the op name passes through; None where it passes through none."""
+        scopes = around(op_name)
+        if scopes not in self._matches:
+            self._matches[scopes] = self._match(op_name)
+        return self._matches[scopes]
+
+    def _match(self, op_name: str) -> ScopeMatch | None:
+        parts = scope_parts(op_name)
+        paths = [self._known_path(parts[start:]) for start in range(len(parts))]
+        longest = max(paths, key=len, default=())
+        if not longest:
+            return None
+        roots = self._known[longest]
+        modules = {root: "/".join((*root, *longest)) for root in roots}
+        outer = plain_scopes(op_name)[: num_plain_scopes(op_name, paths.index(longest))]
+        return ScopeMatch(outer, {(): modules[()]} if () in modules else modules)
+
+    def _known_path(self, parts: Keys) -> Keys:
+        """The longest path of a module that the scopes spell out from the first one on."""
+        path: Keys = ()
+        for part in parts:
+            if (*path, part) in self._known:
+                path = (*path, part)
+            elif not path or not is_structure(part):
+                break
+        return path
+
+
+# The name that Flax gives to the collection of parameters, and nearly everybody to the argument that holds them.
+_CONTAINER = "params"
+# Where a library keeps the parameters inside its optimizer's state (numpyro).
+_OPTIMIZER_CONTAINERS = frozenset({"optim_state", "opt_state"})
+
+_KEY = re.compile(r"\['([^']*)'\]|\[(?:\"([^\"]*)\")\]|\[(\d+)\]|\[<flat index (\d+)>\]|\.?([A-Za-z_]\w*)")
+
+
+def path_keys(path: str) -> list[str]:
+    """The keys of a path in an argument tree: `state.params['a']['b']` gives `["state", "params", "a", "b"]`.
+
+    A key may be a path of modules itself: Haiku's `p['net/~/linear']['w']` gives `["p", "net", "linear", "w"]`. Its `~`
+    says that a module was made in another one's `__init__`; the names of operations do not have it. JAX writes
+    `[<flat index 0>]` where a container does not name what it holds.
+    """
+    keys = [match[match.lastindex or 0] for match in _KEY.finditer(path)]  # one of the groups, whichever it is
+    return [part for key in keys for part in key.split("/") if part and not part.startswith("~")]
+
+
+def _paths_by_root(leaves: Iterable[Keys], roots: Iterable[Keys]) -> dict[Keys, tuple[Keys, ...]]:
+    """For each path of a module below a root: the roots below which there is one."""
+    known: dict[Keys, dict[Keys, None]] = defaultdict(dict)
+    roots = frozenset(roots)
+    for leaf in leaves:
+        for start in range(len(leaf)):
+            if leaf[:start] in roots:
+                for stop in range(start + 1, len(leaf)):
+                    known[leaf[start:stop]][leaf[:start]] = None
+    return {path: tuple(found) for path, found in known.items()}
+
+
+def _without_inner_containers(keys: list[list[str]]) -> tuple[list[Keys], set[Keys]]:
+    """Paths of parameters without the containers inside them, and the roots of their trees.
+
+    `g_params['params']['Dense_0']['kernel']` gives `g_params/Dense_0/kernel` in the tree `g_params`. The first key is a
+    root of its own where there are several: it may be an argument, or one of several networks in one dictionary.
+    """
+    leaves: list[Keys] = []
+    roots: set[Keys] = set()
+    for key in keys:
+        leaf: Keys = ()
+        for place, part in enumerate(key):
+            if part == _CONTAINER and 0 < place < len(key) - 1:
+                roots.add(leaf)
+            else:
+                leaf = (*leaf, part)
+        leaves.append(leaf)
+    if len(set(leaves)) < len(leaves):
+        return [tuple(key) for key in keys], set()
+    firsts = {leaf[:1] for leaf in leaves if len(leaf) > 1}
+    return leaves, roots | (firsts if len(firsts) > 1 else set())
+
+
+def _common_container(keys: list[list[str]]) -> int:
+    """How many leading keys hold all parameters without naming a module (`state`, `params`).
+
+    A model with a single top module still shows it: the keys up to and including `params` go where there is one, else
+    the argument's own name.
+    """
+    if not keys:
+        return 0
+    common = 0
+    shortest = min(map(len, keys)) - 1
+    while common < shortest and len({key[common] for key in keys}) == 1:
+        common += 1
+    first = keys[0][:common]
+    if _CONTAINER in first:
+        return len(first) - first[::-1].index(_CONTAINER)
+    wrapped = next((place for place, key in enumerate(first) if key in _OPTIMIZER_CONTAINERS), None)
+    if wrapped is None:
+        return min(1, common)
+    while wrapped + 1 < common and first[wrapped + 1].isdecimal():
+        wrapped += 1
+    return wrapped + 1

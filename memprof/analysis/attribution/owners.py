@@ -1,0 +1,130 @@
+"""Whose parameters a value is made of, and which parameter each leaf of optimizer state mirrors.
+
+Paths tell most of it. Where two trees of parameters have leaves of the same names (two networks of one class, each with
+its optimizer), the path `opt_state[0].mu['Dense_0']['kernel']` fits both: then the update tells, which reads a
+parameter together with the state that is its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from memprof.analysis.attribution.dataflow import ROLES, Dataflow, Origin
+from memprof.analysis.attribution.module_paths import Keys, Mirror, ModulePaths
+from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Role
+
+_SEVERAL = -1
+
+
+class Owners:
+    """See the module's docstring.
+
+    Attributes:
+        module_of_argument: the module of each argument, by parameter number; empty where it belongs to none.
+    """
+
+    def __init__(self, arguments: Mapping[int, ArgumentLeaf], paths: ModulePaths, flow: Dataflow) -> None:
+        self._arguments = arguments
+        self._paths = paths
+        self._flow = flow
+        self._owner: dict[int, int] = {
+            group: number for group, number in flow.argument.items() if arguments[number].role is Role.PARAMS
+        }
+        self.module_of_argument = {number: paths.of_argument(leaf.path) for number, leaf in arguments.items()}
+        flow.repeat(self._pass_down)
+        mirrors = {number: mirror for number, leaf in arguments.items() if (mirror := paths.mirror(leaf.path))}
+        if mirrors:
+            self.module_of_argument.update(self._mirrored(mirrors))
+
+    def of(self, group: int) -> int | None:
+        """The parameter number of the one parameter that a value is a copy of, as it is or changed; None for others."""
+        owner = self._owner.get(group, _SEVERAL)
+        return None if owner == _SEVERAL else owner
+
+    def is_owned(self, group: int) -> bool:
+        """Whether a value is made of parameters, of one layer or of several, and of nothing else."""
+        return group in self._owner
+
+    def _pass_down(self) -> bool:
+        changed = False
+        owner_of, origin, of_params = self._owner, self._flow.origin, Origin.PARAMS
+        for operation in self._flow.operations:
+            copies = [
+                group for group in operation.outputs if origin[group] & ROLES == of_params and group not in owner_of
+            ]
+            if copies and (owners := {owner_of[group] for _, group in operation.inputs if group in owner_of}):
+                owner = self._one_of(owners)
+                for group in copies:
+                    owner_of[group] = owner
+                changed = True
+        return changed
+
+    def _one_of(self, owners: set[int]) -> int:
+        """The owner of what is made of several parameters: the largest, where all are of one layer.
+
+        The layer may have parameters in two trees: a frozen kernel, and the low-rank product that is added to it.
+        """
+        if len(owners) == 1 or _SEVERAL in owners:
+            return next(iter(owners)) if len(owners) == 1 else _SEVERAL
+        largest = max(sorted(owners), key=lambda number: self._arguments[number].size_bytes)
+        layer = self._layer(largest)
+        layers = map(self._layer, owners)
+        return largest if all(keys[: len(layer)] == layer[: len(keys)] for keys in layers) else _SEVERAL
+
+    def _layer(self, number: int) -> Keys:
+        """The module of a parameter within its tree."""
+        keys = self._paths.keys(self._arguments[number].path)
+        return keys[len(self._paths.root(keys)) : -1]
+
+    def _mirrored(self, mirrors: Mapping[int, Mirror]) -> dict[int, str]:
+        """The modules of leaves whose paths fit several parameters: those that the most updates show them beside."""
+        votes = self._votes({mirror.tree: mirror for mirror in mirrors.values()}, mirrors)
+        modules = {}
+        for number, mirror in mirrors.items():
+            ranked = Counter({start: votes[mirror.tree, start] for start in mirror.modules}).most_common(2)
+            (first, most), (_, second) = ranked
+            if most > second:
+                modules[number] = mirror.modules[first]
+        return modules
+
+    def _votes(self, trees: Mapping[Keys, Mirror], mirrors: Mapping[int, Mirror]) -> Counter[tuple[Keys, Keys]]:
+        """How often the update reads a parameter together with what is made of a tree of optimizer state."""
+        bits = {tree: 1 << place for place, tree in enumerate(trees)}
+        made_of: dict[int, int] = defaultdict(int)
+        for group, number in self._flow.argument.items():
+            if number in mirrors:
+                made_of[group] = bits[mirrors[number].tree]
+        # What precedes the endings that the leaves of a tree share with parameters.
+        starts = {tree: {start for m in mirrors.values() if m.tree == tree for start in m.modules} for tree in trees}
+        found: set[tuple[int, Keys, Keys]] = set()
+
+        def pass_down() -> bool:
+            changed = False
+            for operation in self._flow.operations:
+                if operation.named not in (Named.NOTHING, Named.UNPHASED):
+                    continue  # an updated parameter may be used by the next network's loss
+                together = 0
+                for _, group in operation.inputs:
+                    together |= made_of[group]
+                for tree in trees if together else ():
+                    if together & bits[tree]:
+                        found.update(
+                            (owner, tree, start) for owner, start in self._beside(operation.inputs, starts[tree])
+                        )
+                for group in operation.outputs:
+                    if group not in self._flow.argument and together & ~made_of[group]:
+                        made_of[group] |= together
+                        changed = True
+            return changed
+
+        self._flow.repeat(pass_down)
+        return Counter((tree, start) for _, tree, start in found)
+
+    def _beside(self, inputs: tuple[tuple[int, int], ...], starts: set[Keys]) -> list[tuple[int, Keys]]:
+        """The parameters that an operation reads, each with what precedes the ending that it shares."""
+        owners = {owner for _, group in inputs if (owner := self.of(group)) is not None}
+        keys = {owner: self._paths.keys(self._arguments[owner].path) for owner in owners}
+        return [(owner, start) for owner, key in keys.items() for start in starts if key[: len(start)] == start]

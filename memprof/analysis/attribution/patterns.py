@@ -1,0 +1,266 @@
+"""What advice asks of the data flow: attentions, softmaxes, arrays that can be cut, and where the backward pass ends.
+
+**Attention** is a softmax over a product of two values, whose result is multiplied again:
+
+    scores = queries @ keys              a product of two values that depend on data, no weights
+    weights = exp(scores) / sum(exp(scores))
+    attended = weights @ values          in the forward pass, with a value that depends on data
+
+A loss over all pairs (contrastive learning) has the softmax and no second product in the forward pass, logits are a
+product with weights, and square arrays of other kinds lack the softmax or the product.
+
+A **family** is what becomes small if one array is computed in pieces along its first axis: what is made of it element
+by element, and its cotangents. An array cannot be cut where its rows are mixed and the mixture meets the array again in
+the forward pass, as the statistics of a batch do: they take all rows, and every row takes them. Statistics of each row
+(softmax, layer normalization) do no harm, nor does a loss that sums rows up. What a loop stacks up comes in pieces
+already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from memprof.analysis.attribution.aliases import called_computations
+from memprof.analysis.attribution.dataflow import ROLES, Origin
+from memprof.analysis.attribution.elementwise import LAYOUT, Step, Steps
+from memprof.analysis.attribution.op_names import Named, named_phase
+from memprof.analysis.attribution.values import Values
+from memprof.analysis.hlo.buffer_table import BufferTable
+from memprof.analysis.hlo.liveness import Liveness
+from memprof.analysis.hlo.program import Instruction, Program
+from memprof.analysis.hlo.program_order import ProgramOrder
+
+_LARGE = 0.1  # of the footprint; what is smaller needs no family
+# XLA's names of matrix products by a library (jaxlib 0.10.2 to 0.12).
+_LIBRARY_PRODUCTS = ("__cublas", "__onednn$matmul", "__cudnn$fmha")
+
+_PRODUCTS = frozenset({"dot", "custom-call"})
+# XLA pads what it sums up in parts.
+_MOVING = LAYOUT | {"pad"}
+# Operations that look at several rows at once, whichever axis they are given.
+_MIXING = frozenset({"reduce-window", "scatter", "cholesky", "triangular-solve", "select-and-scatter"})
+# What is work of a pass, in a fusion too.
+_WORK = frozenset({"dot", "convolution", "custom-call", "reduce", "scatter", "reduce-window", "select-and-scatter"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patterns:
+    """See the module's docstring: groups of `aliases.py`.
+
+    Attributes:
+        stacked: what a loop puts together, a piece in each turn.
+        families: the number of each group's family.
+        backward_end: the position in program order at which the backward pass ends; -1 where there is none.
+    """
+
+    of_attention: frozenset[int]
+    of_softmax: frozenset[int]
+    stacked: frozenset[int]
+    families: dict[int, int]
+    backward_end: int
+
+
+def find_patterns(
+    program: Program, table: BufferTable, traces: Iterable[Liveness], values: Values, order: ProgramOrder
+) -> Patterns:
+    """Look through the data flow of a whole program."""
+    steps = Steps(program, values.flow)
+    large_bytes = _LARGE * table.footprint_bytes
+    large: dict[int, int] = {}
+    for liveness in traces:
+        for live_range in liveness.live_ranges:
+            if live_range.at_peak and live_range.size_bytes > large_bytes:
+                group = values.group_of(table.logical_buffers[live_range.buffer_id])
+                if group is not None:
+                    large[group] = live_range.size_bytes
+    return Patterns(
+        of_attention=attention_arrays(steps),
+        of_softmax=softmax_arrays(steps),
+        stacked=frozenset(steps.stacked),
+        families=families(steps, sorted(large, key=lambda group: -large[group])),
+        backward_end=_backward_end(program, order),
+    )
+
+
+class _Is(IntEnum):
+    """What a value is on the way to an attention: bits of a set."""
+
+    SCORES = 1  # a product of two values, or made of one element by element
+    EXPONENTIAL = 2  # of scores
+    SUM = 4  # of exponentials
+    WEIGHTS = 8  # exponentials over their sum
+
+
+def attention_arrays(steps: Steps) -> frozenset[int]:
+    """The groups that hold a number for each query and key of an attention, in both passes."""
+    known: dict[int, int] = {}
+    confirmed: set[int] = set()
+    steps.flow.repeat(lambda: _pass_down(steps, known, confirmed))
+    return steps.grown(_back_to_scores(steps, known, confirmed)) if confirmed else frozenset()
+
+
+def softmax_arrays(steps: Steps) -> frozenset[int]:
+    """The groups of which exponentials are taken and summed up, as a loss over classes does with its logits."""
+    exponential_in: dict[int, int] = {}  # by the groups that it is moved to
+    summed: set[int] = set()
+    for step in steps.all:
+        if step.opcode == "exponential":
+            exponential_in[step.output] = step.output
+        elif step.opcode == "reduce" or step.opcode in _MOVING:
+            moved = exponential_in.get(-1 if (operand := step.operand(0)) is None else operand)
+            if moved is None:
+                continue
+            if step.opcode == "reduce":
+                summed.add(moved)
+            else:
+                exponential_in[step.output] = moved
+    return steps.grown(summed) if summed else frozenset()
+
+
+def _pass_down(steps: Steps, known: dict[int, int], confirmed: set[int]) -> bool:
+    """Look at each step. Returns whether anything changed.
+
+    Products are asked for their phase. The operations between them are not: where both passes divide by the same sum,
+    XLA keeps one division, under the name of either (jaxlib 0.10.2).
+    """
+    changed = False
+    for step in steps.all:
+        if step.opcode in _PRODUCTS and _is_product(step):
+            of_data = [group for number, group in step.inputs if number < 2 and _depends_on_data(steps, group)]
+            is_now = _Is.SCORES if len(of_data) == 2 and not step.is_backward else 0
+            if is_now:
+                confirmed.update(group for group in of_data if known.get(group, 0) & _Is.WEIGHTS)
+        else:
+            inputs = {number: known[group] for number, group in step.inputs if group in known}
+            is_now = _made(step, inputs) if inputs else 0
+        if is_now & ~known.get(step.output, 0):
+            known[step.output] = known.get(step.output, 0) | is_now
+            changed = True
+    return changed
+
+
+def _is_product(step: Step) -> bool:
+    if step.opcode == "custom-call":
+        return step.instruction.custom_call_target.startswith(_LIBRARY_PRODUCTS)
+    return step.opcode == "dot"
+
+
+def _depends_on_data(steps: Steps, group: int) -> bool:
+    return bool(steps.flow.origin[group] & ROLES & ~(Origin.PARAMS | Origin.OPTIMIZER_STATE))
+
+
+def _made(step: Step, inputs: dict[int, int]) -> int:
+    """What an operation that is no product makes of its operands."""
+    first, second = inputs.get(0, 0), inputs.get(1, 0)
+    both = 0
+    for each in inputs.values():
+        both |= each
+    if step.opcode == "exponential":
+        return _Is.EXPONENTIAL if first & _Is.SCORES else 0
+    if step.opcode == "reduce":
+        return _Is.SUM if first & (_Is.EXPONENTIAL | _Is.SUM) else 0
+    if step.opcode == "broadcast":
+        return first & _Is.SUM
+    if step.opcode in _MOVING or step.opcode in ("dynamic-slice", "dynamic-update-slice"):
+        return both
+    if not step.is_elementwise:
+        return 0
+    kept = both & (_Is.SCORES | _Is.WEIGHTS | _Is.SUM)
+    if step.opcode == "divide" and first & _Is.EXPONENTIAL and second & _Is.SUM:
+        return kept | _Is.WEIGHTS
+    if step.opcode == "multiply" and both & _Is.EXPONENTIAL and both & _Is.SUM:
+        return kept | _Is.WEIGHTS  # by the sum's reciprocal
+    return kept
+
+
+def _back_to_scores(steps: Steps, known: dict[int, int], confirmed: Iterable[int]) -> frozenset[int]:
+    """The weights that are multiplied again, and what they are made of back to the product of two values."""
+    found = set(confirmed)
+    for step in reversed(steps.all):
+        if step.output in found and step.is_elementwise:
+            found.update(group for group in steps.alike(step) if known.get(group))
+    return frozenset(found)
+
+
+def families(steps: Steps, arrays: Iterable[int]) -> dict[int, int]:
+    """The family of each group that belongs to one of some large arrays; those that cannot be cut have none.
+
+    Args:
+        arrays: their groups.
+    """
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    number = 0
+    for array in arrays:
+        if array in seen or array in steps.is_minor:
+            continue
+        family = steps.grown([array])
+        seen |= family
+        if family & steps.stacked or _is_mixed(steps, family):
+            continue
+        number += 1
+        found.update((group, number) for group in family if group not in found)
+    return found
+
+
+def _is_mixed(steps: Steps, family: frozenset[int]) -> bool:
+    """Whether a mixture of the family's rows meets the family again in the forward pass."""
+    by_row: set[int] = set()  # statistics of single rows, and what is made of them
+    mixed: set[int] = set()
+
+    def pass_down() -> bool:
+        num_known = len(by_row) + len(mixed)
+        for step in steps.all:
+            if step.is_backward or step.output in family:
+                continue
+            groups = {group for _, group in step.inputs}
+            of_rows = groups & (family | by_row)
+            if groups & mixed or (of_rows and _mixes_rows(step, of_rows)):
+                mixed.add(step.output)
+            elif of_rows:
+                by_row.add(step.output)
+        return len(by_row) + len(mixed) != num_known
+
+    steps.flow.repeat(pass_down)
+    return any(
+        step.output in family and not step.is_backward and any(group in mixed for _, group in step.inputs)
+        for step in steps.all
+    )
+
+
+def _mixes_rows(step: Step, of_rows: set[int]) -> bool:
+    if step.opcode in ("dot", "custom-call"):
+        return len(of_rows) > 1  # a product of rows with rows: the program does not say which with which
+    if step.opcode in ("reduce", "sort"):
+        return 0 in step.instruction.dimensions
+    return step.opcode in _MIXING
+
+
+def _backward_end(program: Program, order: ProgramOrder) -> int:
+    """The position of the last operation that does work of the backward pass.
+
+    A product or a sum is work, in a fusion too (the parts into which XLA splits a long product, and their sum, keep its
+    name), and so is whatever writes a value of the backward pass. Cheap operations at the end of the backward pass, a
+    cast or a product with a factor, are fused into the update: they do not make it a part of the backward pass.
+    """
+    places = reversed(range(order.length))
+    return next((place for place in places if _is_backward_work(program, order.instructions[place])), -1)
+
+
+def _is_backward_work(program: Program, instruction: Instruction) -> bool:
+    if instruction.opcode in ("while", "conditional", "call"):
+        return False  # what runs inside stands in the order itself
+    if instruction.opcode != "fusion":
+        return _is_backward(instruction) and instruction.opcode not in LAYOUT
+    inner = [
+        program.instructions[index]
+        for computation in called_computations(program, instruction)
+        for index in computation.instructions
+    ]
+    return any(each.opcode in _WORK and _is_backward(each) for each in inner) or _is_backward(instruction)
+
+
+def _is_backward(instruction: Instruction) -> bool:
+    return named_phase(instruction.op_name) is Named.BACKWARD

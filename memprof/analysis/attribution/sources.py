@@ -1,0 +1,161 @@
+"""Where an operation comes from: the line of the user's own code, the library's line beneath it, and the stack.
+
+The user's own code is what lies in the working folder or in the script's, and whatever is not installed: neither in
+a `site-packages` folder nor in the standard library. Not a list of libraries' names: nobody knows them all.
+
+Most lines of a library say little (`named_axes.py` maps every operation of a penzai model over its axes). What says
+most is the innermost line before the ones that the library calls from everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from memprof.analysis.hlo.program import Frame, Instruction, Program
+from memprof.analysis.records.capture import CodeFolders
+from memprof.analysis.records.live_buffer import StackFrame
+
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
+_STANDARD_LIBRARY = re.compile(r"[/\\]lib[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)")
+# What is computed with: its lines say how an operation is made, not which.
+_JAX = re.compile(r"^(?:jax|jaxlib)[/\\]")
+# Code without a file that the user typed; other names in angle brackets are made by libraries (`<string>`).
+_TYPED = re.compile(r"^<(?:stdin|ipython-input|cell)")
+# memprof's own machinery, which calls the step; its workloads are models like anybody's.
+_MACHINERY = re.compile(
+    r"[/\\]memprof[/\\](?:capture|profiler_cli|analysis|workloads[/\\]user)[/\\]|[/\\]memprof[/\\]api\.py$"
+)
+_WORKLOAD = re.compile(r"[/\\]memprof[/\\]workloads[/\\]")
+# A line that this many others of libraries call is a helper of theirs.
+_CALLED_FROM_EVERYWHERE = 3
+_DEEPEST = 100  # the calls of a stack that are kept: code that calls itself has more, and they say little
+
+
+class _Kind(Enum):
+    """Whose code a frame is."""
+
+    USER = "user"
+    LIBRARY = "library"
+    JAX = "jax"
+    NOBODY = "nobody"  # the standard library, and code that a library made up
+    MEMPROF = "memprof"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """Where an operation comes from, each `file.py:12` or empty.
+
+    Attributes:
+        user: the innermost line of the user's own code; where the program does not tell one, of a library.
+        library: the line of a library that says most of what that line does; empty where it calls JAX itself.
+        stack: the step's calls, outermost first, without what called the step.
+    """
+
+    user: str
+    library: str
+    stack: tuple[StackFrame, ...] = field(default=(), compare=False)
+
+
+class Sources:
+    """Looks up source lines, keeping what it found per stack trace."""
+
+    def __init__(self, program: Program, folders: CodeFolders | None = None) -> None:
+        """Args: folders: where the user's code lay when the capture was made; None where it was not recorded."""
+        self._program = program
+        self._folders = folders or CodeFolders()
+        self._kinds: dict[str, _Kind] = {}
+        self._cache: dict[int, SourcePlace] = {}
+        self._callers = self._library_callers()
+
+    def lines(self, instruction: Instruction) -> SourcePlace:
+        """The user's line, and the library's beneath it.
+
+        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), any other by its
+        full path.
+        """
+        key = instruction.stack_frame_id
+        if key == 0:
+            return self._find(self._program.stack(instruction))
+        if key not in self._cache:
+            self._cache[key] = self._find(self._program.stack(instruction))
+        return self._cache[key]
+
+    def _find(self, stack: Sequence[Frame]) -> SourcePlace:
+        """Args: stack: innermost frame first."""
+        of_step = [(frame, self._kind(frame.file)) for frame in self._of_step(stack)]
+        calls = tuple(
+            StackFrame(_shown_file(frame), frame.function, frame.line, kind is _Kind.USER)
+            for frame, kind in reversed(of_step[:_DEEPEST])
+        )
+        beneath: list[Frame] = []
+        for frame, kind in of_step:
+            if kind is _Kind.USER:
+                return SourcePlace(_line(frame), self._library_line(beneath[::-1]), calls)
+            if kind is _Kind.LIBRARY:
+                beneath.append(frame)
+        frames = beneath or stack
+        return SourcePlace(_line(frames[0]) if frames else "", "", calls)
+
+    def _of_step(self, stack: Sequence[Frame]) -> Iterator[Frame]:
+        """The frames of the step: what called it is not in it."""
+        for place, frame in enumerate(stack):
+            if self._kind(frame.file) is _Kind.MEMPROF and place:
+                return
+            yield frame
+
+    def _library_line(self, frames: Sequence[Frame]) -> str:
+        """Of the library's frames beneath the user's, outermost first: the innermost that is no helper of theirs."""
+        line = ""
+        for frame in frames:
+            if line and len(self._callers[frame.file, frame.line]) >= _CALLED_FROM_EVERYWHERE:
+                break
+            line = _line(frame)
+        return line
+
+    def _library_callers(self) -> dict[tuple[str, int], set[tuple[str, int]]]:
+        """The lines of libraries that call each line of a library."""
+        callers: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
+        for frame, parent in self._program.frames:
+            if 0 < parent <= len(self._program.frames):
+                caller = self._program.frames[parent - 1][0]
+                if self._kind(frame.file) is self._kind(caller.file) is _Kind.LIBRARY:
+                    callers[frame.file, frame.line].add((caller.file, caller.line))
+        return callers
+
+    def _kind(self, file: str) -> _Kind:
+        if file not in self._kinds:
+            self._kinds[file] = self._classify(file)
+        return self._kinds[file]
+
+    def _classify(self, file: str) -> _Kind:
+        if file.startswith("<"):
+            return _Kind.USER if _TYPED.match(file) else _Kind.NOBODY
+        if _MACHINERY.search(file):
+            return _Kind.MEMPROF
+        if _WORKLOAD.search(file):
+            return _Kind.USER
+        installed = _INSTALLED.match(file)
+        if any(_lies_in(file, folder) and not _INSTALLED.match(file[len(folder) :]) for folder in self._folders.user):
+            return _Kind.USER
+        if installed:
+            return _Kind.JAX if _JAX.match(installed.group(1)) else _Kind.LIBRARY
+        if _STANDARD_LIBRARY.search(file) or any(_lies_in(file, folder) for folder in self._folders.standard_library):
+            return _Kind.NOBODY
+        return _Kind.USER
+
+
+def _lies_in(file: str, folder: str) -> bool:
+    return file.startswith(folder) and file[len(folder) : len(folder) + 1] in ("/", "\\")
+
+
+def _line(frame: Frame) -> str:
+    return f"{_shown_file(frame)}:{frame.line}"
+
+
+def _shown_file(frame: Frame) -> str:
+    installed = _INSTALLED.match(frame.file)
+    return installed.group(1) if installed else frame.file

@@ -1,0 +1,270 @@
+"""A value that holds memory, with everything that a rule may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from memprof.analysis.attribution.aliases import ALIASING, AliasSets, position_of
+from memprof.analysis.attribution.dataflow import Dataflow, Origin
+from memprof.analysis.attribution.module_flow import ModuleFlow
+from memprof.analysis.attribution.module_paths import ModulePaths
+from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.hlo.buffer_table import Allocation, BufferTable, LogicalBuffer
+from memprof.analysis.hlo.program import Instruction, Program
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Phase
+from memprof.errors import InternalError
+
+# What the compiler inserts without a name between an operation and the use of its result.
+_PASSING_ON = frozenset({"copy", "transpose", "reshape", "convert"})
+
+
+class Value(Struct, frozen=True, kw_only=True):
+    """One value in memory.
+
+    Attributes:
+        name, opcode, custom_call_target: of the HLO instruction that defines it.
+        element: place in the result of that instruction: `()` for an array, `(1,)` for the second element of a tuple.
+        op_name: JAX's name of the operation that makes the data: for a fusion, of the operation at its root.
+        operation: the index of that operation, for its stack trace.
+        argument: the leaf, if the value lies in the memory of an argument.
+        is_output, is_constant: it lies in the memory of a result, or is a constant of the program.
+        is_tuple_table: it holds the pointers of a tuple, not data.
+        is_for_collectives: it lies in memory that is taken for what devices send each other.
+        phase: makes the value.
+        computed_in: the phase that computes the data, where the one that makes the value only moves them.
+        origin, use: sets of bits, see `dataflow.py`.
+        group: see `aliases.py`; -1 for what is no array.
+        dies_in_forward: nothing of the backward pass runs while it is in memory: a copy of it at most is used there.
+        is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
+    """
+
+    name: str
+    opcode: str
+    custom_call_target: str
+    element: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    op_name: str
+    operation: int
+    module: str
+    phase: Phase
+    computed_in: Phase
+    origin: int
+    use: int
+    group: int = -1
+    is_past_differentiation: bool = False
+    dies_in_forward: bool = False
+    argument: ArgumentLeaf | None = None
+    is_output: bool = False
+    is_constant: bool = False
+    is_tuple_table: bool = False
+    is_for_collectives: bool = False
+
+
+class Values:
+    """Makes the value of a logical buffer, or of a whole allocation."""
+
+    def __init__(
+        self, program: Program, table: BufferTable, arguments: Mapping[int, ArgumentLeaf], modules: ModulePaths
+    ) -> None:
+        self._program = program
+        self._table = table
+        self._arguments = arguments
+        self._groups = AliasSets(program, table)
+        self._flow = Dataflow(program, self._groups, arguments)
+        self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
+        self._parameters = frozenset(program.entry.parameters)  # a loop has parameters of its own
+        self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
+
+    @property
+    def flow(self) -> Dataflow:
+        """What each group depends on, and what uses it."""
+        return self._flow
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All instructions, fused ones included, in program order."""
+        return self._groups.order
+
+    def phase_of(self, instruction: Instruction) -> Phase:
+        """The phase of what an instruction makes."""
+        if not instruction.shape.leaves:
+            return Phase.NONE
+        return self._flow.phase(self._groups.of(instruction.first_position))
+
+    def module_of(self, instruction: Instruction) -> str:
+        """The module of what an instruction makes; empty where it belongs to none."""
+        if not instruction.shape.leaves:
+            return ""
+        return self._module_flow.of(self._groups.of(instruction.first_position), instruction)
+
+    def module_of_scope(self, op_name: str) -> str:
+        """The module with parameters that the scopes of an op name tell; empty where they tell none."""
+        return self._module_flow.of_scope(op_name)
+
+    def groups_read_by(self, instruction: Instruction) -> Iterator[int]:
+        """The groups of the operands of an instruction."""
+        for operand in instruction.operands:
+            yield from self._groups.of_instruction(self._program.instructions[operand])
+
+    def groups_of(self, instruction: Instruction) -> tuple[int, ...]:
+        """The groups of the leaves of an instruction's result."""
+        return self._groups.of_instruction(instruction)
+
+    def group_of(self, buffer: LogicalBuffer) -> int | None:
+        """The group of what a logical buffer holds; None where it is no array."""
+        position = position_of(self._program.instructions[buffer.instruction], buffer.shape_index)
+        return None if position is None else self._groups.of(position)
+
+    def of_buffer(self, buffer: LogicalBuffer, *, dies_in_forward: bool = False) -> Value:
+        """The value that a logical buffer holds."""
+        allocation = self._table.allocations[buffer.allocation]
+        instruction = self._program.instructions[buffer.instruction]
+        position = position_of(instruction, buffer.shape_index)
+        number = allocation.parameter_number
+        argument = None if number is None else self._arguments[number]
+        if position is None:
+            return Value(
+                name=instruction.name,
+                opcode=instruction.opcode,
+                custom_call_target=instruction.custom_call_target,
+                element=buffer.shape_index,
+                shape=(),
+                dtype="tuple",
+                op_name=instruction.op_name,
+                operation=buffer.instruction,
+                module="",
+                phase=Phase.NONE,
+                computed_in=Phase.NONE,
+                origin=0,
+                use=0,
+                argument=argument,
+                is_output=allocation.is_live_out,
+                is_tuple_table=True,
+            )
+        group = self._groups.of(position)
+        leaf = instruction.shape.leaves[position - instruction.first_position]
+        operation = self._operation(buffer.instruction, position)
+        op_name = self._program.instructions[operation].op_name
+        return Value(
+            name=instruction.name,
+            opcode=instruction.opcode,
+            custom_call_target=instruction.custom_call_target,
+            element=leaf.shape_index,
+            shape=leaf.dimensions,
+            dtype=leaf.dtype,
+            op_name=op_name,
+            operation=operation,
+            module=self._module_flow.of(group, self._program.instructions[operation]),
+            phase=self._flow.phase(group),
+            computed_in=self._flow.computed_in(group),
+            origin=self._flow.origin[group],
+            use=self._flow.use[group],
+            group=group,
+            dies_in_forward=dies_in_forward,
+            is_past_differentiation=bool(self._flow.origin[group] & Origin.BACKWARD)
+            and not self._flow.named[group] & Named.BACKWARD,
+            argument=argument,
+            is_output=allocation.is_live_out and number is None,
+            is_constant=allocation.is_constant,
+            is_for_collectives=allocation.is_for_collectives,
+        )
+
+    def of_allocation(self, allocation: Allocation) -> Value:
+        """The value that stands for a whole allocation: an argument, a result or a constant.
+
+        Several values can take turns in one allocation. The argument stands for its memory and the result for its own;
+        elsewhere the largest value does, and of equals the last.
+
+        Raises:
+            InternalError: there is nothing in it.
+        """
+        buffers = [self._table.logical_buffers[buffer_id] for buffer_id in allocation.logical_buffers]
+        if not buffers:
+            raise InternalError(f"XLA's allocation {allocation.index} ({allocation.size_bytes:,} bytes) holds no value")
+        if allocation.parameter_number is not None:
+            parameters = [b for b in buffers if b.instruction in self._parameters]
+            buffers = parameters or buffers
+        elif allocation.is_live_out:
+            buffers = [buffer for buffer in buffers if self._is_result(buffer)] or buffers
+        return self.of_buffer(max(enumerate(buffers), key=lambda numbered: (numbered[1].size_bytes, numbered[0]))[1])
+
+    def _is_result(self, buffer: LogicalBuffer) -> bool:
+        return self.group_of(buffer) in self._results
+
+    def _operation(self, index: int, position: int) -> int:
+        """The instruction that makes the data at a position, with an op name where there is one to be had.
+
+        Candidates in order: the definer behind the fusion's root or an argument that was copied, then any other definer
+        of the group (an accumulator is defined by an unnamed broadcast before the loop and by a named addition in it),
+        then the instruction itself.
+        """
+        for source in self._sources(index, position):
+            instruction = self._program.instructions[source]
+            makes_data = instruction.opcode not in ALIASING or source in self._parameters
+            if makes_data and instruction.op_name:
+                return self._moved(source)
+        maker = self._named_maker(position)
+        return index if maker is None else self._moved(maker)
+
+    def _moved(self, index: int) -> int:
+        """What a loop stacks up is named after the operation that makes it, not the one that puts it into the stack.
+
+        Between the two lie copies and conversions that the compiler has inserted and left unnamed.
+        """
+        instruction = self._program.instructions[index]
+        if instruction.opcode != "dynamic-update-slice":
+            return index
+        maker = self._named_maker(self._program.instructions[instruction.operands[1]].first_position)
+        return index if maker is None else maker
+
+    def _named_maker(self, position: int) -> int | None:
+        """The last instruction with an op name that makes the data of a position's group.
+
+        Where none has one, the makers of what it is a copy or a conversion of are asked, or of what was sent.
+        """
+        seen = set()
+        while (group := self._groups.of(position)) not in seen:
+            seen.add(group)
+            for definer in reversed(self._flow.definers[group]):
+                if self._program.instructions[definer].op_name:
+                    return definer
+            for definer in self._flow.definers[group]:
+                definition = self._program.instructions[definer]
+                if definition.is_combined:
+                    number = self._groups.of_instruction(definition).index(group) % len(definition.operands)
+                    position = self._program.instructions[definition.operands[number]].first_position
+                    argument = self._flow.argument.get(self._groups.of(position))
+                    if argument is not None:
+                        return self._program.entry.parameters[argument]
+                elif definition.opcode in _PASSING_ON and definition.operands:
+                    position = self._program.instructions[definition.operands[0]].first_position
+        return None
+
+    def _sources(self, index: int, position: int) -> Iterator[int]:
+        """The instruction itself and, through a fusion's root and what only passes data on, the ones that it is of."""
+        program = self._program
+        while True:
+            instruction = program.instructions[index]
+            leaf = position - instruction.first_position
+            if instruction.opcode == "fusion":
+                index = program.computations[instruction.called[0]].root
+                position = program.instructions[index].first_position + leaf
+            elif instruction.opcode == "tuple":
+                for operand in instruction.operands:
+                    num_leaves = len(program.instructions[operand].shape.leaves)
+                    if leaf < num_leaves:
+                        index, position = operand, program.instructions[operand].first_position + leaf
+                        break
+                    leaf -= num_leaves
+            else:
+                yield index
+                if instruction.opcode not in ALIASING | {"copy"} or len(instruction.operands) != 1:
+                    return
+                index = instruction.operands[0]
+                position = program.instructions[index].first_position
+                if len(program.instructions[index].shape.leaves) != 1:
+                    return

@@ -1,0 +1,217 @@
+"""Whether a program and its buffer assignment hold together, asked once, so that what lies behind can rely on it.
+
+A capture can come from anywhere. Its program refers from place to place by number: operands, called computations,
+tuple elements, buffers, allocations. Each number is checked here against what there is; sizes and shapes against what
+can be. What the analysis itself finds out while it follows the program (a loop whose body has another shape, a heap
+trace that frees what is not live) it says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+from typing import Any
+
+from memprof.analysis.hlo.program import Computation, Instruction, Program
+from memprof.errors import InternalError
+from memprof.untrusted import MAX_BYTES
+
+_MAX_DIMENSIONS = 64
+# A logical buffer: its number, its size in bytes, the number of its instruction, and which element of that it holds.
+Buffer = tuple[int, int, int, tuple[int, ...]]
+# Where one lies: its number, its offset in the allocation, and the size that it has there.
+Place = tuple[int, int, int]
+
+# What the analysis takes for granted of instructions, by opcode: how many operands there are at least, and which of
+# them are followed to the data that they hold.
+_NUM_OPERANDS = {
+    "get-tuple-element": 1, "bitcast": 1, "optimization-barrier": 1, "add-dependency": 1, "domain": 1,
+    "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
+    "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1,
+    "copy": 1, "transpose": 1, "reshape": 1, "convert": 1, "broadcast": 1, "multiply": 2, "divide": 2,
+}  # fmt: skip
+_OPERANDS_WITH_DATA = {
+    "dynamic-update-slice": (0, 1), "scatter": (0,), "copy": (0,), "transpose": (0,), "reshape": (0,), "convert": (0,),
+    "broadcast": (0,),
+}  # fmt: skip
+_NUM_CALLED = {"while": 2, "fusion": 1, "call": 1, "async-start": 1}
+# The element of the first operand, or of the result, that is taken out.
+_ELEMENT_OF_OPERAND = {"copy-done": 0, "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1}
+_ELEMENT_OF_RESULT = {"copy-start": 1, "async-start": 1}
+
+
+def check_program(program: Program) -> None:
+    """Check a decoded program.
+
+    Raises:
+        InternalError: it does not hold together; the message says where.
+    """
+    owner = [-1] * len(program.instructions)
+    # What is like another computation holds together as it does: its instructions are the other one's, moved on.
+    computations = [(number, each) for number, each in enumerate(program.computations) if each.first_alike == number]
+    for number, computation in computations:
+        for index in computation.instructions:
+            if owner[index] != -1:
+                raise _broken(f"{computation.name} runs an instruction that another computation runs, too")
+            owner[index] = number
+    num_run = sum(len(computation.instructions) for computation in program.computations)
+    _require(num_run == len(owner), "its schedule leaves instructions out")
+    for number, computation in computations:
+        _check_computation(program, computation, number, owner)
+    _check_calls(program)
+
+
+def check_shape(element_bytes: int, dimensions: Sequence[int]) -> None:
+    """Check the dimensions of one array.
+
+    Raises:
+        InternalError: there are too many, or an array of that shape cannot be.
+    """
+    if dimensions:
+        possible = len(dimensions) <= _MAX_DIMENSIONS and min(dimensions) >= 0
+        _require(possible and prod(dimensions) * element_bytes <= MAX_BYTES, "it has an array of an impossible shape")
+
+
+def check_unique(what: str, ids: Sequence[int]) -> None:
+    """Check that numbers by which things are referred to are all different.
+
+    Raises:
+        InternalError: two are the same.
+    """
+    _require(len(set(ids)) == len(ids), f"two of its {what} have the same number")
+
+
+def check_assignment(
+    allocations: Iterable[Any], places: Iterable[Iterable[Place]], buffers: Sequence[Buffer], program: Program
+) -> None:
+    """Check `proto.buffer_assignment`: where the values of a program lie.
+
+    Args:
+        allocations: its allocations.
+        places: what lies in each of them.
+        buffers: its logical buffers.
+
+    Raises:
+        InternalError: it does not hold together; the message says where.
+    """
+    check_unique("logical buffers", [number for number, *_ in buffers])
+    parameters = {program.instructions[index].parameter_number for index in program.entry.parameters}
+    placed: dict[int, int] = {}
+    for allocation, assigned in zip(allocations, places, strict=True):
+        size_bytes = allocation.size
+        if not 0 <= size_bytes <= MAX_BYTES:
+            raise _broken(f"allocation {allocation.index} has an impossible size")
+        if allocation.is_entry_computation_parameter and allocation.parameter_number not in parameters:
+            raise _broken(f"allocation {allocation.index} is for a parameter that the program does not have")
+        for buffer_id, offset, placed_bytes in assigned:
+            if not 0 <= offset <= offset + placed_bytes <= size_bytes:
+                raise _broken(f"allocation {allocation.index} holds a buffer that is larger than it")
+            if buffer_id in placed:
+                raise _broken("one of its logical buffers lies in two places")
+            placed[buffer_id] = placed_bytes
+    elements: dict[int, frozenset[tuple[int, ...]]] = {}
+    for buffer in buffers:
+        if buffer[0] in placed:
+            _check_buffer(buffer, placed.pop(buffer[0]), program, elements)
+    _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
+
+
+def _check_buffer(
+    buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
+) -> None:
+    number, size_bytes, instruction_id, place = buffer
+    # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
+    if size_bytes != placed_bytes:
+        raise _broken(f"logical buffer {number} has another size than its place")
+    if instruction_id not in program.index_of_id:
+        raise _broken(f"logical buffer {number} is of an instruction that the program does not have")
+    if not place:
+        return
+    index = program.index_of_id[instruction_id]
+    if index not in elements:
+        leaves = program.instructions[index].shape.leaves
+        elements[index] = frozenset(
+            leaf.shape_index[:depth] for leaf in leaves for depth in range(1, len(leaf.shape_index) + 1)
+        )
+    if place not in elements[index]:
+        raise _broken(f"logical buffer {number} is of an element that its instruction does not have")
+
+
+def _check_computation(program: Program, computation: Computation, number: int, owner: Sequence[int]) -> None:
+    name, instructions = computation.name, program.instructions
+    _require(owner[computation.root] == number, f"the root of {name} is not in it")
+    numbers = [instructions[index].parameter_number for index in computation.parameters]
+    _require(numbers == list(range(len(numbers))), f"the parameters of {name} are not numbered from 0 on")
+    seen: set[int] = set()
+    for index in computation.instructions:
+        instruction = instructions[index]
+        operands = instruction.operands
+        if operands and not seen.issuperset(operands):
+            raise _broken(f"{instruction.name} uses what its computation has not made before it")
+        seen.add(index)
+        if instruction.opcode in _CHECKED:
+            _check_instruction(instruction, [instructions[operand] for operand in operands])
+
+
+def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]) -> None:
+    opcode = instruction.opcode
+    if len(operands) < _NUM_OPERANDS.get(opcode, 0):
+        raise _broken(f"{instruction.name} ({opcode}) lacks an operand")
+    num_called = len(operands) - 1 if opcode == "conditional" else _NUM_CALLED.get(opcode, len(instruction.called))
+    if len(instruction.called) != num_called:
+        raise _broken(f"{instruction.name} ({opcode}) calls another number of computations than it should")
+    for number in _OPERANDS_WITH_DATA.get(opcode, ()) if operands else ():
+        if not (operands[number].shape.leaves and instruction.shape.leaves):
+            raise _broken(f"{instruction.name} ({opcode}) has an operand or a result without data")
+    if opcode == "get-tuple-element":
+        _check_element(instruction, operands[0], instruction.tuple_index)
+    elif opcode in _ELEMENT_OF_OPERAND:
+        _check_element(instruction, operands[0], _ELEMENT_OF_OPERAND[opcode])
+    elif opcode in _ELEMENT_OF_RESULT:
+        _check_element(instruction, instruction, _ELEMENT_OF_RESULT[opcode])
+
+
+_CHECKED = frozenset({*_NUM_OPERANDS, *_OPERANDS_WITH_DATA, *_NUM_CALLED, *_ELEMENT_OF_OPERAND, *_ELEMENT_OF_RESULT})
+
+
+def _check_element(instruction: Instruction, of: Instruction, element: int) -> None:
+    starts = of.shape.child_starts
+    if starts is None or not 0 <= element < len(starts) - 1:
+        raise _broken(f"{instruction.name} ({instruction.opcode}) is about an element that is not there")
+
+
+def _check_calls(program: Program) -> None:
+    """No computation may call itself, however many calls lie between."""
+    instructions = program.instructions
+    called: list[list[int]] = []
+    for number, computation in enumerate(program.computations):
+        calls_nothing = computation.first_alike < number and not called[computation.first_alike]
+        inside = () if calls_nothing else computation.instructions
+        called.append([inner for index in inside if (numbers := instructions[index].called) for inner in numbers])
+    done: set[int] = set()
+    for start in range(len(called)):
+        if start in done:
+            continue
+        open_calls: list[tuple[int, Iterator[int]]] = [(start, iter(called[start]))]
+        path = {start}
+        while open_calls:
+            caller, rest = open_calls[-1]
+            inner = next((each for each in rest if each not in done), None)
+            if inner is None:
+                open_calls.pop()
+                path.discard(caller)
+                done.add(caller)
+                continue
+            _require(inner not in path, f"{program.computations[inner].name} calls itself")
+            path.add(inner)
+            open_calls.append((inner, iter(called[inner])))
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _broken(otherwise)
+
+
+def _broken(how: str) -> InternalError:
+    """Where something is looked at ten thousand times, making the sentence each time takes longer than the look."""
+    return InternalError(f"the compiled program does not hold together: {how}")

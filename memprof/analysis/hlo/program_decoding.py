@@ -1,0 +1,309 @@
+"""From XLA's `HloModuleProto` to a `Program`: everything that it refers to is there, and its texts may be shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_shape
+from memprof.analysis.hlo.program import (
+    COLLECTIVES,
+    Computation,
+    Frame,
+    Instruction,
+    Program,
+    ResultLeaf,
+    Shape,
+    combines,
+)
+from memprof.analysis.hlo.program_checks import check_program, check_shape, check_unique
+from memprof.analysis.hlo.repeated_bodies import BodyKey, InstructionIds, body_key, first_number
+from memprof.analysis.hlo.replica_groups import device_groups
+from memprof.errors import InternalError
+from memprof.untrusted import clean
+
+_Item = TypeVar("_Item")
+_MAX_ELEMENT_BYTES = 16  # c128
+_WITH_DIMENSIONS = frozenset({"broadcast", "iota", "reduce", "reverse", "sort", "transpose"})
+# `jit(step)/(jvp(layer_0)/dot_general:jvp(layer_1)/dot_general)`; in jaxlib 0.12 also paths of arguments.
+_JOINED_NAMES = re.compile(r"(?:^|/)\(.*:.*\)$", re.DOTALL)
+_UNTOLD = ("", "", 0, 0)  # the metadata of several instructions is that of none
+# Of these more than names differs between computations that are alike: devices, how often a loop runs, whether they
+# call anything.
+_TELL_MORE = frozenset({"while", "custom-call", *COLLECTIVES})
+_MAX_TEXT = 1 << 14  # XLA joins the names of operations that it merges; no rule reads on so far
+
+
+def decode_program(proto: Any) -> Program:
+    """Decode `proto.hlo_module`, and check that it holds together.
+
+    Args:
+        proto: an `xla.HloProto` (see `hlo_proto.py`).
+
+    Raises:
+        MemprofError: a shape in it cannot be read.
+        InternalError: the module refers to a computation, an instruction or a source file that it does not have, or
+            does not hold together otherwise (see `program_checks.py`).
+    """
+    try:
+        program = _decode_module(proto.hlo_module)
+    except KeyError as error:
+        raise InternalError(
+            f"the program refers to what is not in it ({error}); the capture's proto is no compiled HLO module"
+        ) from error
+    check_program(program)
+    return program
+
+
+def _decode_module(module: Any) -> Program:
+    check_unique("computations", [computation.id for computation in module.computations])
+    sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
+    computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
+    first_alike, index_of_id = _numbered_instructions(module.computations, sequences)
+
+    instructions: list[Instruction] = []
+    computations: list[Computation] = []
+    firsts: list[int] = []  # of the instructions of each computation
+    read = _Reader(computation_by_id, index_of_id)
+    num_positions = 0
+    for number, (computation, alike) in enumerate(zip(module.computations, first_alike, strict=True)):
+        first, messages = len(instructions), computation.instructions
+        firsts.append(first)
+        if alike != number:
+            original = computations[alike]
+            own = instructions[firsts[alike] : firsts[alike] + len(messages)]  # as the proto lists them
+            shift = first - firsts[alike], num_positions - own[0].first_position
+            instructions += read.renamed(own, messages, *shift)
+            num_positions += own[-1].positions.stop - own[0].first_position
+            computations.append(_moved(original, _text(computation.name), shift[0]))
+            continue
+        for message in messages:
+            instructions.append(read.instruction(message, num_positions))
+            num_positions += len(instructions[-1].shape.leaves)
+        scheduled = sequences.get(computation.id)
+        order = map(index_of_id.__getitem__, scheduled) if scheduled else range(first, len(instructions))
+        computations.append(
+            Computation(
+                name=_text(computation.name),
+                instructions=tuple(order),
+                parameters=_parameters(instructions, first),
+                root=index_of_id[computation.root_id],
+                first_alike=number,
+            )
+        )
+    return Program(
+        instructions=instructions,
+        computations=computations,
+        entry=computations[computation_by_id[module.entry_computation_id]],
+        num_positions=num_positions,
+        index_of_id=index_of_id,
+        frames=_frames(module.stack_frame_index),
+    )
+
+
+def _numbered_instructions(
+    computations: Iterable[Any], sequences: Mapping[int, Sequence[int]]
+) -> tuple[list[int], InstructionIds]:
+    """For each computation the number of the first that is like it, and the index of each instruction by its id.
+
+    Args:
+        sequences: the order in which the instructions of a computation run, by its id; of some.
+    """
+    first_alike: list[int] = []
+    index_of_id = InstructionIds()
+    first_with: dict[BodyKey, int] = {}
+    begins: dict[int, tuple[int, int]] = {}  # of the first of a kind: its first number, and its first index
+    count = 0
+    for number, computation in enumerate(computations):
+        messages = computation.instructions
+        key = body_key(computation, sequences.get(computation.id, ()))
+        alike = number if key is None else first_with.get(key, number)
+        if alike == number:
+            index_of_id.add([message.id for message in messages], count)
+            if key is not None and _TELL_MORE.isdisjoint([message.opcode for message in messages]):
+                first_with[key] = number
+                begins[number] = first_number(computation), count
+        else:
+            base, begin = begins[alike]
+            index_of_id.add_alike(first_number(computation), base, count - begin)
+        first_alike.append(alike)
+        count += len(messages)
+    if index_of_id.are_ambiguous:
+        raise InternalError("two instructions of the program have the same number")
+    return first_alike, index_of_id
+
+
+def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, ...]:
+    """The parameters of the last computation, by number. Args: first: its first instruction."""
+    parameters: dict[int, int] = {}
+    for index in range(first, len(instructions)):
+        instruction = instructions[index]
+        if instruction.opcode == "parameter":
+            if instruction.parameter_number in parameters:
+                raise InternalError(f"two parameters of one computation have number {instruction.parameter_number}")
+            parameters[instruction.parameter_number] = index
+    return tuple([parameters[number] for number in sorted(parameters)])
+
+
+def _moved(computation: Computation, name: str, by: int) -> Computation:
+    """A computation that is like another one. Args: by: how many instructions lie between the two."""
+    return Computation(
+        name=name,
+        instructions=tuple([index + by for index in computation.instructions]),
+        parameters=tuple([index + by for index in computation.parameters]),
+        root=computation.root + by,
+        first_alike=computation.first_alike,
+    )
+
+
+class _Reader:
+    """Makes instructions of messages; what many have in common is read once."""
+
+    def __init__(self, computation_by_id: Mapping[int, int], index_of_id: InstructionIds) -> None:
+        self._computation_by_id = computation_by_id
+        self._index_of_id = index_of_id
+        self._shapes: dict[bytes, Shape] = {}
+
+    def instruction(self, message: Any, first_position: int) -> Instruction:
+        # Reading a field makes a Python object each time, and a repeated one that is sliced takes less than one that is
+        # gone through (protobuf 7).
+        opcode = _repeated_text(message.opcode)
+        called = message.called_computation_ids
+        operands = tuple([self._index_of_id[operand] for operand in message.operand_ids[:]])
+        is_combined = opcode in COLLECTIVES and combines(opcode, len(operands))
+        op_name, source_file, source_line, stack_frame_id = _UNTOLD if is_combined else _told(message.metadata)
+        return Instruction(
+            _text(message.name),
+            opcode,
+            self._shape(message.shape),
+            first_position,
+            operands,
+            tuple([self._computation_by_id[number] for number in called[:]]) if called else (),
+            message.parameter_number if opcode == "parameter" else 0,
+            message.tuple_index if opcode == "get-tuple-element" else 0,
+            _text(message.custom_call_target) if opcode == "custom-call" else "",
+            op_name,
+            source_file,
+            source_line,
+            stack_frame_id,
+            _trip_count(message.backend_config) if opcode == "while" else None,
+            tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
+            device_groups(message) if opcode in COLLECTIVES else (),
+        )
+
+    def renamed(
+        self, originals: Sequence[Instruction], messages: Iterable[Any], by_index: int, by_position: int
+    ) -> Iterator[Instruction]:
+        """The instructions of a computation that is like another one.
+
+        Args:
+            originals: those of the other one.
+            by_index, by_position: how many instructions and how many positions lie between the two.
+        """
+        for original, message in zip(originals, messages, strict=True):
+            name, operands, called = message.name, original.operands, original.called
+            if called:
+                called = tuple([self._computation_by_id[number] for number in message.called_computation_ids])
+                if len(called) != len(original.called):
+                    raise InternalError(f"{_text(name)} calls another number of computations than what it is like")
+            op_name, source_file, source_line, stack_frame_id = _told(message.metadata)
+            yield Instruction(
+                name if name.isprintable() and len(name) <= _MAX_TEXT else _text(name),
+                original.opcode,
+                original.shape,
+                original.first_position + by_position,
+                tuple([operand + by_index for operand in operands]) if operands else (),
+                called,
+                original.parameter_number,
+                original.tuple_index,
+                original.custom_call_target,
+                op_name,
+                source_file,
+                source_line,
+                stack_frame_id,
+                None,
+                original.dimensions,
+            )
+
+    def _shape(self, serialized: bytes) -> Shape:
+        if serialized not in self._shapes:
+            self._shapes[serialized] = _shape(parse_shape(serialized))
+        return self._shapes[serialized]
+
+
+def _told(metadata: Any) -> tuple[str, str, int, int]:
+    """Where an instruction comes from: its op name, and its stack frame or else file and line."""
+    joined = metadata.op_name
+    op_name = _op_name(joined)
+    if joined and not op_name:
+        return _UNTOLD
+    stack_frame_id = metadata.stack_frame_id
+    if stack_frame_id:
+        return op_name, "", 0, stack_frame_id
+    source_file = _repeated_text(metadata.source_file)
+    return op_name, source_file, metadata.source_line if source_file else 0, 0
+
+
+def _trip_count(backend_config: bytes) -> int | None:
+    """XLA notes what it found out of a loop in the loop's backend config, as JSON (jaxlib 0.10.2 to 0.12)."""
+    match = re.search(rb'"known_trip_count":\{"n":"(\d{1,18})"', backend_config)
+    return int(match.group(1)) if match else None
+
+
+def _shape(message: Any) -> Shape:
+    if not message.tuple_shapes:
+        return _array_shape(message.element_type, tuple(message.dimensions))
+    leaves: list[ResultLeaf] = []
+    starts = [0]
+    for index, child in enumerate(message.tuple_shapes):
+        for leaf in _shape(child).leaves:
+            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions))
+        starts.append(len(leaves))
+    return Shape(tuple(leaves), tuple(starts))
+
+
+@lru_cache(maxsize=4096)
+def _array_shape(element_type: int, dimensions: tuple[int, ...]) -> Shape:
+    """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
+    check_shape(_MAX_ELEMENT_BYTES, dimensions)
+    dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
+    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions),), None)
+
+
+def _frames(index: Any) -> list[tuple[Frame, int]]:
+    files, functions = list(map(_text, index.file_names)), list(map(_text, index.function_names))
+    locations = list(index.file_locations)
+    frames = []
+    for message in index.stack_frames:
+        location = _numbered(locations, message.file_location_id)
+        file, function = _numbered(files, location.file_name_id), _numbered(functions, location.function_name_id)
+        # XLA writes the bottom frame's parent as 0 (jaxlib 0.10.2 to 0.12).
+        frames.append((Frame(file, function, location.line), message.parent_frame_id))
+    return frames
+
+
+def _numbered(items: list[_Item], number: int) -> _Item:
+    """The item of a number; they count from 1."""
+    if not 0 < number <= len(items):
+        raise KeyError(number)
+    return items[number - 1]
+
+
+def _text(text: str) -> str:
+    """A name as it may be shown; see `foreign.clean`."""
+    text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
+    return text if text.isprintable() else clean(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _repeated_text(text: str) -> str:
+    """A name that many instructions have: the same object for each, which keeps its hash for whoever looks it up."""
+    return _text(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _op_name(text: str) -> str:
+    """The op name of an instruction; empty where XLA has joined those of collectives that it has combined."""
+    return "" if _JOINED_NAMES.search(text) else _text(text)

@@ -1,0 +1,168 @@
+"""Conservation: what the replayed buffer assignment says must equal what the compiler says, byte for byte.
+
+A difference is a defect of memprof, or an XLA that it does not understand yet. Then no report is better than a wrong
+one, so it is an error.
+
+On a GPU the compiler's own totals say whether a program and its heap traces are whole. On a CPU its peak leaves the
+temporaries out, so nothing would show that a trace is gone or altered. So the totals of the replay are taken where the
+capture is made and written into it, and every analysis compares its own with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from memprof.analysis.hlo.buffer_table import BufferTable
+from memprof.analysis.hlo.decoded import decode
+from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis.hlo.liveness import Liveness, replay
+from memprof.analysis.memory.accounting import Memory
+from memprof.analysis.records.capture import Capture, CompilerTotals, ReplayTotals
+from memprof.errors import InternalError
+
+
+def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> None:
+    """Compare the replay with the compiler's own totals.
+
+    Args:
+        traces: all of the table's heap traces, replayed.
+
+    Raises:
+        InternalError: they differ; the message names both numbers.
+    """
+    check_allocations(capture.compiler, table)
+    if capture.compiler.peak_memory_bytes is not None:
+        _equal("the live peak", _peak_as_compiled(table, traces, memory), capture.compiler.peak_memory_bytes)
+    at_peak = sum(buffer.size_bytes for buffer in memory.at_peak)
+    _equal("the sum of the buffers at the peak", at_peak, memory.live_peak_bytes)
+    if capture.replay is not None:
+        _check_replay(_totals(table, traces), capture.replay)
+
+
+def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
+    """Compare the allocations with the compiler's totals: what can be said without looking at the program.
+
+    Raises:
+        InternalError: they differ; the message names both numbers.
+    """
+    allocations = table.device_allocations
+    arguments = sum(a.size_bytes for a in allocations if a.parameter_number is not None)
+    _equal("the bytes of the arguments", arguments, totals.argument_bytes)
+    outputs = sum(a.size_bytes for a in allocations if a.is_live_out and a.parameter_number is None)
+    _equal("the bytes of the outputs", outputs, totals.output_bytes - totals.alias_bytes)
+    temps = sum(a.size_bytes for a in allocations if a.is_temp)
+    _equal("the bytes of the temp block", temps, totals.temp_bytes)
+
+
+def check_memory_spaces(table: BufferTable, space_bytes: Mapping[int, int]) -> None:
+    """Compare the allocations of each memory space with XLA's own report of them.
+
+    Args:
+        space_bytes: bytes by color.
+
+    Raises:
+        InternalError: they differ; the message names both numbers.
+    """
+    for color, size_bytes in space_bytes.items():
+        held = sum(allocation.size_bytes for allocation in table.allocations if allocation.color == color)
+        _equal(f"the bytes of memory space {color}", held, size_bytes)
+
+
+def plan_totals(table: BufferTable, *, platform: str) -> CompilerTotals:
+    """What `memory_analysis()` says of a plan once it is compiled to the end, by the plan alone.
+
+    `tests/integration/test_plan.py` holds the two against each other.
+
+    Args:
+        platform: that of the target; on a CPU there is no peak, as in `CompilerTotals`.
+
+    Raises:
+        InternalError: a trace cannot be replayed.
+    """
+    allocations = table.device_allocations
+    results = [allocation for allocation in allocations if allocation.is_live_out]
+    lasting = (a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp))
+    # Of several traces, in whatever memory, XLA takes the highest one.
+    traced_bytes = max((replay(trace, table).peak_bytes for trace in table.traces), default=0)
+    return CompilerTotals(
+        argument_bytes=sum(a.size_bytes for a in allocations if a.parameter_number is not None),
+        output_bytes=sum(a.size_bytes for a in results),
+        alias_bytes=sum(a.size_bytes for a in results if a.parameter_number is not None),
+        temp_bytes=sum(a.size_bytes for a in allocations if a.is_temp),
+        peak_memory_bytes=None if platform == "cpu" else sum(lasting) + traced_bytes,
+        total_allocation_bytes=sum(a.size_bytes for a in allocations),
+        is_complete=False,
+    )
+
+
+def replay_totals(hlo_proto: bytes) -> ReplayTotals:
+    """The totals of a serialized program.
+
+    Raises:
+        MemprofError: it cannot be read.
+        InternalError: it does not hold together.
+    """
+    _, table = decode(parse_proto(hlo_proto))
+    return totals_of(table)
+
+
+def totals_of(table: BufferTable) -> ReplayTotals:
+    """The totals of a buffer assignment: of all its traces, also of those in other memory than the device's.
+
+    Raises:
+        InternalError: a trace cannot be replayed.
+    """
+    return _totals(table, [replay(trace, table) for trace in table.traces])
+
+
+def _totals(table: BufferTable, traces: Sequence[Liveness]) -> ReplayTotals:
+    return ReplayTotals(
+        footprint_bytes=table.footprint_bytes,
+        peak_bytes=sum(liveness.peak_bytes for liveness in traces),
+        num_events=sum(len(trace.events) for trace in table.traces),
+        byte_events=sum(span.size_bytes * (span.end - span.start) for liveness in traces for span in liveness.spans),
+    )
+
+
+def _check_replay(found: ReplayTotals, recorded: ReplayTotals) -> None:
+    """Compare the replay with the one where the capture was made. On a CPU nothing else tells that a trace is whole."""
+    for field in dataclasses.fields(ReplayTotals):
+        here, there = getattr(found, field.name), getattr(recorded, field.name)
+        if here != there:
+            raise InternalError(
+                f"the replay of the heap traces comes to another total ({field.name} {here:,}) than where the"
+                f" capture was made ({there:,})"
+            )
+
+
+def _peak_as_compiled(table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> int:
+    """What the compiler's peak is where ours is what it is.
+
+    The compiler's holds arguments and results in the host's memory, too. And of several traces, in whatever memory, it
+    takes the highest one (jaxlib 0.10.2 to 0.12): where the host holds more of the step's temporaries than the device
+    does, it is the host's, and of two kinds of device memory, which we add up, it leaves one out.
+
+    Raises:
+        InternalError: what we have added up is less than one of the kinds of device memory, or more than all.
+    """
+    device = {allocation.index for allocation in table.device_allocations}
+    temp_bytes = memory.live_peak_bytes - sum(buffer.size_bytes for buffer in memory.indefinite)
+    of_device = [liveness.peak_bytes for liveness in traces if liveness.trace.allocation in device]
+    if len(of_device) > 1 and not max(of_device) <= temp_bytes <= sum(of_device):
+        raise InternalError(
+            f"the temporaries at the peak ({temp_bytes:,}) do not fit the traces of the device's memory"
+            f" ({', '.join(format(each, ',') for each in of_device)})"
+        )
+    others = (liveness.peak_bytes for liveness in traces if liveness.trace.allocation not in device)
+    highest = max(*others, temp_bytes if len(of_device) < 2 else max(of_device), 0)
+    on_host = sum(a.size_bytes for a in table.allocations if not (a.is_thread_local or a.is_temp or a.is_on_device))
+    return memory.live_peak_bytes - temp_bytes + highest + on_host
+
+
+def _equal(what: str, replayed_bytes: int, compiler_bytes: int) -> None:
+    if replayed_bytes != compiler_bytes:
+        raise InternalError(
+            f"{what} in the buffer assignment ({replayed_bytes:,}) differs from the compiler's total"
+            f" ({compiler_bytes:,}); the capture is damaged, or this version of XLA is not understood yet"
+        )

@@ -1,0 +1,101 @@
+"""What the devices of a mesh send each other in one step: collectives by kind and axes of the mesh.
+
+The **bytes** of a collective are its payload on one device: the array as it is there before the collective takes a part
+of it away, or after it has put the parts together. Of an `all-gather` these are the bytes of its result, of all others
+those of its operands. What goes over the wires follows from that and from the number of devices n: with a ring, each
+device sends (n - 1) / n of the payload for an `all-gather` or a `reduce-scatter`, twice that for an `all-reduce`, and
+all of it for a `collective-permute`.
+
+What is in a loop counts as often as the loop runs. Of a conditional all branches are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from memprof.analysis.attribution.aliases import called_computations
+from memprof.analysis.attribution.dataflow import ROLES, Origin
+from memprof.analysis.attribution.values import Values
+from memprof.analysis.hlo.program import COLLECTIVES, Computation, Instruction, Program, ResultLeaf
+from memprof.analysis.hlo.replica_groups import axes_of_groups, axes_of_pairs, part_of_axes
+from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.report import CollectiveTraffic
+
+_Key = tuple[str, tuple[str, ...] | None, int | None]  # kind, axes, and how many devices along them
+_IN_PAIRS = "collective-permute"
+_INTO_THE_WHOLE = "all-gather"
+_RAGGED = "ragged-all-to-all"  # its further operands say where the pieces go
+
+
+def collective_traffic(program: Program, topology: Topology, values: Values) -> tuple[CollectiveTraffic, ...]:
+    """All collectives of one step by kind and the devices that they connect, those of most bytes first."""
+    counts: Counter[_Key] = Counter()
+    sizes: Counter[_Key] = Counter()
+    of_params: Counter[_Key] = Counter()
+    at_least = set()
+    for instruction, times, is_known in _runs(program):
+        kind = COLLECTIVES[instruction.opcode]
+        key = kind, *_connected(instruction, kind, topology)
+        if key[1] == ():
+            continue  # each device by itself
+        counts[key] += times
+        # Of a combined collective each result belongs to its own operand; else all leaves belong to all operands.
+        origins = [values.flow.origin[group] & ROLES for group in values.groups_read_by(instruction)]
+        for number, leaf in enumerate(_payload(program, instruction, kind)):
+            sizes[key] += times * leaf.size_bytes
+            if origins[number if instruction.is_combined else 0] == Origin.PARAMS:
+                of_params[key] += times * leaf.size_bytes
+        if not is_known:
+            at_least.add(key)
+    found = (
+        CollectiveTraffic(
+            kind=kind,
+            axes=axes or (),
+            group_size=group_size,
+            count=counts[key],
+            size_bytes=sizes[key],
+            param_bytes=of_params[key],
+            at_least=key in at_least,
+        )
+        for key in counts
+        for kind, axes, group_size in (key,)
+    )
+    return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.kind, each.axes, each.group_size or 0)))
+
+
+def _connected(instruction: Instruction, kind: str, topology: Topology) -> tuple[tuple[str, ...] | None, int | None]:
+    """The axes along which a collective connects devices, and how many of those (see `hlo/replica_groups.py`)."""
+    groups = instruction.device_groups
+    if kind == _IN_PAIRS:
+        return axes_of_pairs(groups, topology.axes), None
+    axes = axes_of_groups(groups, topology.axes)
+    return axes, part_of_axes(groups, topology.axes, axes) if axes else None
+
+
+def _runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
+    """Each collective, how often it runs, and whether the compiler knows how often."""
+    open_computations: list[tuple[Computation, int, bool]] = [(program.entry, 1, True)]
+    while open_computations:
+        computation, times, is_known = open_computations.pop()
+        for index in computation.instructions:
+            instruction = program.instructions[index]
+            if instruction.opcode in COLLECTIVES:
+                yield instruction, times, is_known
+            elif instruction.called and instruction.opcode != "fusion":
+                is_loop = instruction.opcode == "while"
+                inside = times * (instruction.trip_count or 1) if is_loop else times
+                is_known_inside = is_known and not (is_loop and instruction.trip_count is None)
+                for called in called_computations(program, instruction):
+                    open_computations.append((called, inside, is_known_inside))
+
+
+def _payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
+    """The arrays that count; of a combined collective one for each operand."""
+    if kind == _INTO_THE_WHOLE:
+        shape = instruction.shape
+        # In the background the result is a pair of what was sent and what was made of it.
+        is_pair = instruction.opcode != kind and shape.child_starts is not None
+        return [shape.leaves[number] for number in shape.child(1)] if is_pair else list(shape.leaves)
+    operands = instruction.operands[:1] if kind == _RAGGED else instruction.operands
+    return [leaf for operand in operands for leaf in program.instructions[operand].shape.leaves]

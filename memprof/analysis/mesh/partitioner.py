@@ -1,0 +1,51 @@
+"""What XLA's partitioner warned of when it divided the program, with the operation that it was about.
+
+It knows one such message: "Involuntary full rematerialization", where an array is wanted in another sharding than it
+is in, and there is no better way than to make all of it on each device (jaxlib 0.10.2 to 0.12).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from memprof.analysis.attribution.sources import Sources
+from memprof.analysis.attribution.values import Values
+from memprof.analysis.hlo.program import Program
+from memprof.analysis.records.report import PartitionerNote
+
+_FULL = re.compile(
+    r"^Involuntary full rematerialization\..*? from sharding (?P<old>.+?) to (?P<new>.+?) (?:efficiently|without)\b"
+)
+_OPERATION = re.compile(r"for HLO operation:? %?(?P<name>\S+) = (?P<shape>\w+\[[\d,]*\])")
+_OP_NAME = re.compile(r'metadata=\{[^}]*?op_name="(?P<op>[^"]*)"')
+_MOST_CHARACTERS = 500
+
+
+def partitioner_notes(
+    messages: Iterable[str], program: Program, values: Values, sources: Sources
+) -> tuple[PartitionerNote, ...]:
+    """Each message in our words, with what the compiled program tells of the operation that it names; each once."""
+    by_name = {each.op_name: each for each in reversed(program.instructions) if each.op_name} if messages else {}
+    notes = []
+    for message in messages:
+        full, operation, op_name = (each.search(message) for each in (_FULL, _OPERATION, _OP_NAME))
+        op = op_name["op"] if op_name else ""
+        instruction = by_name.get(op)
+        shape = operation["shape"] if operation else ""
+        text = message[:_MOST_CHARACTERS]
+        if full:
+            text = (
+                f"XLA makes all of an array on each device, to go from sharding {full['old']} to {full['new']}"
+                " (involuntary full rematerialization)"
+            )
+        notes.append(
+            PartitionerNote(
+                text=text,
+                op=op or (operation["name"] if operation else ""),
+                shape=shape,
+                module=values.module_of(instruction) if instruction else "",
+                source=sources.lines(instruction).user if instruction else "",
+            )
+        )
+    return tuple(dict.fromkeys(notes))

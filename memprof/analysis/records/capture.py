@@ -1,0 +1,253 @@
+"""The capture: everything that memprof keeps of one compiled step.
+
+A capture is made where JAX is (room `capture`) and read where it need not be: the optimized program with its buffer
+assignment, the compiler's own totals, and what the arguments are for. Every report is made from it alone.
+
+The types of the fields say what is accepted of a file (`untrusted.py`): `Bytes` is a whole number of bytes of up to 62
+bits, `Text` a string that is not long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Annotated
+
+from msgspec import Meta
+
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.measurement import Measurement
+from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
+
+# One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
+MAX_OPERATIONS = 10**30
+Operations = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+# The text of lines, by file and number.
+SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Words]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """How many devices a step is compiled for, and on how many hosts and slices: one device is a topology of one.
+
+    Attributes:
+        axes: the mesh that they form: the size of each axis by its name, in the mesh's order; empty of one device.
+    """
+
+    num_devices: _Positive = 1
+    num_hosts: _Positive = 1
+    num_slices: _Positive = 1
+    axes: Mapping[Words, _Positive] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a step is compiled for: resolved from what the user wrote, carried to the compiler, kept in the capture.
+
+    Attributes:
+        name: `h100-80gb`, `cpu`, `local`, or the name of an exported target file.
+        description: the vendor's name of the kind of device.
+        platform: XLA's platform: `cuda` or `cpu`; empty of the local device until JAX has looked.
+        memory_bytes: of one device, or None where there is no fixed amount (the host).
+        compute_capability: for example `9.0`; None where there is none.
+        reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
+        topology: how many of the device.
+        compiler_config: of devices that need not be there the text of XLA's `GpuTargetConfigProto`, else empty. A
+            capture, which holds the program that came of it, is written without it.
+        file: the exported file that the configuration was read from, if any; not in captures either.
+    """
+
+    name: Text
+    description: Text
+    platform: Text
+    memory_bytes: Annotated[int, Meta(gt=0, le=MAX_BYTES)] | None
+    compute_capability: Text | None
+    reason: Words
+    topology: Topology = Topology()
+    compiler_config: str = field(default="", compare=False, repr=False)
+    file: str = field(default="", compare=False)
+
+    @property
+    def is_deviceless(self) -> bool:
+        """Whether the devices need not be there, so that a step is compiled for them and never run."""
+        return bool(self.compiler_config)
+
+    @property
+    def cuda_capability(self) -> tuple[int, int] | None:
+        """The compute capability as numbers; None where there is none, or the text is no CUDA compute capability."""
+        found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.compute_capability or "")
+        return (int(found[1]), int(found[2])) if found and self.platform == "cuda" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """The versions that made a capture (None: not installed), and what was set that changes the program.
+
+    Attributes:
+        jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
+    """
+
+    memprof: Text
+    python: Text
+    jax: Text
+    jaxlib: Text
+    cuda_plugin: Text | None
+    flax: Text | None
+    optax: Text | None
+    xla_flags: Words
+    jax_settings: Mapping[Text, Words] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The same as texts: `jax_enable_x64=True`."""
+        return tuple(f"{name}={value}" for name, value in self.jax_settings.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerTotals:
+    """What `compiled.memory_analysis()` reports, in bytes. Never mixed with what memprof infers.
+
+    Attributes:
+        peak_memory_bytes: None on CPU, where XLA leaves the temporaries out of it.
+        is_complete: whether the program was compiled to the end; else these are the totals of its plan, in which all
+            of them are decided.
+    """
+
+    argument_bytes: Bytes
+    output_bytes: Bytes
+    alias_bytes: Bytes
+    temp_bytes: Bytes
+    peak_memory_bytes: Bytes | None
+    total_allocation_bytes: Bytes | None
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayTotals:
+    """What the replay of the heap traces came to where the capture was made: every analysis must come to the same.
+
+    Attributes:
+        footprint_bytes: of all allocations of device memory.
+        peak_bytes: of all traces together, each at its own highest.
+        num_events: of all traces together.
+        byte_events: the bytes of every stretch of time in which memory is taken, times its number of events.
+    """
+
+    footprint_bytes: Bytes
+    peak_bytes: Bytes
+    num_events: Count
+    byte_events: Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentLeaf:
+    """One leaf of the step's arguments.
+
+    Attributes:
+        path: its path in the argument tree, as JAX writes it: `state.params['Dense_0']['kernel']`.
+        shape, size_bytes: of the whole array, however many devices share it.
+        dtype: JAX's name: `float32`, `bfloat16`, `int32`, `key<fry>`.
+        parameter_number: its number in the compiled program; None where jit dropped it because the step never uses it.
+        position: the number of the step's positional argument that it belongs to; None for keyword arguments.
+        mesh_axes: the axes of the mesh that its sharding divides it over; None where there is no mesh, or the step
+            leaves it to XLA.
+    """
+
+    path: Text
+    role: Role
+    shape: Dimensions
+    dtype: Text
+    size_bytes: Bytes
+    donated: bool
+    parameter_number: Count | None
+    position: Count | None = None
+    mesh_axes: tuple[Words, ...] | None = None
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def has_sane_size(self) -> bool:
+        """Whether an array of that shape can be; what a file says need not be."""
+        return self.num_elements <= MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Wall-clock seconds that the compiler took, on the machine that made the capture.
+
+    Attributes:
+        compile_seconds: until the plan was there, or the program; 0 where the plan was in the cache.
+        cached_compile_seconds: what the compile took that made a plan from the cache; None: it was compiled now.
+    """
+
+    lower_seconds: Seconds
+    compile_seconds: Seconds
+    cached_compile_seconds: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFolders:
+    """Where code lay on the machine that made a capture, as absolute paths.
+
+    Attributes:
+        user: the folder that the user worked in, and the folder of the script.
+        standard_library: where Python's own modules are.
+    """
+
+    user: tuple[Words, ...] = ()
+    standard_library: tuple[Words, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """One compiled step. See the module's docstring.
+
+    Attributes:
+        label: what the reports call it: `transformer bf16+scan`.
+        flops, recomputed_flops: floating-point operations of the matrix products and convolutions of one step, counted
+            in the traced program; `recomputed_flops` is the part that rematerialisation repeats.
+        flops_by_scope: the same by the scopes of JAX around each operation: `transpose(jvp(Transformer))/layers_0/mlp`.
+        doubts: sentences about arguments whose role had to be guessed.
+        partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
+        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
+        measured: what was measured when the step ran; None where it did not.
+        replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
+        source_lines: the text of the source lines that the program names and of those around them, by file and number.
+        file: where the capture was read from, for messages; None where it was made in this process.
+        row: all that decided what the compile gave, as one text; empty where that is not known.
+        inputs: digests of the files that the user's code was made of and read, by path.
+        folders: where the user's code lay; None in captures that do not tell.
+    """
+
+    label: Text
+    workload: Text
+    techniques: tuple[Text, ...]
+    config: Mapping[Text, Words | int | float | bool | None]
+    target: Target
+    toolchain: Toolchain
+    compiler: CompilerTotals
+    arguments: tuple[ArgumentLeaf, ...]
+    flops: Operations
+    recomputed_flops: Operations
+    timings: Timings
+    hlo_proto: bytes
+    doubts: tuple[Words, ...] = ()
+    partitioner_messages: tuple[Words, ...] = ()
+    measured: Measurement | None = None
+    flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
+    row: Words = ""
+    inputs: Mapping[Words, Text] = field(default_factory=dict)
+    replay: ReplayTotals | None = None
+    source_lines: SourceLines = field(default_factory=dict)
+    folders: CodeFolders | None = None
+    file: str | None = field(default=None, compare=False)
+
+    @property
+    def num_params(self) -> int:
+        """The number of parameters, frozen ones too (elements, not bytes)."""
+        return sum(leaf.num_elements for leaf in self.arguments if leaf.role is Role.PARAMS)

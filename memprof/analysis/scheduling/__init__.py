@@ -1,0 +1,1 @@
+"""What is live at the peak because of the order of the operations, and what other orders would hold."""

@@ -1,0 +1,155 @@
+"""Why a buffer is still live at the peak: what it waits for, and whether XLA's order alone keeps it.
+
+The operation that runs at the peak cuts all others in three: those that it needs, those that need it, and those that
+may run before or after it. What it works on itself is live then in any order, and so is what both one of the first and
+one of the second work on. Of the rest, what only operations of the third kind have yet to read **waits**: they could
+have run before. What none of the first has touched is **early**: it could have been made after.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+
+from memprof.analysis.attribution.sources import Sources
+from memprof.analysis.attribution.values import Values
+from memprof.analysis.memory.accounting import Memory
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Schedule
+from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
+from memprof.analysis.scheduling.any_order import lower_bound_bytes, peak_bytes
+from memprof.analysis.scheduling.memory_graph import MemoryGraph
+
+_WORTH_LOOKING = 0.01  # of the footprint: how much lower the bound has to be for another order to be looked for
+
+
+class PeakOrder:
+    """The operations of a program around its peak: looked at when somebody asks."""
+
+    def __init__(self, make_graph: Callable[[], MemoryGraph], memory: Memory) -> None:
+        self._make_graph, self._memory = make_graph, memory
+
+    @cached_property
+    def _graph(self) -> MemoryGraph:
+        return self._make_graph()
+
+    @cached_property
+    def _peak(self) -> int:
+        """The number of the step that runs at the peak."""
+        steps = self._graph.steps
+        number = bisect_left(steps, self._memory.timeline.peak_position, key=lambda step: step.position)
+        while number + 1 < len(steps) and steps[number].is_beginning:
+            number += 1
+        return number
+
+    @cached_property
+    def _touching(self) -> dict[int, list[int]]:
+        """The steps that work on each piece of memory that is live at the peak."""
+        touching: dict[int, list[int]] = {piece: [] for _, piece in self._at_peak()}
+        for number, touched in enumerate(self._graph.operations.touches):
+            for piece in touched:
+                if piece in touching:
+                    touching[piece].append(number)
+        return touching
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What of the live peak is due to the order alone."""
+        memory, operations = self._memory, self._graph.operations
+        whole_step = sum(buffer.size_bytes for buffer in memory.indefinite)
+        bound_bytes = min(whole_step + lower_bound_bytes(operations), memory.live_peak_bytes)
+        other_bytes = memory.live_peak_bytes
+        if other_bytes - bound_bytes > _WORTH_LOOKING * memory.footprint_bytes:
+            peaks = [peak_bytes(operations, order) for order in (None, *self._graph.orders())]
+            other_bytes -= peaks[0] - min(peaks)
+        held = [(number, self._reason(piece)) for number, piece in self._at_peak()]
+        waiting, early = (
+            [number for number, why in held if why is reason] for reason in (Reason.WAITING, Reason.EARLY)
+        )
+        return Schedule(
+            bound_bytes=bound_bytes,
+            other_bytes=other_bytes,
+            waiting=tuple(memory.temps[number] for number in waiting),
+            early=tuple(memory.temps[number] for number in early),
+            is_fenced=any(self._graph.piece_of[number] in self._graph.fenced for number in waiting),
+        )
+
+    def why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
+        """Why each of some buffers of the peak is live then."""
+        return tuple(self._why(values, sources, buffers))
+
+    def _why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> Iterator[WhyLive]:
+        pieces = {id(self._memory.temps[number]): piece for number, piece in self._at_peak()}
+        at_peak = self._operation(self._peak, values, sources) if pieces else None
+        chains: dict[int, tuple[Link, ...]] = {}  # of the last user: that of many buffers is the same
+        for buffer in buffers:
+            piece = pieces.get(id(buffer))
+            if piece is None:
+                yield WhyLive(buffer=buffer, reason=Reason.WHOLE_STEP, at_peak=at_peak)
+                continue
+            users = [number for number in self._touching[piece] if number > self._peak]
+            needed = self._graph.operations.needs[users[-1]] if users else ()
+            if users and users[-1] not in chains:
+                chains[users[-1]] = tuple(self._chain(users[-1], values))
+            yield WhyLive(
+                buffer=buffer,
+                reason=self._reason(piece),
+                at_peak=at_peak,
+                users=tuple(self._operation(number, values, sources) for number in users),
+                ready=self._graph.steps[needed[-1]].position if needed else -1,
+                chain=chains[users[-1]] if users else (),
+            )
+
+    def _at_peak(self) -> Iterator[tuple[int, int]]:
+        """The temp buffers that are live at the peak, by their number, with the piece of memory of each."""
+        for number, (buffer, piece) in enumerate(zip(self._memory.temps, self._graph.piece_of, strict=True)):
+            if buffer.at_peak:
+                yield number, piece
+
+    @cached_property
+    def _reached(self) -> tuple[set[int], set[int]]:
+        """The operations that the one at the peak needs, and those that need it."""
+        needs = self._graph.operations.needs
+        needed, needing = {self._peak}, {self._peak}
+        for number in range(min(self._peak, len(needs) - 1), -1, -1):
+            if number in needed:
+                needed.update(needs[number])
+        for number in range(self._peak + 1, len(needs)):
+            if not needing.isdisjoint(needs[number]):
+                needing.add(number)
+        return needed, needing
+
+    def _reason(self, piece: int) -> Reason:
+        touching, (needed, needing) = self._touching[piece], self._reached
+        if self._peak in touching:
+            return Reason.ANY_ORDER
+        if needing.isdisjoint(touching):
+            return Reason.WAITING
+        return Reason.EARLY if needed.isdisjoint(touching) else Reason.ANY_ORDER
+
+    def _chain(self, user: int, values: Values) -> Iterator[Link]:
+        """The operations between the one at the peak and a user of it, each the last that the next one needs."""
+        needs, (_, needing) = self._graph.operations.needs, self._reached
+        chain: list[int] = []
+        while user in needing and user != self._peak:
+            user = next(number for number in reversed(needs[user]) if number in needing)
+            chain.append(user)
+        steps = [self._graph.steps[number] for number in chain[-2::-1]]
+        run = [step.instruction for step in steps if not step.is_beginning]
+        for (phase, module), members in groupby(run, key=lambda each: (values.phase_of(each), values.module_of(each))):
+            first, *others = members
+            yield Link(phase=phase, module=module, op=first.op_name or first.name, num_operations=1 + len(others))
+
+    def _operation(self, number: int, values: Values, sources: Sources) -> Operation:
+        step = self._graph.steps[number]
+        instruction = step.instruction
+        return Operation(
+            name=instruction.name,
+            op=instruction.op_name,
+            source=sources.lines(instruction).user,
+            module=values.module_of(instruction),
+            phase=values.phase_of(instruction),
+            position=step.position,
+        )

@@ -1,0 +1,89 @@
+"""What an op name tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from memprof.analysis.attribution.op_names import Named, first_plain_scope, named_phase, scope_parts
+
+
+@pytest.mark.parametrize(
+    ("op_name", "phase"),
+    [
+        ("", Named.NOTHING),
+        # before, after and beside differentiation
+        ("jit(step)/add", Named.UNPHASED),
+        ("jit(step)/Net/layers_0/dot_general", Named.UNPHASED),
+        ("jit(step)/while/body/add", Named.UNPHASED),
+        ("state.params['layers_0']['kernel']", Named.UNPHASED),
+        # the primitive, and names that only look like a transformation
+        ("jit(step)/transpose", Named.UNPHASED),
+        ("jit(step)/jvp", Named.UNPHASED),
+        ("jit(step)/my_jvp(f)/add", Named.UNPHASED),
+        ("jit(step)/not_rematted_computation/add", Named.UNPHASED),
+        # the forward pass
+        ("jit(step)/jvp(Net)/layers_0/dot_general", Named.FORWARD),
+        ("jit(step)/jvp()/mul", Named.FORWARD),
+        ("jit(step)/jvp(Net)/transpose", Named.FORWARD),
+        ("jit(step)/while/body/jvp(Net)/while/body/checkpoint/up/mul", Named.FORWARD),
+        ("jit(step)/vmap(jvp(Net))/mul", Named.FORWARD),
+        ("jit(step)/jvp(jit(relu))/max", Named.FORWARD),
+        # the backward pass
+        ("jit(step)/transpose(jvp(Net))/layers_0/dot_general", Named.BACKWARD),
+        ("jit(step)/transpose(jvp())/mul", Named.BACKWARD),
+        ("transpose(jvp(Net))/mul", Named.BACKWARD),
+        ("jit(step)/while/body/closed_call/transpose(jvp(Net))/while/body/add_any", Named.BACKWARD),
+        ("jit(step)/transpose(jvp(jvp(Net)))/mul", Named.BACKWARD),
+        ("jit(step)/vmap(transpose(jvp(Net)))/mul", Named.BACKWARD),
+        ("jit(step)/transpose(jvp(Net))/layers_0/checkpoint/up/dot_general", Named.BACKWARD),
+        # what the backward pass computes again
+        ("jit(step)/transpose(jvp(Net))/layers_0/checkpoint/rematted_computation/up/tanh", Named.RECOMPUTE),
+        ("jit(step)/rematted_computation/tanh", Named.RECOMPUTE),
+        ("jit(step)/transpose(jvp(Net))/while/body/rematted_computation", Named.RECOMPUTE),
+        # joined: the value that serves both is the earlier one
+        ("jit(step)/transpose(jvp(Net))/mul;jit(step)/jvp(Net)/mul", Named.FORWARD),
+        ("jit(step)/transpose(jvp(Net))/mul;jit(step)/add", Named.BACKWARD),
+        ("jit(step)/transpose(jvp(Net))/a;jit(step)/transpose(jvp(Net))/rematted_computation/b", Named.RECOMPUTE),
+        ("jit(step)/add;jit(step)/mul", Named.UNPHASED),
+    ],
+)
+def test_the_phase_of_an_op_name(op_name: str, phase: Named) -> None:
+    assert named_phase(op_name) is phase
+
+
+@pytest.mark.parametrize(
+    ("op_name", "scopes"),
+    [
+        ("", ()),
+        ("jit(step)/add", ("step",)),
+        ("jit(step)/transpose(jvp(Net))/layers_0/up/dot_general", ("step", "Net", "layers_0", "up")),
+        ("jit(step)/jvp()/mul", ("step",)),
+        ("jit(step)/jvp(Net)/embed.attend/dot_general", ("step", "Net", "embed")),
+        ("jit(step)/vmap(transpose(jvp(Net)))/mul", ("step", "Net")),
+        ("jit(step)/jvp(Net)/a/mul;jit(step)/jvp(Net)/b/mul", ("step", "Net", "a")),
+    ],
+)
+def test_the_scopes_of_an_op_name(op_name: str, scopes: tuple[str, ...]) -> None:
+    assert scope_parts(op_name) == scopes
+
+
+@pytest.mark.parametrize(
+    ("op_name", "scope"),
+    [
+        ("", ""),
+        ("jit(step)/add", ""),
+        ("jit(step)/jvp(Net)/dropout_0/mul", "dropout_0"),
+        ("jit(step)/jvp(Net)/while/body/checkpoint/rematted_computation/dropout_0/mul", "dropout_0"),
+        ("jit(step)/jvp(Net)/outer/inner/mul", "outer"),
+        # a function that JAX compiled apart, with whatever scopes it has, is no module
+        ("jit(step)/jit(_take)/select_n", ""),
+        ("jit(step)/jvp(jit(softmax))/loss/div", ""),
+        ("jit(step)/jvp(Net)/odd-name/mul", ""),
+        # nor is a branch of `cond` or `switch`, a loop or what a loop does with predicates
+        ("jit(step)/jvp()/cond/branch_1_fun/mul", ""),
+        ("jit(step)/jvp()/cond/branch_12_fun/gate/mul", "gate"),
+        ("jit(step)/jvp()/while/body_pred/mul", ""),
+    ],
+)
+def test_the_first_plain_scope_of_an_op_name(op_name: str, scope: str) -> None:
+    assert first_plain_scope(op_name) == scope
