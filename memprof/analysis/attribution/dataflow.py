@@ -122,7 +122,7 @@ _MOVED_OPERAND = {
 }  # fmt: skip
 
 
-class Operation(Struct, frozen=True):
+class Operation(Struct, frozen=True, gc=False):
     """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
 
     index: int

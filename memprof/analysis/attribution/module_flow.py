@@ -57,7 +57,7 @@ class ModuleFlow:
         self._owners = Owners(arguments, paths, flow)
         self._module = [""] * groups.count
         self._known: list[int] = [_NOT] * groups.count
-        self._by_position: dict[int, str] = {}  # what the scopes around an instruction tell
+        self._fitted: dict[int, str] = {}  # by position: of the modules that scopes fit, the one that data tell
         self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
             self._learn(group, self._owners.module_of_argument[number], _BY_OWNER)
@@ -80,7 +80,7 @@ class ModuleFlow:
         """The module of a value that an instruction makes: by the instruction's own name, or else by its data."""
         if group in self._shared:
             return self._module[group]
-        return self._by_position.get(maker.first_position) or self.of_scope(maker.op_name) or self._module[group]
+        return self._fitted.get(maker.first_position) or self.of_scope(maker.op_name) or self._module[group]
 
     def of_scope(self, op_name: str) -> str:
         """The module with parameters that an op name alone tells; empty where it tells none."""
@@ -165,14 +165,12 @@ class ModuleFlow:
         """From definitions to uses. Returns whether anything changed."""
         changed = False
         shared, all_known, certain = self._shared, self._known, self._certain
-        instructions, by_position = self._program.instructions, self._by_position
+        instructions = self._program.instructions
         for operation in self._flow.operations:
             instruction = instructions[operation.index]
             module = certain.get(instruction.op_name, "")
-            known: int = _BY_MODULE
-            if module:  # as most names tell
-                by_position[instruction.first_position] = module
-            else:
+            known: int = _BY_MODULE  # as most names tell
+            if not module:
                 module, known = self._module_of(operation, instruction)
             for group in operation.outputs:
                 if group in shared and module and all_known[group]:
@@ -205,7 +203,7 @@ class ModuleFlow:
         if op_name in self._uncertain:
             module = self._fitting(operation, self._uncertain[op_name])
             if module:
-                self._by_position[instruction.first_position] = module
+                self._fitted[instruction.first_position] = module
                 return module, _BY_MODULE
         owned = [group for group in operation.outputs if self._owners.is_owned(group)]
         for group in owned:

@@ -93,10 +93,6 @@ class Liveness:
                 )
         return tuple(ranges)
 
-    def live_spans(self, event: int) -> tuple[MemorySpan, ...]:
-        """What is live right after `event`."""
-        return tuple(span for span in self.spans if span.start <= event < span.end)
-
 
 def replay(trace: HeapTrace, table: BufferTable) -> Liveness:
     """Replay one trace. See the module's docstring for the rule.

@@ -57,11 +57,6 @@ def render_comparison(comparison: ReportComparison, options: RenderOptions) -> s
     return _file("; ".join([f"compared with {comparison.baseline}", *failed]), frames, profiles)
 
 
-def render_diff(diff: ReportComparison, options: RenderOptions) -> str:
-    """Both footprints."""
-    return render_comparison(diff, options)
-
-
 class _Frames:
     """The names in the stacks, each of them once, in the order of their first use."""
 
@@ -140,5 +135,5 @@ FORMAT = Format(
     summary="flame graphs of the peak by module and by stack, for https://www.speedscope.app",
     render_report=render_report,
     render_comparison=render_comparison,
-    render_diff=render_diff,
+    render_diff=render_comparison,  # both footprints
 )
