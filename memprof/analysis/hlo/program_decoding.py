@@ -292,7 +292,7 @@ def _numbered(items: list[_Item], number: int) -> _Item:
 
 
 def _text(text: str) -> str:
-    """A name as it may be shown; see `foreign.clean`."""
+    """A name as it may be shown; see `untrusted.clean`."""
     text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT]
     return text if text.isprintable() else clean(text)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from memprof.analysis.records.categories import Category, Phase
 
 
-@dataclass(frozen=True, slots=True)
-class LiveChange:
+class LiveChange(Struct, frozen=True, gc=False):
     """`delta_bytes` of `category` come alive (positive) or die (negative) at `position`."""
 
     position: int

@@ -1,6 +1,6 @@
 """What `--format json` prints of a step on several devices: `mesh` in a report."""
 
-# Without `from __future__ import annotations`: see `json_report.py`.
+# Without `from __future__ import annotations`: see `report.py`.
 
 from typing import Annotated
 
