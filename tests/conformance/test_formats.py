@@ -5,7 +5,6 @@ picture shows the footprint; where its output is bytes, its text cannot be looke
 
 What a breakdown (`by`) makes of a report is a document, which knows no format, so not every format is asked for each
 breakdown of each report: Markdown is, and of the others each meets each report and each breakdown (see `_covering`).
-Pictures take the longest by far: with a breakdown they are drawn once, for the other formats are rendered twice of it.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def _says_change(text: str, delta_bytes: int) -> bool:
 def test_it_renders_every_comparison(format_: Format, name: str, by: By | None) -> None:
     rendered = format_.render_comparison(_COMPARISONS[name], RenderOptions(by=by))
     assert _is_well_formed(rendered)
-    assert (format_.is_picture and by is not None) or rendered == _first("comparison", format_, name, by)
+    assert rendered == _first("comparison", format_, name, by)
 
 
 @every_text_format
@@ -192,7 +191,7 @@ def test_a_comparison_has_the_numbers_of_the_json(format_: Format, name: str) ->
 def test_it_renders_every_diff(format_: Format, name: str, by: By | None) -> None:
     rendered = format_.render_diff(_DIFFS[name], RenderOptions(by=by))
     assert _is_well_formed(rendered)
-    assert (format_.is_picture and by is not None) or rendered == _first("diff", format_, name, by)
+    assert rendered == _first("diff", format_, name, by)
 
 
 @every_text_format

@@ -4,9 +4,7 @@ One pass down the program gathers, for every group of positions (see `aliases.py
 gathers what becomes of it. Loops carry facts around, so a program with loops repeats the passes until nothing changes.
 Facts are sets of bits in plain integers (a flag type costs ten times as much), so both passes are
 linear in the size of the program. What is asked of each operation takes members of enumerations by plain names:
-looking one up in its class takes longer than all else that is done with it (Python 3.11). Constants inside fusions, and
-what is spread out from them there, take no part: they are two fifths of what makes data, no argument reaches them, and
-they hold no memory.
+looking one up in its class takes longer than all else that is done with it (Python 3.11).
 
 Phases come from op names where they tell, and otherwise from the flow:
 
@@ -18,17 +16,15 @@ Phases come from op names where they tell, and otherwise from the flow:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
 
-from msgspec import Struct
-
-from memprof.analysis.attribution.aliases import ALIASING, AliasSets
-from memprof.analysis.attribution.op_names import Named, named_phase
-from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program
+from memprof.analysis.attribution.aliases import AliasSets
+from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.attribution.operations import Operation, find_operations
+from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Phase, Role
 
@@ -107,55 +103,13 @@ _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
-SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
-
-# Operations that bring data of other devices here as it is; what an `all-reduce` or a `reduce-scatter` adds up is new.
-_FETCHING = frozenset(
-    {"all-gather", "all-gather-start", "collective-permute", "collective-permute-start", "all-to-all"}
-    | {"ragged-all-to-all", "collective-broadcast"}
-)
-
-# Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
-_MOVED_OPERAND = {
-    "copy": 0, "copy-start": 0, "transpose": 0, "reshape": 0, "reverse": 0, "slice": 0, "dynamic-slice": 0,
-    "dynamic-update-slice": 1,
-}  # fmt: skip
-
-
-class Operation(Struct, frozen=True, gc=False):
-    """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
-
-    index: int
-    named: Named
-    moved: int | None  # the group of the data that it only puts elsewhere
-    choice: int | None  # the group that says which elements of the others it takes
-    brings: int  # bits of `Origin` that are its own, not its operands'
-    inputs: tuple[tuple[int, int], ...]  # (operand number, group)
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operations:
-    """What makes data in a program.
-
-    Attributes:
-        in_order: definitions before uses.
-        phase_of_name: the phase that each op name of theirs shows.
-        constants: the groups that are made of constants alone and exist inside a fusion only, with the instruction that
-            makes each: they are no operations.
-    """
-
-    in_order: Sequence[Operation]
-    phase_of_name: Mapping[str, Named]
-    constants: Mapping[int, int]
-
 
 _FORWARD, _RECOMPUTE, _BACKWARD, _NO_PHASE = Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.NONE
 _NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
 _NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPUTE, Named.BACKWARD
 _USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
 _USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
-_OTHER_STATE = Origin.OTHER_STATE
+_OTHER_STATE, _OTHER_DEVICES = Origin.OTHER_STATE, int(Origin.OTHER_DEVICES)
 _MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # of which nothing upstream tells the phase, what uses it may
 
 
@@ -163,7 +117,7 @@ class Dataflow:
     """Facts by group. See the module's docstring.
 
     Attributes:
-        operations, phase_of_name, constants: see `Operations`.
+        operations, phase_of_name, constants: see `operations.py`.
         origin, use: sets of bits of `Origin` and `Use`.
         named: what the op names of the operations that make it show: a set of bits of `Named`.
         computed: the same, but where an operation only moves data, what the names of those who computed them show.
@@ -244,16 +198,10 @@ class Dataflow:
     def _pass_down(self) -> bool:
         """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
         changed = False
-        program, origin, named, all_computed, argument = (
-            self._program,
-            self.origin,
-            self.named,
-            self.computed,
-            self.argument,
-        )
+        origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
         for operation in self.operations:
             op_named = operation.named
-            made_from = operation.brings
+            made_from = _OTHER_DEVICES if operation.is_fetched else 0
             inherited = 0
             for _, group in operation.inputs:
                 if group == operation.choice and origin[group] & ROLES == _OTHER_STATE:
@@ -273,7 +221,7 @@ class Dataflow:
             for group in operation.outputs:
                 if group in argument:
                     continue  # the argument's own next version: it keeps its role
-                if op_named is _NAMED_NOTHING and group in self._named_groups and _fills(program, operation):
+                if op_named is _NAMED_NOTHING and group in self._named_groups and _fills(self._program, operation):
                     continue  # where a loop starts; the zeros may be those of a loop of another phase, too
                 if made_from & ~origin[group] or shown & ~named[group] or computed & ~all_computed[group]:
                     origin[group] |= made_from
@@ -394,49 +342,3 @@ def _fills(program: Program, operation: Operation) -> bool:
         index = program.computations[instruction.called[0]].root if is_fusion else instruction.operands[0]
         instruction = program.instructions[index]
     return instruction.opcode == "broadcast" and _num_elements(program.instructions[instruction.operands[0]]) == 1
-
-
-def find_operations(program: Program, groups: AliasSets) -> Operations:
-    """Look through a whole program."""
-    operations: list[Operation] = []
-    phase_of_name: dict[str, Named] = {}
-    constants: dict[int, int] = {}
-    instructions, results, in_memory = program.instructions, groups.results, groups.in_memory
-    for index in groups.order:
-        instruction = instructions[index]
-        opcode = instruction.opcode
-        if opcode in ALIASING:
-            continue
-        operands, outputs = instruction.operands, results[index]
-        if opcode in SPREADS_OUT and in_memory.isdisjoint(outputs):
-            read = [group for operand in operands for group in results[operand]]
-            if constants.keys() >= set(read):
-                constants.update(dict.fromkeys(outputs, index))
-                continue
-        inputs = [(number, group) for number, operand in enumerate(operands) for group in results[operand]]
-        brings = int(Origin.OTHER_DEVICES) if opcode in _FETCHING else 0
-        op_name = instruction.op_name
-        if opcode in COLLECTIVES and instruction.is_combined:
-            operations += _separated(instruction, index, results, brings)
-            phase_of_name[op_name] = _NAMED_NOTHING
-            continue
-        named = phase_of_name.get(op_name)
-        if named is None:
-            named = phase_of_name[op_name] = named_phase(op_name)
-        moved = choice = None
-        if opcode in _MOVED_OPERAND:
-            moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)
-        elif opcode == "select":
-            choice = next((group for number, group in inputs if number == 0), None)
-        operations.append(Operation(index, named, moved, choice, brings, tuple(inputs), outputs))
-    return Operations(in_order=operations, phase_of_name=phase_of_name, constants=constants)
-
-
-def _separated(
-    instruction: Instruction, index: int, results: Sequence[tuple[int, ...]], brings: int
-) -> Iterator[Operation]:
-    """The collectives that have been combined, each on its own: as what the compiler inserts, without a name."""
-    count = len(instruction.operands)
-    for number, operand in enumerate(instruction.operands):
-        inputs = tuple((number, group) for group in results[operand])
-        yield Operation(index, _NAMED_NOTHING, None, None, brings, inputs, results[index][number::count])

@@ -12,8 +12,9 @@ from math import prod
 
 from msgspec import Struct
 
-from memprof.analysis.attribution.dataflow import SPREADS_OUT, Dataflow, Operation
+from memprof.analysis.attribution.dataflow import Dataflow
 from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.attribution.operations import SPREADS_OUT, Operation
 from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.records.categories import Phase
 

@@ -16,9 +16,10 @@ from functools import reduce
 from itertools import takewhile
 
 from memprof.analysis.attribution.aliases import AliasSets, called_computations
-from memprof.analysis.attribution.dataflow import Dataflow, Operation, Origin, Use
+from memprof.analysis.attribution.dataflow import Dataflow, Origin, Use
 from memprof.analysis.attribution.module_paths import Keys, ModulePaths, ScopeMatch
 from memprof.analysis.attribution.op_names import Named, plain_scopes
+from memprof.analysis.attribution.operations import Operation
 from memprof.analysis.attribution.owners import Owners
 from memprof.analysis.hlo.program import Computation, Instruction, Program
 from memprof.analysis.records.capture import ArgumentLeaf

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memprof.analysis.attribution.aliases import AliasSets
-from memprof.analysis.attribution.dataflow import Operation, find_operations
 from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.attribution.operations import Operation, find_operations
 from memprof.analysis.hlo.buffer_table import BufferTable
 from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.records.capture import ArgumentLeaf
