@@ -1,7 +1,7 @@
 """What makes data in a program: its operations, definitions before uses.
 
 What only passes values on is none (see `aliases.py`), nor are constants inside fusions and what is spread out from them
-there: they are two fifths of what makes data, no argument reaches them, and they hold no memory.
+there: they are a fifth to a third of what makes data, no argument reaches them, and they hold no memory.
 """
 
 from __future__ import annotations

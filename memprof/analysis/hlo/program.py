@@ -63,7 +63,7 @@ class Shape:
 class Instruction(Struct, frozen=True, gc=False):
     """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
 
-    A program has tens of thousands: as a frozen dataclass they take 30 times as long to make as a `Struct` like this.
+    A program has tens of thousands: as a frozen dataclass they take 15 times as long to make as a `Struct` like this.
 
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
     `while` runs its body, where the compiler knows. What only one opcode has (`parameter_number`, `tuple_index`,

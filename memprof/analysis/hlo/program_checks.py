@@ -47,17 +47,15 @@ def check_program(program: Program) -> None:
         InternalError: it does not hold together; the message says where.
     """
     owner = [-1] * len(program.instructions)
-    # What is like another computation holds together as it does: its instructions are the other one's, moved on.
-    computations = [(number, each) for number, each in enumerate(program.computations) if each.first_alike == number]
-    for number, computation in computations:
+    for number, computation in enumerate(program.computations):
         for index in computation.instructions:
             if owner[index] != -1:
                 raise _broken(f"{computation.name} runs an instruction that another computation runs, too")
             owner[index] = number
-    num_run = sum(len(computation.instructions) for computation in program.computations)
-    _require(num_run == len(owner), "its schedule leaves instructions out")
-    for number, computation in computations:
-        _check_computation(program, computation, number, owner)
+    _require(-1 not in owner, "its schedule leaves instructions out")
+    for number, computation in enumerate(program.computations):
+        if computation.first_alike == number:  # what is like it holds together as it does
+            _check_computation(program, computation, number, owner)
     _check_calls(program)
 
 

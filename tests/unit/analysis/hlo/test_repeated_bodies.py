@@ -134,3 +134,12 @@ def test_a_body_that_calls_another_number_than_its_like_is_refused() -> None:
     proto.hlo_module.entry_computation_id = 77
     with pytest.raises(InternalError, match=r"add\.78 calls another number of computations"):
         decode_program(proto)
+
+
+def test_an_instruction_that_another_computation_runs_instead_of_its_own_is_refused() -> None:
+    proto = _program(77, 78)
+    _add_body(proto.hlo_module, 80, operands=(0, 0))
+    order = [80 << 32, 78 << 32 | 1, 80 << 32 | 200]  # a parameter of the second, which is like the first
+    proto.hlo_module.schedule.sequences.add(key=80).value.instruction_ids.extend(order)
+    with pytest.raises(InternalError, match=r"runs an instruction that another computation runs, too"):
+        decode_program(proto)
