@@ -110,7 +110,7 @@ _NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPU
 _USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
 _USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
 _OTHER_STATE, _OTHER_DEVICES = Origin.OTHER_STATE, int(Origin.OTHER_DEVICES)
-_MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # of which nothing upstream tells the phase, what uses it may
+_MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # where what lies upstream tells no phase, what uses a value may
 
 
 class Dataflow:
