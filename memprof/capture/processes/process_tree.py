@@ -18,11 +18,14 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 _PATIENCE_SECONDS = 10.0  # a process that is killed ends in milliseconds, unless the kernel holds it
+_LOADING_SECONDS = 1.0
 _PAUSE_SECONDS = 0.005
 _MOST_DESCRIPTORS, _INT_BYTES = 5, array.array("i").itemsize
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# Fields of /proc/PID/stat, counted from the third (proc_pid_stat(5) counts from 1)
+_PPID, _VSIZE, _ENV_END = 4 - 3, 23 - 3, 51 - 3
 
 
 def adopt_orphans() -> None:
@@ -121,13 +124,31 @@ def _processes_of(work_folder: Path) -> list[int]:
 def _is_of(work_folder: Path, pid: int) -> bool:
     process = Path(f"/proc/{pid}")
     try:
-        environment = (process / "environ").read_bytes().split(b"\0")
         return (
-            b"TMPDIR=" + os.fsencode(work_folder) in environment
+            b"TMPDIR=" + os.fsencode(work_folder) in _environment(process).split(b"\0")
             or (process / "fd" / "2").readlink().parent == work_folder
         )
     except OSError:  # it has ended, is somebody else's, or has closed its stderr
         return False
+
+
+def _environment(process: Path) -> bytes:
+    """What a process was started with.
+
+    It reads as empty until the program is loaded, though who started it goes on already: for milliseconds, for tens
+    of them where the processors are busy.
+
+    Raises:
+        OSError: it has ended, or is somebody else's.
+    """
+    end = time.monotonic() + _LOADING_SECONDS
+    while True:
+        status = _status(process)
+        is_loading = status[_ENV_END] == b"0" and status[_VSIZE] != b"0"  # without memory: the kernel's, or a zombie
+        environment = (process / "environ").read_bytes()
+        if environment or not is_loading or time.monotonic() > end:
+            return environment
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _all() -> list[int]:
@@ -139,11 +160,19 @@ def _all() -> list[int]:
 
 def _parent(pid: int) -> int | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(_status(Path(f"/proc/{pid}"))[_PPID])
     except OSError:
         return None
+
+
+def _status(process: Path) -> list[bytes]:
+    """What `/proc/PID/stat` says, without the first two fields.
+
+    Raises:
+        OSError: it has ended.
+    """
     # The name of the program comes before, in parentheses, and may hold anything.
-    return int(text.rpartition(b")")[2].split()[1])
+    return (process / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _kill(pids: Iterable[int]) -> None:
