@@ -34,10 +34,11 @@ def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or 
         say(f"plans removed: {before.num_plans}, {format_bytes(before.size_bytes)}")
         return
     usage, why_unused = cached.usage(), cached.why_unused()
+    only_read = "only what is there: the folder cannot be written to" if cached.is_read_only() else ""
     rows = [
         ("folder", str(cached.folder)),
         ("plans", str(usage.num_plans)),
         ("size", f"{format_bytes(usage.size_bytes)} of {format_bytes(cached.limit_bytes)} at most"),
-        ("in use", f"no: {why_unused}" if why_unused else "yes"),
+        ("in use", f"no: {why_unused}" if why_unused else only_read or "yes"),
     ]
     write_table(("cache", ""), rows)

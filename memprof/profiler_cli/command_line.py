@@ -85,7 +85,8 @@ def _wrong_options(error: Any) -> int:
         return ExitCode.WRONG_USAGE
     context = error.ctx
     command = context.command_path if context is not None else "memprof"
-    say_error(f"{message.strip().rstrip('.')}; see `{command} --help`")
+    sentence = " ".join(message.split()).rstrip(".")  # Typer gives each choice of an argument a line
+    say_error(f"{sentence}; see `{command} --help`")
     return ExitCode.WRONG_USAGE
 
 

@@ -39,7 +39,7 @@ def claimed(file: Path, key: str, *, waiting: Callable[[], object]) -> Iterator[
     """
     descriptor = None
     with suppress(OSError):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         end = time.monotonic() + _LONGEST_SECONDS
         while descriptor is not None and not _locks(descriptor, key) and time.monotonic() < end:

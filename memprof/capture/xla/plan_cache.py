@@ -90,6 +90,8 @@ class PlanCache:
             return
         with suppress(OSError, MemprofError):
             if self._is_made():
+                if self.find(key) is None:
+                    self.remove(key)  # what is there instead: a link, say, or a file that nobody may read
                 write_whole(self._path(key), content, what="the plan", if_taken=IfTaken.REPLACE)
                 self._make_room()
 
@@ -127,13 +129,21 @@ class PlanCache:
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and is_closed
 
     def why_unused(self) -> str:
-        """Why plans are neither kept in it nor taken from it; empty where they are."""
-        existing = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+        """Why plans are neither kept in it nor taken from it; empty where they are taken at least."""
+        if not self.folder.is_absolute():
+            return "there is no home folder"
         if not self.limit_bytes:
-            return f"{SIZE_VARIABLE} is 0, or there is no home folder"
-        if existing == self.folder and not self.is_own():
-            return "others can write to the folder, or it is another user's, or none"
-        return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"
+            return f"{SIZE_VARIABLE} is 0"
+        existing = self._existing()
+        if existing == self.folder:
+            return "" if self.is_own() else "others can write to the folder, or it is another user's, or none"
+        if not existing.is_dir():
+            return f"{existing} is no folder"
+        return "" if _is_writable(existing) else f"{existing} cannot be written to"
+
+    def is_read_only(self) -> bool:
+        """Whether plans are taken from it, but none can be kept."""
+        return not self.why_unused() and not _is_writable(self._existing())
 
     def usage(self) -> Usage:
         """How much there is in it now."""
@@ -141,12 +151,22 @@ class PlanCache:
         return Usage(num_plans=len(sizes), size_bytes=sum(sizes))
 
     def clear(self) -> Usage:
-        """Remove all plans, and say how much that was."""
+        """Remove all plans, and say how much that was.
+
+        Raises:
+            MemprofError: one cannot be removed.
+        """
         before = self.usage()
         for _, _, path in self._files():
-            with suppress(OSError):
-                path.unlink()
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise MemprofError(f"{path} cannot be removed: {error.strerror}") from error
         return before
+
+    def _existing(self) -> Path:
+        """The folder, or the nearest of those that it is in which is there."""
+        return next(path for path in (self.folder, *self.folder.parents) if path.exists())
 
     def _is_made(self) -> bool:
         """Make the folder, unless it is there. Returns whether it is this user's alone, and anything may be kept."""
@@ -154,7 +174,7 @@ class PlanCache:
             if self.limit_bytes:
                 self.folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
                 if self.is_own():
-                    self.folder.chmod(stat.S_IRWXU)
+                    self.folder.chmod(stat.S_IRWXU & self.folder.stat().st_mode)
                     return True
         return False
 
@@ -176,7 +196,7 @@ class PlanCache:
         with suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    if _OURS.fullmatch(entry.name):
+                    if _OURS.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
                         found = entry.stat(follow_symlinks=False)
                         yield found.st_mtime_ns, found.st_size, Path(entry.path)
 
@@ -216,6 +236,10 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
 
 def _digest(body: bytes, key: str) -> bytes:
     return hashlib.sha256(key.encode() + body).digest()
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _folder_of_user() -> Path:

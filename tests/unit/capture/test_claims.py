@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -127,3 +128,9 @@ def test_where_nothing_can_be_locked_nobody_waits(tmp_path: Path) -> None:
     off = PlanCache(folder=tmp_path / "plans", limit_bytes=0)
     assert off.find_or_make(KEY, lambda: PLAN, waiting=waited) == PLAN
     assert not off.folder.exists()
+
+
+def test_a_pipe_in_the_place_of_the_claims_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "claims")
+    with claimed(tmp_path / "claims", KEY, waiting=waited):
+        pass

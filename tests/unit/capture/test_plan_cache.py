@@ -140,6 +140,30 @@ def test_what_is_no_file_is_no_plan(cache: PlanCache, kind: str) -> None:
     assert cache.find(OTHER) == plan()
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe", "unreadable"])
+def test_what_is_no_plan_gives_its_place_to_one_and_lends_it_nothing(cache: PlanCache, kind: str) -> None:
+    cache.keep(OTHER, plan())
+    path, users = cache._path(KEY), cache.folder.parent / "users.txt"
+    users.write_text("mine")
+    if kind == "link":
+        path.symlink_to(users)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"")
+        path.chmod(0)
+    cache.keep(KEY, plan())
+    assert cache.find(KEY) == plan()
+    assert (users.read_text(), path.stat().st_mode) == ("mine", cache._path(OTHER).stat().st_mode)
+
+
+def test_a_folder_in_the_place_of_a_plan_is_not_counted_and_stays(cache: PlanCache) -> None:
+    cache.keep(OTHER, plan())
+    cache._path(KEY).mkdir()
+    assert cache.usage().num_plans == cache.clear().num_plans == 1
+    assert [path.name for path in cache.folder.iterdir()] == [cache._path(KEY).name]
+
+
 def test_what_was_not_used_for_the_longest_time_goes_first(cache: PlanCache) -> None:
     cache = PlanCache(folder=cache.folder, limit_bytes=3500)
     for number in range(3):
@@ -175,6 +199,43 @@ def test_a_folder_that_cannot_be_made_or_written_is_no_error(cache: PlanCache, t
     in_a_file = PlanCache(folder=tmp_path / "file" / "plans", limit_bytes=1 << 20)
     in_a_file.keep(KEY, plan())
     assert (in_a_file.find(KEY), in_a_file.usage().num_plans, in_a_file.clear().num_plans) == (None, 0, 0)
+
+
+@pytest.fixture
+def read_only(cache: PlanCache, monkeypatch: pytest.MonkeyPatch) -> PlanCache:
+    """A cache with one plan, in a folder that cannot be written to, not even by root."""
+    cache.keep(KEY, plan())
+    cache.folder.chmod(0o500)
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    return cache
+
+
+def test_a_folder_that_is_only_read_gives_its_plans_and_is_left_so(read_only: PlanCache) -> None:
+    read_only.keep(OTHER, plan())
+    assert (read_only.find(KEY), read_only.find(OTHER)) == (plan(), None)
+    assert (read_only.why_unused(), read_only.is_read_only()) == ("", True)
+    assert stat.S_IMODE(read_only.folder.stat().st_mode) == 0o500
+
+
+def test_what_cannot_be_removed_is_not_said_to_be(read_only: PlanCache) -> None:
+    with pytest.raises(MemprofError, match=rf"{KEY}.* cannot be removed: Read-only file system"):
+        read_only.clear()
+
+
+def test_why_a_cache_is_not_used(cache: PlanCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert (cache.why_unused(), cache.is_read_only()) == ("", False)
+    assert PlanCache(folder=file / "plans", limit_bytes=1).why_unused() == f"{file} is no folder"
+    assert PlanCache(folder=tmp_path, limit_bytes=0).why_unused() == "MEMPROF_CACHE_SIZE is 0"
+    assert PlanCache(folder=Path("~/plans"), limit_bytes=0).why_unused() == "there is no home folder"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cache.why_unused() == f"{tmp_path} cannot be written to"
 
 
 def test_a_full_disk_is_no_error(cache: PlanCache, monkeypatch: pytest.MonkeyPatch) -> None:
