@@ -77,7 +77,7 @@ def check(
     """Check a step's memory: exit code 0 where it is as it should be, 1 where not, with a table of what grew.
 
     memprof check train.py:step_spec --max 30GiB --target a100-40gb
-    memprof check train.py:step_spec --against baseline.json --fail-on footprint:+2% --fail-on activations:+5%
+    memprof check train.py:step --against base.json --fail-on footprint:+2%
     memprof check train.py:step_spec --against baseline.json --update
     """
     from memprof.capture.targets.resolve import resolve_asked

@@ -118,7 +118,7 @@ def compare(
 ) -> None:
     """Set several configurations side by side: what each technique saves, what it costs, and whether it works.
 
-    memprof compare transformer --target a100-40gb -t baseline -t bf16 -t bf16+remat
+    memprof compare transformer --target l4 -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
     memprof compare compare-transformer-gpt2 --sort footprint
     """

@@ -55,7 +55,8 @@ _Technique = Annotated[
         "--techniques",
         metavar="NAME",
         autocompletion=options.complete_techniques,
-        help="What to apply, joined with +: bf16+donate; auto finds what it takes for the batch as it is given.",
+        help="What to apply, joined with +: bf16+donate; auto finds what it takes for the batch as it is given. Also "
+        "--techniques.",
     ),
 ]
 _Steps = Annotated[
@@ -111,7 +112,7 @@ def fit(
 
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
-        memprof fit transformer --preset gpt2 -t fsdp --set batch_size=64 --target l4 --vary devices
+        memprof fit transformer -t fsdp --set batch_size=64 --vary devices
 
     With auto the batch stays as it is given, and the cheapest techniques are found with which it fits.
 

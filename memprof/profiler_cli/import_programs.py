@@ -67,7 +67,8 @@ def import_programs(
         XLA_FLAGS="--xla_dump_to=dump --xla_dump_hlo_as_proto" python train.py
         memprof import dump
 
-        memprof import logs/plugins/profile/2026_11_22 --program jit_train_step --role 'model.scale=other_state'
+        memprof import logs/plugins/profile/2026_11_22 --program jit_train_step
+        memprof import dump --role 'model.scale=other_state'
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.foreign.importing import import_program, sizes_of

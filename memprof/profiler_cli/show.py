@@ -48,7 +48,7 @@ def show(
 
         memprof show transformer-gpt2-h100-80gb.memprof --by module --depth 3
 
-        memprof show transformer-gpt2-h100-80gb.memprof --format html -o report.html
+        memprof show transformer-gpt2-h100-80gb.memprof -o report.html
 
         memprof show after.memprof --diff before.memprof
 

@@ -31,6 +31,7 @@ class Verb(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         shown = copy(self)
         shown.help = _in_paragraphs(self.help or "")
+        shown.params = [_with_one_long_name(param) for param in self.params]
         super(Verb, shown).format_help(ctx, formatter)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -90,6 +91,14 @@ def _with_values(params: list[Any]) -> list[Any]:
             param.metavar = "" if param.is_flag else "N"
         param.min = param.max = None  # of the help alone: what is out of range is refused with its range
     return params
+
+
+def _with_one_long_name(param: Any) -> Any:
+    """An option as the help shows it: by the first of its long names, as two are cut in 80 columns."""
+    shown = copy(param)
+    longs = [name for name in param.opts if name.startswith("--")]
+    shown.opts = [name for name in param.opts if name not in longs[1:]]
+    return shown
 
 
 def _in_paragraphs(text: str) -> str:

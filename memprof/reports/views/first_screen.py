@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.report import Report
-from memprof.reports.document import Block, Document, Fact, Facts
+from memprof.reports.document import Block, Document, Fact, Facts, Heading
 from memprof.reports.units import format_bytes
 from memprof.reports.views import header
 from memprof.reports.views.advice import advice_blocks, best_advice_table
@@ -36,7 +36,7 @@ def first_screen_document(
         capture: the file to name in the commands that show more; empty: it is not saved.
     """
     blocks: tuple[Block, ...] = (
-        header.subject_heading(report),
+        _heading(report),
         replace(header.gauge(report), with_sizes=True),
         *measured_summary(report),
         *_timeline(report),
@@ -46,7 +46,13 @@ def first_screen_document(
     )
     if with_configuration:
         blocks += (header.setup_facts(report), *header.configuration(report))
-    return Document(blocks=(*blocks, _next(capture)))
+    return Document(blocks=(*blocks, _next(capture, whole_advice=whole_advice)))
+
+
+def _heading(report: Report) -> Heading:
+    heading = header.subject_heading(report)
+    is_cached = report.timings.cached_compile_seconds is not None
+    return replace(heading, aside=f"{heading.aside}, plan from the cache") if is_cached else heading
 
 
 def _timeline(report: Report) -> tuple[Block, ...]:
@@ -63,14 +69,15 @@ def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
     return (best_advice_table(report, advice, top=_NUM_ADVICE),) if advice else ()
 
 
-def _next(capture: str) -> Facts:
+def _next(capture: str, *, whole_advice: bool) -> Facts:
     if not capture:
-        return Facts(facts=(Fact(label="more", values=("--full", "--format html > report.html", "--advise")),))
+        more = ("--full", "--format html > report.html", *(() if whole_advice else ("--advise",)))
+        return Facts(facts=(Fact(label="more", values=more),))
     name = shlex.quote(capture)
     commands = (
         f"memprof show {name} --full",
         f"memprof show {name} -o report.html",
-        f"memprof advise {name}",
-        f"memprof compare {name} OTHER.memprof",
+        *(() if whole_advice else (f"memprof advise {name}",)),
+        f"memprof show {name} --by module",
     )
     return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))
