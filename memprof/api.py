@@ -27,7 +27,7 @@ from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
-from memprof.notebook_bar import notebook_bar
+from memprof.progress import stages_shown
 from memprof.reports.format import format_named
 from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
 from memprof.reports.formats.terminal import lower
@@ -261,7 +261,6 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     """Like `profile`, of a step with everything that is known about it."""
     from memprof.capture.compile import capture_of
     from memprof.capture.hints import hint
-    from memprof.capture.targets.choose import spare_missing_devices
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.tracing.step import StepSpec
@@ -272,11 +271,10 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     if not isinstance(complete, bool):
         raise MemprofError(f"complete is {shown(complete)}, but True or False was expected")
     asked = resolve_asked(None if target is None else _target_name(target))
-    spare_missing_devices()
     try:
         settings = CompileSettings(complete=complete)
         chosen = target_of_step(spec, asked)
-        with notebook_bar(spec.workload) as progress:
+        with stages_shown(spec.workload) as progress:
             capture = capture_of(spec, chosen, progress=progress, settings=settings)
             progress("analysing")
             report = analyze(capture)

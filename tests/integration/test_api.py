@@ -69,6 +69,30 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
+_SCRIPT = """
+import jax, memprof
+before = dict(jax.config.values)
+shape = jax.ShapeDtypeStruct((8,), "float32")
+memprof.mesh("h100-80gb", {"data": 2})
+
+def double(x):
+    return x + x
+
+memprof.profile(double, shape, target="h100-80gb")  # the first to use JAX
+print({name: value for name, value in jax.config.values.items() if before[name] != value})
+"""
+
+
+def test_a_script_keeps_its_settings_and_sees_the_stages(tmp_path: Path) -> None:
+    environment = {**_environment(), "MEMPROF_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=300, env=environment, check=True
+    )
+    assert done.stdout == "{}\n"
+    stages = ("tracing", "lowering", "importing", "compiling", "analysing")
+    assert done.stderr.splitlines() == [f"double: {stage} ..." for stage in stages]
+
+
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
 

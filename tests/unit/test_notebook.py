@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import memprof
-from memprof.notebook_bar import notebook_bar
+from memprof.progress import stages_shown
 
 SETUP = """
 import jax, jax.numpy as jnp
@@ -108,7 +108,7 @@ def test_while_a_step_compiles_a_bar_says_the_stage_and_goes_afterwards(
 ) -> None:
     """A kernel makes IPython's shell that of a notebook. What is updated there comes in a row here."""
     monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
-    with capture_output() as shown, notebook_bar("a <step>") as progress:
+    with capture_output() as shown, stages_shown("a <step>") as progress:
         for stage in ("tracing", "compiling"):
             progress(stage)
     first, tracing, compiling, last = (each.data for each in shown.outputs)
@@ -120,9 +120,3 @@ def test_while_a_step_compiles_a_bar_says_the_stage_and_goes_afterwards(
     assert last == {"text/plain": "", "text/html": ""}
     notebook.run("memprof_found = %memprof --target cpu add(x, x)")
     assert len(notebook.shown.outputs) > len(shown.outputs)
-
-
-def test_elsewhere_than_in_a_notebook_nothing_is_shown(notebook: Notebook) -> None:
-    with capture_output() as shown, notebook_bar("a step") as progress:
-        progress("compiling")
-    assert (shown.outputs, shown.stdout, shown.stderr) == ([], "", "")

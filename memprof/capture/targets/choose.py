@@ -61,13 +61,6 @@ def spare_devices(asked: Target | None) -> None:
         jax.config.update("jax_platforms", "cpu")
 
 
-def spare_missing_devices() -> None:
-    """Tell JAX not to look for devices where there are none, unless it has looked already: it would complain."""
-    with xla_adapter.PROCESS_WIDE:
-        if not has_accelerator_device() and not xla_adapter.has_started_backends():
-            jax.config.update("jax_platforms", "cpu")
-
-
 def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
     """The target that the user asked for, or the best there is.
 

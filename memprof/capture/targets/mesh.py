@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of, spare_missing_devices
+from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of
 from memprof.capture.tracing.jit_adapter import context_meshes, sharding_mistake
@@ -101,7 +101,6 @@ def _with_axes(target: Target) -> Target:
 
 
 def _made(target: Target, axis_types: Sequence[AxisType] | None) -> Mesh:
-    spare_missing_devices()
     axes = target.topology.axes
     devices = np.array(deviceless_devices(target)).reshape(tuple(axes.values()))
     made = Mesh(devices, tuple(axes), axis_types=None if axis_types is None else tuple(axis_types))

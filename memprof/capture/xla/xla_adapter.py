@@ -388,13 +388,6 @@ def cudnn_version() -> int | None:
         return None
 
 
-def has_started_backends() -> bool:
-    """Whether JAX has looked for devices in this process (jax 0.10.2 to 0.12)."""
-    from jax._src import xla_bridge
-
-    return bool(xla_bridge.backends_are_initialized())
-
-
 def _register_cuda_plugin() -> None:
     """Make JAX's CUDA compiler available in a process in which JAX has given it up (jax 0.10.2 to 0.12).
 

@@ -1,11 +1,12 @@
-"""While a step compiles in a notebook: a bar, and the stages with their seconds. It goes when the step is compiled.
+"""While a step compiles through the API: which stage it is at, where the user is.
 
-    with notebook_bar("train_step") as progress:
+    with stages_shown("train_step") as progress:
         progress("tracing")
         ...
 
-In Jupyter, VS Code and Colab it is an output that is updated, in marimo its own spinner; elsewhere nothing is shown.
-Who has imported neither IPython nor marimo gets neither imported.
+In Jupyter, VS Code and Colab it is a bar with the seconds of each stage, in marimo its own spinner; elsewhere a line on
+stderr. On a terminal that is one line, which goes when the step is compiled; in a log a line for each stage. Who has
+imported neither IPython nor marimo gets neither imported.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html import escape
 from typing import Any
 
 Progress = Callable[[str], None]
+_NEW_LINE = "\r\x1b[2K"  # in the place of the one that the cursor is in
 
 
 @contextmanager
-def notebook_bar(what: str) -> Iterator[Progress]:
-    """A bar for the time of a block, where it runs in a notebook.
+def stages_shown(what: str) -> Iterator[Progress]:
+    """Show the stages of a block.
 
     Args:
         what: is compiled.
@@ -38,8 +40,25 @@ def notebook_bar(what: str) -> Iterator[Progress]:
     elif marimo is not None and marimo.running_in_notebook():
         with marimo.status.spinner(title=what, remove_on_exit=True) as spinner:
             yield lambda stage: spinner.update(subtitle=stage)
+    elif _is_on_terminal():
+        try:
+            yield lambda stage: _write(f"{_NEW_LINE}{what}: {stage} ...")
+        finally:
+            _write(_NEW_LINE)
     else:
-        yield lambda stage: None
+        yield lambda stage: _write(f"{what}: {stage} ...\n")
+
+
+def _is_on_terminal() -> bool:
+    with suppress(ValueError, AttributeError):  # closed, or none
+        return sys.stderr.isatty()
+    return False
+
+
+def _write(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # or nobody reads it any more
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 @contextmanager
