@@ -79,7 +79,7 @@ class _Server:
             importlib.import_module(name)
 
     def _fork(self, request: dict[str, Any], streams: Iterable[int], folder: int, answers: socket.socket) -> None:
-        """Fork, and answer with a pidfd.
+        """Fork. It is the fork that answers: this process may be killed at any moment.
 
         Raises:
             OSError: the system allows no more processes or files, or the working folder is forbidden to enter.
@@ -91,13 +91,17 @@ class _Server:
         gc.freeze()  # else the fork's collector would copy all pages
         pid = os.fork()
         if pid == 0:
-            self._go_on(request, streams)
-        pidfd = os.pidfd_open(pid)
-        self._forks[pidfd] = pid, answers.dup()
-        socket.send_fds(answers, [b"forked"], [pidfd])
+            self._go_on(request, streams, answers)
+        self._forks[os.pidfd_open(pid)] = pid, answers.dup()
 
-    def _go_on(self, request: dict[str, Any], streams: Iterable[int]) -> NoReturn:
-        """Become a child process, as who asked wants it."""
+    def _go_on(self, request: dict[str, Any], streams: Iterable[int], answers: socket.socket) -> NoReturn:
+        """Become a child process, as who asked wants it, and answer with a pidfd."""
+        try:
+            pidfd = os.pidfd_open(os.getpid())
+        except OSError:  # no more files: a fresh process does it
+            os._exit(1)
+        with suppress(OSError):  # who asked is gone, as stdin is about to say
+            socket.send_fds(answers, [b"forked"], [pidfd])
         os.setsid()
         for stream, descriptor in enumerate(streams):
             os.dup2(descriptor, stream)

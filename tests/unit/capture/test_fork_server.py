@@ -41,6 +41,16 @@ def work(line, work_folder, messages):
 child._work = work
 """
 _WITH_A_THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+_KILLED_ONCE_IT_HAS_FORKED = """
+import os, signal
+server, fork = os.getpid(), os.fork
+def fork_and_end():
+    pid = fork()
+    if os.getpid() == server:
+        os.kill(server, signal.SIGKILL)
+    return pid
+os.fork = fork_and_end
+"""
 _SLEEP = "import time; time.sleep(600)"
 # It has left its group, its session and its environment.
 _LEAVE_ANOTHER = f"""
@@ -107,6 +117,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "stand_in.py").write_text(_STAND_IN)
     (folder / "with_a_thread.py").write_text(_WITH_A_THREAD)
+    (folder / "killed_once_it_has_forked.py").write_text(_KILLED_ONCE_IT_HAS_FORKED)
     inherited = os.environ.get("PYTHONPATH")
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join(filter(None, (str(folder), str(Path(memprof.__file__).parents[1]), inherited)))
@@ -251,6 +262,16 @@ def test_without_a_server_there_is_no_fork(ask: Asking, imports: tuple[str, ...]
     forked.close()
     with (ask.folder.parent / "stderr").open("wb") as stderr:
         assert ask.server.fork(ask.folder, imports=imports, environment=os.environ, stderr=stderr) is None
+
+
+def test_a_fork_is_known_of_although_its_server_was_killed_at_once(ask: Asking) -> None:
+    """Else a fresh process would do the same in the same folder, which the fork removes when it ends."""
+    forked = ask(_SLEEP, imports=("stand_in", "killed_once_it_has_forked"))
+    assert forked.is_forked()
+    assert b"working" in forked.stdout.readline()
+    forked.stdin.close()
+    assert forked.wait(timeout=30) == -signal.SIGKILL  # only the server knows better
+    forked.close()
 
 
 def test_what_is_called_off_before_the_server_has_come_to_it_never_begins(ask: Asking, tmp_path: Path) -> None:
