@@ -158,10 +158,12 @@ class ChildProcess:
         _raise(result)
 
     def _send_task(self) -> None:
-        stdin = _pipe(self._process.stdin)
-        with suppress(BrokenPipeError):  # its end will be noticed where it is listened to
-            stdin.write(encoded_task(self._task))
-            stdin.flush()  # and left open
+        line = encoded_task(self._task)
+        with self._lock, suppress(BrokenPipeError):  # its end will be noticed where it is listened to
+            stdin = _pipe(self._process.stdin)
+            if not stdin.closed:  # by who has ended it already
+                stdin.write(line)
+                stdin.flush()  # and left open
 
     def _is_begun_afresh(self) -> bool:
         """Whether nothing was heard because the server would not fork or has ended: a fresh process does the task."""
@@ -226,13 +228,13 @@ class ChildProcess:
     def _close(self) -> None:
         """End it, and make sure of it: a supervisor that somebody has killed or stopped has ended nothing."""
         self.end()
+        _pipe(self._process.stdout).close()  # else the supervisor may wait for somebody to read
         try:
             is_clean = self._process.wait(timeout=_PATIENCE_SECONDS) == 0
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
             is_clean = False
-        _pipe(self._process.stdout).close()
         if isinstance(self._process, ForkedProcess):
             self._process.close()
         if not is_clean:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -272,6 +275,39 @@ def test_a_fork_is_known_of_although_its_server_was_killed_at_once(ask: Asking) 
     forked.stdin.close()
     assert forked.wait(timeout=30) == -signal.SIGKILL  # only the server knows better
     forked.close()
+
+
+def test_a_child_that_has_more_to_say_than_anybody_reads_ends_at_once(
+    ask: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "common_imports", lambda task: ("stand_in",))
+    line = json.dumps("messages.stage('x' * 2**20)").encode() + b"\n"
+    monkeypatch.setattr(child_process, "encoded_task", lambda task: line)
+    monkeypatch.setattr(child_process, "SERVER", ask.server)
+    monkeypatch.setattr(ForkedProcess, "kill", lambda self: pytest.fail("it does not end"))
+    task = PlanTask(target=cpu(""), options={}, xla_flags="")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with child_process.ChildProcess.started(folder, task, child_process.Children()) as child:
+        waiting = array.array("i", [0])
+
+        def is_filled() -> bool:
+            fcntl.ioctl(child._process.stdout, termios.FIONREAD, waiting)
+            return 2 * waiting[0] > fcntl.fcntl(child._process.stdout, fcntl.F_GETPIPE_SZ)
+
+        wait_until(is_filled, seconds=30)
+    assert not folder.exists()
+
+
+def test_a_child_of_those_that_have_ended_is_told_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "common_imports", lambda task: ())
+    task, children = PlanTask(target=cpu(""), options={}, xla_flags=""), child_process.Children()
+    children.end()
+    with (
+        child_process.ChildProcess.started(tmp_path, task, children) as child,
+        pytest.raises(WorkloadError, match="ended with exit code 1 while it was starting"),
+    ):
+        child.finish(lambda stage: None, None)
 
 
 def test_what_is_called_off_before_the_server_has_come_to_it_never_begins(ask: Asking, tmp_path: Path) -> None:
