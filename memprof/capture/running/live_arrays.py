@@ -7,7 +7,7 @@ import inspect
 import sys
 import time
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +147,22 @@ def _step(holder: Any, thing: Any) -> str | None:
     if isinstance(holder, (list, tuple, set)) or type(holder).__name__ == "deque":
         return _IN_CONTAINER
     if isinstance(holder, dict):
-        key = next((key for key, value in holder.items() if value is thing), None)
+        key = next((key for key, value in _copied(holder).items() if value is thing), None)
         return None if key is None else f"[{key!r}]"
     if isinstance(holder, (types.FrameType, types.ModuleType, types.FunctionType, types.CellType, type)):
         return None
     attributes = getattr(holder, "__dict__", None)
-    if isinstance(attributes, Mapping):
-        return next((f".{name}" for name, value in list(attributes.items()) if value is thing), "")
+    if isinstance(attributes, dict):
+        return next((f".{name}" for name, value in _copied(attributes).items() if value is thing), "")
     return ""
+
+
+def _copied(entries: dict[Any, Any]) -> dict[Any, Any]:
+    """A dictionary as it is now: the threads of the script go on.
+
+    A list of its entries is not made in one go: its many tuples set off the garbage collector, and that JAX's callback.
+    """
+    return dict.copy(entries)
 
 
 def _variables(error: BaseException | None) -> dict[int, tuple[str, str]]:
@@ -163,7 +171,7 @@ def _variables(error: BaseException | None) -> dict[int, tuple[str, str]]:
     for module in list(sys.modules.values()):
         if not _is_of_script(getattr(module, "__file__", None)):
             continue
-        for name, value in list(vars(module).items()):
+        for name, value in _copied(vars(module)).items():
             found.setdefault(id(value), (name, f" ({Path(str(module.__file__)).name})"))
     for frame in _frames(error):
         if not _is_of_script(frame.f_code.co_filename):
