@@ -30,15 +30,34 @@ from memprof.studies.subject import find_subject
 distributed = pytest.importorskip("distributed", reason="Dask is not installed (the extra cluster)")
 pytestmark = pytest.mark.with_one_jax
 COMPILED = ("mlp", "--preset", "tiny", "--target", "cpu", "--no-cache")
+# What the workers compile waits while there is a folder, but for one that takes a file out of it.
+HELD = """
+import os, time
+if IS_CHILD:
+    import memprof.capture.processes.task
+    decoded = memprof.capture.processes.task.decoded_task
+    def may_go_on():
+        try:
+            os.rename("HOLD/one", "HOLD/taken")
+            return True
+        except FileNotFoundError:
+            return not os.path.exists("HOLD")
+    def held(line):
+        while not may_go_on():
+            time.sleep(0.01)
+        return decoded(line)
+    memprof.capture.processes.task.decoded_task = held
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dask:
-    """A scheduler and its workers. `machine` has their temp folder, and sees what they start."""
+    """A scheduler and its workers. `machine` has their temp folder, and sees what they start; for `hold` see `HELD`."""
 
     machine: Command
     address: str
     scheduler: subprocess.Popen[bytes]
+    hold: Path
 
     def working(self) -> int | None:
         """The id of the worker on which something is being compiled; None where nothing is."""
@@ -52,14 +71,15 @@ class Dask:
 @pytest.fixture
 def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dask]:
     folder = tmp_path_factory.mktemp("cluster")
-    machine, started, logs = Command.in_folder(folder), [], folder / "logs"
+    machine, started, logs, hold = Command.in_folder(folder), [], folder / "logs", folder / "hold"
+    environment = {**machine.environment, **machine.run_before_start(HELD.replace("HOLD", str(hold)))}
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         with logs.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "dask", *arguments, "--no-dashboard"],
                 cwd=machine.folder,
-                env=dict(machine.environment),
+                env=environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -75,7 +95,7 @@ def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dask]:
         for _ in range(2):
             start("worker", address, "--nthreads", "1")
         wait_until(lambda: logs.read_text().count("Starting worker compute stream") == 2)
-        yield Dask(machine=machine, address=address, scheduler=scheduler)
+        yield Dask(machine=machine, address=address, scheduler=scheduler, hold=hold)
     finally:
         for process in started:
             os.killpg(process.pid, signal.SIGKILL)
@@ -92,7 +112,8 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     """One cluster for all of it: starting one takes longer than the compiles."""
 
     def started(*arguments: str) -> tuple[subprocess.Popen[str], int]:
-        """A command whose rows are being compiled, and the worker on which one is."""
+        """A command whose rows are held where they are to be compiled, and the worker of one."""
+        dask.hold.mkdir()
         running: subprocess.Popen[str] = start(*arguments, *COMPILED, "--cluster", dask.address)
         while (worker := dask.working()) is None:
             assert running.poll() is None, running.communicate()
@@ -102,6 +123,7 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     # A worker is killed: another one does what it did.
     running, worker = started("compare", "-t", "baseline", "-t", "bf16", "-o", "killed")
     os.kill(worker, signal.SIGKILL)
+    dask.hold.rmdir()
     _, stderr = running.communicate(timeout=120)
     assert running.returncode == 0
     assert without_progress(stderr).startswith("captures written to killed;")
@@ -114,6 +136,7 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
 
     # A check is answered by the plan of a worker, too.
     running, _ = started("check", "--max", "1GiB", "--format", "json")
+    dask.hold.rmdir()
     stdout, _ = running.communicate(timeout=60)
     assert (running.returncode, json.loads(stdout)["passed"]) == (0, True)
 
@@ -123,15 +146,17 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     assert without_progress(running.communicate(timeout=60)[1]) == "memprof: interrupted.\n"
     assert running.returncode == 130
     wait_until(lambda: dask.working() is None, seconds=30)
+    dask.hold.rmdir()
 
     # The scheduler is killed: what is finished stays, and the others say why.
     running, _ = started("compare", "-t", "baseline", "-t", "bf16", "-t", "donate", "-o", "lost", "--format", "json")
-    wait_until(lambda: list((memprof.folder / "lost").glob("*.memprof")))
+    (dask.hold / "one").touch()
+    wait_until(lambda: _captures(memprof.folder / "lost"))
     dask.scheduler.kill()
     stdout, _ = running.communicate(timeout=60)
     assert running.returncode == 0
     failures = json.loads(stdout)["failures"]
-    assert len(failures) == 3 - len(_captures(memprof.folder / "lost")) > 0
+    assert (len(failures), len(_captures(memprof.folder / "lost"))) == (2, 1)
     why = f"the connection to the scheduler at {dask.address} was lost before this was compiled"
     assert {failure["reason"] for failure in failures} == {why}
 
@@ -154,11 +179,11 @@ def test_what_keeps_a_cluster_from_being_used_is_one_sentence(monkeypatch: pytes
     local = {"processes": False, "protocol": "tcp", "dashboard_address": ":0", "threads_per_worker": 1}
     with distributed.LocalCluster(n_workers=0, **local) as cluster:
         address = cluster.scheduler_address
-        monkeypatch.setattr(module, "_CONNECT_SECONDS", 1)
-        assert sentence(address) == (
-            f"the scheduler at {address} has no worker: start one with `dask worker {address}`"
-        )
-        monkeypatch.setattr(module, "_CONNECT_SECONDS", 30)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_FIRST_WORKER_SECONDS", 0.5)
+            assert sentence(address) == (
+                f"the scheduler at {address} has no worker: start one with `dask worker {address}`"
+            )
         cluster.scale(1)
         found = installed_version("jaxlib")
         assert sentence(address, jaxlib="0.1").endswith(

@@ -26,7 +26,7 @@ from memprof.errors import MemprofError, WorkloadError
 from memprof.version import __version__
 
 INSTALL = 'pip install "jax-memprof[cluster]"'
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS, _FIRST_WORKER_SECONDS = 10.0, 10.0
 _LOOK_SECONDS = 2.0  # between two looks at a call that takes long
 _LONELY_SECONDS = 60.0  # a call waits for a worker so long: those that are killed are started again by their nannies
 _PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")  # JAX's compilers for GPUs
@@ -51,6 +51,8 @@ class Cluster:
     def check_workers(self, needed: Mapping[str, str]) -> None:
         """Raises `MemprofError` where a worker has other versions than are needed, or none."""
         for worker, found in self._client.run(misfit, needed, on_error="return").items():
+            if isinstance(found, OSError):  # it has ended meanwhile, and its calls go to the others
+                continue
             if isinstance(found, BaseException):  # it cannot even load the function
                 raise _no_memprof(worker, found)
             if found:
@@ -66,7 +68,10 @@ class Cluster:
         Raises:
             MemprofError: what the function raises; or the cluster is gone, or cannot do it.
         """
-        future = self._client.submit(call_on_worker, needed_for([target]), function, *arguments, pure=False)
+        try:
+            future = self._client.submit(call_on_worker, needed_for([target]), function, *arguments, pure=False)
+        except Exception as error:  # of a client whose scheduler has been gone for longer than it waits: Dask's own
+            raise self._lost() from error
         call = _Call(self._client, future)
         children.add(call)
         try:
@@ -88,7 +93,11 @@ class Cluster:
     def _check_alive(self) -> None:
         if self._client.status != "running":
             raise self._lost()
-        if self._client.nthreads():
+        try:
+            num_threads = self._client.nthreads()
+        except OSError as error:  # it is just going
+            raise self._lost() from error
+        if num_threads:
             self._seen_workers = time.monotonic()
         elif time.monotonic() - self._seen_workers > _LONELY_SECONDS:
             raise MemprofError(f"the scheduler at {self._address} has had no worker for {_LONELY_SECONDS:g} s")
@@ -132,7 +141,7 @@ def connected(address: str, targets: Iterable[Target | None]) -> Iterator[Cluste
         raise _no_scheduler(address, error) from error
     try:
         with suppress(TimeoutError):
-            client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+            client.wait_for_workers(1, timeout=_FIRST_WORKER_SECONDS)
         cluster = Cluster(client, address)
         if not cluster.num_threads:
             raise MemprofError(f"the scheduler at {address} has no worker: start one with `dask worker {address}`")
