@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from comparisons_data import techniques
-from pages import OpenPage, point_at, report_html, shown_positions, staircase
+from pages import OpenPage, point_at, report_html, shown_positions, staircase, until
 from stacked_report import stacked
 from transformer_report import transformer
 
@@ -145,7 +145,7 @@ def test_the_address_keeps_what_is_selected_and_zoomed(open_page: OpenPage) -> N
     page.locator("#buffer-phase").select_option("forward")
     page.locator("#buffer-table tbody button").nth(1).click()
     zoomed = page.locator("#flame .box:not(.around)").first.inner_text()
-    page.wait_for_timeout(300)  # until it is written
+    until(page, "location.hash.includes('&buffer=')")  # it is written a little later
     page.reload()
     assert shown_positions(page, "#timeline") == "positions 25 to 74"
     assert page.locator("#flame .box:not(.around)").first.inner_text() == zoomed
@@ -156,7 +156,8 @@ def test_the_address_keeps_what_is_selected_and_zoomed(open_page: OpenPage) -> N
 
 def test_an_address_that_means_nothing_does_nothing(open_page: OpenPage) -> None:
     page = open_page(report_html(staircase()))
-    page.evaluate("location.hash = 'buffer=99&at=x&time=a b&flame=stack 9999&map=1&nothing=1&module=<b>'")
+    with page.expect_event("load"):  # for it is loaded anew
+        page.evaluate("location.hash = 'buffer=99&at=x&time=a b&flame=stack 9999&map=1&nothing=1&module=<b>'")
     page.wait_for_selector("html[data-ready]", state="attached")
     assert page.locator("#flame .box").count() > 1
 
@@ -203,8 +204,7 @@ def test_the_rows_of_a_comparison_are_searched_and_named_from_the_keyboard(open_
     page.locator(".bar-label a").nth(1).click()
     named = page.locator("tbody tr.named")
     assert named.locator("th").inner_text().endswith(page.locator(".bar-label").nth(1).inner_text())
-    page.wait_for_timeout(300)  # until the address is written; the page lets no text be evaluated while one waits
-    assert page.evaluate("location.hash").startswith("#row=")
+    until(page, "location.hash.startsWith('#row=')")  # it is written a little later
     page.reload()
     assert named.count() == 1
 
