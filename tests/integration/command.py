@@ -24,6 +24,23 @@ QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 # The main modules of child processes; the one that compiles has so many of that name in its line, itself included.
 CHILDREN = {"memprof.capture.child": 2, "memprof.capture.fork_server": 3}
 
+# For `run_before_start`. A child says so in its work folder, where its temporary files go, when its first step is over.
+TELLING_OF_ITS_STEP = """
+import os, pathlib
+if IS_CHILD:
+    import memprof.capture.processes.task
+    decoded = memprof.capture.processes.task.decoded_task
+    def watched(line):
+        import memprof.capture.running.run
+        take = memprof.capture.running.run.Arguments.take
+        def telling(self, result):
+            pathlib.Path(os.environ["TMPDIR"], "has_run_a_step").touch()
+            return take(self, result)
+        memprof.capture.running.run.Arguments.take = telling
+        return decoded(line)
+    memprof.capture.processes.task.decoded_task = watched
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -85,6 +102,10 @@ class Command:
         is_child = f"import sys\nIS_CHILD = not {set(CHILDREN)}.isdisjoint(sys.orig_argv)\n"
         (folder / "sitecustomize.py").write_text(is_child + code, encoding="utf-8")
         return {"PYTHONPATH": os.pathsep.join((str(folder), self.environment["PYTHONPATH"]))}
+
+    def has_told(self, what: str) -> bool:
+        """Whether a child process has left a file of that name in its work folder."""
+        return any(self.temp_folder.glob(f"memprof-*/{what}"))
 
     def compiling_process(self) -> int | None:
         """The id of the process that compiles; None while there is none.

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from integration.command import Command, wait_until
+from integration.command import TELLING_OF_ITS_STEP, Command, wait_until
 from integration.steps import Step
 from xprof.convert import raw_to_tool_data
 
@@ -143,9 +143,9 @@ class TestTracedSteps:
 
 
 def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
-    running = start("trace", "mlp", "--preset", "tiny", "--target", "cpu", "--steps", "1000000", "--logdir", "logs")
-    wait_until(lambda: any(memprof.temp_folder.glob("memprof-*/dump/*")))
-    wait_until(lambda: not any(memprof.temp_folder.glob("memprof-*/dump/*")))
+    steps = ("mlp", "--preset", "tiny", "--target", "cpu", "--steps", "1000000")
+    running = start("trace", *steps, "--logdir", "logs", **memprof.run_before_start(TELLING_OF_ITS_STEP))
+    wait_until(lambda: memprof.has_told("has_run_a_step"))
     running.terminate()
     running.communicate(timeout=60)
     assert running.returncode == 143

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from integration.command import wait_until, without_progress
+from integration.command import TELLING_OF_ITS_STEP, wait_until, without_progress
 
 from memprof.capture.capture_file import read_capture
 
@@ -29,19 +29,18 @@ if IS_CHILD:
             os.kill(os.getpid(), signal.SIGKILL)
     pathlib.Path.write_bytes = write_half
 """
-# It says so in its work folder, which is its folder for temporary files, when its first step is over.
-TELLING_OF_ITS_STEP = """
-import os, pathlib, sys
+# It says so in its work folder when XLA is done, and stays there.
+STAYING_WHERE_IT_HAS_COMPILED = """
+import os, pathlib, time
 if IS_CHILD:
     import memprof.capture.processes.task
     decoded = memprof.capture.processes.task.decoded_task
     def watched(line):
-        import memprof.capture.running.run
-        take = memprof.capture.running.run.Arguments.take
-        def telling(self, result):
-            pathlib.Path(os.environ["TMPDIR"], "has_run_a_step").touch()
-            return take(self, result)
-        memprof.capture.running.run.Arguments.take = telling
+        import memprof.capture.compile
+        def stay(*_, **__):
+            pathlib.Path(os.environ["TMPDIR"], "has_compiled").touch()
+            time.sleep(600)
+        memprof.capture.compile.read_plan = stay
         return decoded(line)
     memprof.capture.processes.task.decoded_task = watched
 """
@@ -136,17 +135,6 @@ class TestOutOfMemory:
         assert memprof.left_behind() == []
 
 
-def has_dump(memprof) -> bool:
-    """Whether XLA's dump is there: from when the child compiles until it has read it."""
-    return any(memprof.temp_folder.glob("memprof-*/dump/*"))
-
-
-def wait_until_it(memprof, stage: str) -> None:
-    wait_until(lambda: has_dump(memprof))
-    if stage == "running":
-        wait_until(lambda: any(memprof.temp_folder.glob("memprof-*/has_run_a_step")))
-
-
 def assert_nothing_left(memprof) -> None:
     assert memprof.processes() == []
     assert memprof.left_behind() == list(memprof.folder.iterdir()) == []
@@ -155,10 +143,16 @@ def assert_nothing_left(memprof) -> None:
 LONG = ("run", *TINY, "--steps", "1000000", "-o", "tiny.memprof")
 
 
-@pytest.mark.parametrize("stage", ["compiling", "running"])
-def test_a_child_that_is_killed_is_told_of(memprof, start, stage):
-    running = start(*LONG, **memprof.run_before_start(TELLING_OF_ITS_STEP))
-    wait_until_it(memprof, stage)
+@pytest.mark.parametrize(
+    ("stage", "code", "moment"),
+    [
+        ("compiling", STAYING_WHERE_IT_HAS_COMPILED, "has_compiled"),
+        ("running", TELLING_OF_ITS_STEP, "has_run_a_step"),
+    ],
+)
+def test_a_child_that_is_killed_is_told_of(memprof, start, stage, code, moment):
+    running = start(*LONG, **memprof.run_before_start(code))
+    wait_until(lambda: memprof.has_told(moment))
     os.kill(memprof.compiling_process(), signal.SIGKILL)
     stdout, stderr = running.communicate(timeout=60)
     assert (running.returncode, stdout) == (3, "")
@@ -171,7 +165,7 @@ def test_a_child_that_is_killed_is_told_of(memprof, start, stage):
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "kill"])
 def test_a_running_step_ends_with_its_command(memprof, start, number, exit_code):
     running = start(*LONG, **memprof.run_before_start(TELLING_OF_ITS_STEP))
-    wait_until_it(memprof, "running")
+    wait_until(lambda: memprof.has_told("has_run_a_step"))
     running.send_signal(number)
     running.communicate(timeout=60)
     assert running.returncode == exit_code
