@@ -123,7 +123,7 @@ def _first_of_its_own(
         if not folder.is_dir():
             continue
         with _locked(folder) as is_ours:
-            if not is_ours or not folder.is_dir():
+            if not is_ours:
                 continue
             names = list(folder.iterdir())
             found = _captures_in(folder) if resume else []
@@ -160,9 +160,17 @@ def _locked(folder: Path) -> Iterator[bool]:
             return
         except OSError:  # a file system without locks
             pass
-        yield True
+        yield _is_still(descriptor, folder)
     finally:
         os.close(descriptor)
+
+
+def _is_still(descriptor: int, folder: Path) -> bool:
+    """Whether the folder is the one that was opened: it may have gone, and another command have made it anew."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except OSError:
+        return False
 
 
 def _captures_in(folder: Path) -> list[Capture]:

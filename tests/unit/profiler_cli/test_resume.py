@@ -79,6 +79,29 @@ def test_a_folder_that_another_command_writes_to_is_not_shared(memprof: Commands
     assert sum(name.startswith("compare-mlp-2/") for name in other.files) == 2
 
 
+def test_a_folder_that_another_command_has_made_anew_meanwhile_is_not_shared(
+    memprof: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was there ended, and removed it, between its opening and its locking."""
+    folder, lock = memprof.folder / "compare-mlp", fcntl.flock
+    locked: list[int] = []
+
+    def lock_too_late(descriptor: int, operation: int) -> None:
+        if not locked:
+            folder.rmdir()
+            folder.mkdir()
+            locked.append(os.open(folder, os.O_RDONLY))
+            lock(locked[0], fcntl.LOCK_EX)
+        lock(descriptor, operation)
+
+    folder.mkdir()
+    monkeypatch.setattr(fcntl, "flock", lock_too_late)
+    ended = memprof(*COMPARE)
+    os.close(*locked)
+    assert num_compiles(ended) == 2
+    assert {Path(name).parts[0] for name in ended.files} == {"compare-mlp-2", "train.py"}
+
+
 def test_a_fit_goes_on_where_it_was(memprof: Commands) -> None:
     first = memprof(*FIT, keeps_files=True)
     again = memprof(*FIT)
