@@ -19,7 +19,8 @@ from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.records.categories import Phase
 
 # As plain names: see `dataflow.py`.
-_NAMED_NOTHING, _NAMED_BACKWARD, _BACKWARD = Named.NOTHING, Named.BACKWARD, Phase.BACKWARD
+_NAMED_NOTHING, _NAMED_BACKWARD = Named.NOTHING, Named.BACKWARD
+_BACKWARD, _UPDATE = Phase.BACKWARD, Phase.UPDATE
 # The same numbers, in another order, layout or precision.
 LAYOUT = frozenset({"convert", "copy", "transpose", "reshape", "reverse", "reduce-precision", "bitcast-convert"})
 _ELEMENTWISE = LAYOUT | frozenset(
@@ -59,7 +60,9 @@ class Step(Struct, frozen=True, gc=False):
 
 
 class Steps:
-    """The operations of a program that make arrays, definitions before uses, and the number of elements of each group.
+    """The operations of the passes that make arrays, definitions before uses, and the number of elements of each group.
+
+    The update's are left out: many where there are many parameters, and what they make belongs to no array of a pass.
 
     Attributes:
         size: elements by group.
@@ -93,12 +96,13 @@ class Steps:
         self._twins = _twins(self.all, flow.constants)
 
     def _steps(self, program: Program) -> Iterator[Step]:
-        instructions, sizes, minor = program.instructions, self.size, self.is_minor
+        instructions, sizes, minor, phase_of = program.instructions, self.size, self.is_minor, self.flow.phase
         for operation in self.flow.operations:
-            instruction, outputs = instructions[operation.index], operation.outputs
-            opcode, leaves = instruction.opcode, instruction.shape.leaves
-            if not outputs:
+            outputs = operation.outputs
+            if not outputs or phase_of(outputs[0]) is _UPDATE:
                 continue
+            instruction = instructions[operation.index]
+            opcode, leaves = instruction.opcode, instruction.shape.leaves
             if len(outputs) < len(leaves):  # one of several collectives that have been combined
                 leaves = leaves[operation.inputs[0][0] :: len(instruction.operands)]
             # A library call gives its scratch as a further element of its result.
