@@ -26,7 +26,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no device is looked for
 
 from benchmarks.plan_identity import programs
 from memprof.analysis.hlo.buffer_table import decode_buffer_table
-from memprof.analysis.hlo.hlo_proto import parse_proto
+from memprof.analysis.hlo.hlo_proto import HloProto, parse_proto
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.capture import ArgumentLeaf, Capture
 from memprof.capture.capture_file import read_capture
@@ -74,13 +74,13 @@ def compare(label: str, capture: Capture) -> Row:
 
 
 def _inferred(capture: Capture, recorded: list[ArgumentLeaf], *, with_names: bool) -> tuple[int, tuple[str, ...]]:
-    proto = parse_proto(capture.hlo_proto)
+    proto = HloProto.FromString(capture.hlo_proto)
     if not with_names:
         for computation in proto.hlo_module.computations:
             for instruction in computation.instructions:
                 if instruction.opcode == "parameter":
                     instruction.metadata.op_name = ""
-    program = decode_program(proto)
+    program = decode_program(parse_proto(proto.SerializeToString()))
     inferred, _ = arguments_of_program(program, decode_buffer_table(proto, program), {})
     pairs = sorted(zip(recorded, inferred, strict=True), key=lambda pair: -pair[0].size_bytes)
     wrong = [f"{ours.path}: {ours.role}, not {theirs.role}" for ours, theirs in pairs if ours.role != theirs.role]

@@ -28,7 +28,8 @@ from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.rules import RULES, Rule, attribute
 from memprof.analysis.attribution.values import Value, Values
 from memprof.analysis.hlo.buffer_table import EventKind, decode_buffer_table
-from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto
+from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto, parse_proto
+from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Role
@@ -304,10 +305,15 @@ def capture_of(proto: Any, arguments: Iterable[ArgumentLeaf], totals: CompilerTo
     )
 
 
+def program_of(proto: Any) -> Program:
+    """The program of an `HloProto` message, as it is read from a file."""
+    return decode_program(parse_proto(proto.SerializeToString()))
+
+
 def values(step: Step) -> dict[str, Value]:
     """What the analysis knows of every buffer: by instruction, `name{1}` for the element 1 of a tuple."""
     proto, arguments = step.proto(), step._arguments
-    program = decode_program(proto)
+    program = program_of(proto)
     table = decode_buffer_table(proto, program)
     modules = ModulePaths(tuple(leaf.path for leaf in arguments if leaf.role is Role.PARAMS))
     flow = Values(program, table, dict(enumerate(arguments)), modules)

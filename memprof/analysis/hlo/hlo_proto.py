@@ -5,15 +5,16 @@ fields that a reader does not declare, so the few messages below parse any `xla.
 the work. Field names and numbers are those of openxla/xla; they have been stable for years, and the integration tests
 read a proto of each supported jaxlib.
 
-    parse_proto(data).hlo_module.computations[0].name
+    parse_computations(parse_proto(data).hlo_module)[0].name
 
-Shapes stay serialized until they are asked for: a program of 28,000 instructions has 100 different ones (GPT-2 small),
-and looking into each would take longer than parsing all the rest.
+What is not looked into as it is stays serialized: computations, which are counted and compared first (see
+`repeated_bodies.py`), and shapes: a program of 28,000 instructions has 100 different ones (GPT-2 small), and looking
+into each would take longer than parsing all the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -192,6 +193,10 @@ _DEVICE_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 }
 
 _CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES})
+_OPENED = message_classes(
+    "memprof.xla.opened",
+    {**_MESSAGES, "HloModuleProto": {**_MESSAGES["HloModuleProto"], "computations": (3, "bytes[]")}},
+)
 # The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]
@@ -200,21 +205,22 @@ CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE
 MemoryReport: Any = _CLASSES["MemoryReport"]
 
 
-def _computation_of(fields: Iterable[str]) -> Any:
-    """The class of a computation of whose instructions only some fields are known."""
-    declared = _MESSAGES["HloInstructionProto"]
+def _body(of_computation: str, *of_instructions: str) -> Any:
+    """The class of a computation of which only some fields are known."""
+    computation, instruction = _MESSAGES["HloComputationProto"], _MESSAGES["HloInstructionProto"]
     messages = {
-        "HloInstructionProto": {name: declared[name] for name in fields},
-        "HloComputationProto": {"instructions": _MESSAGES["HloComputationProto"]["instructions"]},
+        "HloInstructionProto": {name: instruction[name] for name in of_instructions},
+        "HloComputationProto": {name: computation[name] for name in ("instructions", of_computation)},
     }
-    return message_classes(f"memprof.{'.'.join(fields)}", messages)["HloComputationProto"]
+    return message_classes(f"memprof.{'.'.join(of_instructions)}", messages)["HloComputationProto"]
 
 
-# A computation without names, numbers and what only some opcodes have, and its numbers alone: see `repeated_bodies.py`.
-BodyWithoutNames: Any = _computation_of(
-    ("opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target")
+# A computation without names, numbers but its own and what only some opcodes have; and the numbers of its instructions
+# alone: see `repeated_bodies.py`.
+_BODY_WITHOUT_NAMES: Any = _body(
+    "id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"
 )
-BodyNumbers: Any = _computation_of(("id", "operand_ids"))
+_BODY_NUMBERS: Any = _body("root_id", "id", "operand_ids")
 
 
 def _repeated(messages: Messages) -> Messages:
@@ -235,12 +241,14 @@ def _repeated(messages: Messages) -> Messages:
 
 
 _REPEATED = _repeated(_MESSAGES)
+_REPEATED_AROUND_COMPUTATIONS = {**_REPEATED, "HloComputationProto": {}}
 
 # A message of two bytes takes 160 when it is parsed, an instruction with metadata 250. In real programs there are 52
 # to 144 bytes to each message of which there can be any number, so only a program that was made to fill memory comes
 # below this.
 _SMALL_BYTES = 10 << 20  # what takes less than 1 GiB even so
 _MIN_BYTES_PER_ITEM = 16
+_TOO_MANY = "it has more parts than any compiled program of its size"
 
 
 def parse_memory_report(data: bytes) -> dict[int, int]:
@@ -257,12 +265,45 @@ def parse_memory_report(data: bytes) -> dict[int, int]:
 
 
 def parse_proto(data: bytes) -> Any:
-    """Parse a serialized `xla.HloProto`.
+    """Parse a serialized `xla.HloProto`: its computations stay serialized, for `parse_computations`.
 
     Raises:
         MemprofError: it is none, or holds more than it could if a compiler had made it.
     """
-    return _parse(data, "HloProto")
+    return _parse(data, _OPENED["HloProto"], _REPEATED_AROUND_COMPUTATIONS)
+
+
+def parse_computations(module: Any) -> Sequence[Any]:
+    """Parse the computations of a module that `parse_proto` has left serialized.
+
+    Raises:
+        MemprofError: see `parse_proto`; of their instructions `check_number` is to be asked before.
+    """
+    try:
+        computations: Sequence[Any] = _CLASSES["HloModuleProto"].FromString(module.SerializeToString()).computations
+    except DecodeError as error:
+        raise _unreadable(str(error)) from error
+    return computations
+
+
+def parse_body(serialized: bytes) -> tuple[Any, Any]:
+    """Parse a computation twice: without names and the numbers of its instructions, and these numbers alone.
+
+    Raises:
+        MemprofError: see `parse_proto`.
+    """
+    body = _parse(serialized, _BODY_WITHOUT_NAMES, _REPEATED)
+    return body, _BODY_NUMBERS.FromString(serialized)
+
+
+def check_number(num_instructions: int, num_bytes: int) -> None:
+    """Check how many instructions there are in serialized computations.
+
+    Raises:
+        MemprofError: a compiler does not make as many of as few bytes.
+    """
+    if num_instructions > max(num_bytes, _SMALL_BYTES) // _MIN_BYTES_PER_ITEM:
+        raise _unreadable(_TOO_MANY)
 
 
 def parse_shape(data: bytes) -> Any:
@@ -271,23 +312,25 @@ def parse_shape(data: bytes) -> Any:
     Raises:
         MemprofError: see `parse_proto`.
     """
-    return _parse(data, "ShapeProto")
+    return _parse(data, ShapeProto, _REPEATED)
 
 
-def _parse(data: bytes, message: str) -> Any:
+def _parse(data: bytes, message: Any, repeated: Messages) -> Any:
+    """Args: repeated: of what there can be any number, by message."""
     if len(data) > _SMALL_BYTES:
         most = len(data) // _MIN_BYTES_PER_ITEM
-        if count_items(data, message, _REPEATED, most=most) > most:
-            raise MemprofError(
-                "the capture's program cannot be read (it has more parts than any compiled program of its size);"
-                " it is damaged: make the capture again with `memprof run`"
-            )
+        if count_items(data, message.DESCRIPTOR.name, repeated, most=most) > most:
+            raise _unreadable(_TOO_MANY)
     try:
-        return _CLASSES[message].FromString(data)
+        return message.FromString(data)
     except DecodeError as error:
-        raise MemprofError(
-            f"the capture's program cannot be read ({error}); it is damaged: make the capture again with `memprof run`"
-        ) from error
+        raise _unreadable(str(error)) from error
+
+
+def _unreadable(why: str) -> MemprofError:
+    return MemprofError(
+        f"the capture's program cannot be read ({why}); it is damaged: make the capture again with `memprof run`"
+    )
 
 
 def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> int:

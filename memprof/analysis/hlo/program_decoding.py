@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_shape
+from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, check_number, parse_computations, parse_shape
 from memprof.analysis.hlo.program import (
     COLLECTIVES,
     Computation,
@@ -19,7 +19,7 @@ from memprof.analysis.hlo.program import (
     combines,
 )
 from memprof.analysis.hlo.program_checks import check_program, check_shape, check_unique
-from memprof.analysis.hlo.repeated_bodies import BodyKey, InstructionIds, body_key, first_number
+from memprof.analysis.hlo.repeated_bodies import Body, BodyKey, InstructionIds
 from memprof.analysis.hlo.replica_groups import device_groups
 from memprof.errors import InternalError
 from memprof.untrusted import clean
@@ -40,10 +40,10 @@ def decode_program(proto: Any) -> Program:
     """Decode `proto.hlo_module`, and check that it holds together.
 
     Args:
-        proto: an `xla.HloProto` (see `hlo_proto.py`).
+        proto: an `xla.HloProto` as `parse_proto` opens it.
 
     Raises:
-        MemprofError: a shape in it cannot be read.
+        MemprofError: a computation or a shape in it cannot be read.
         InternalError: the module refers to a computation, an instruction or a source file that it does not have, or
             does not hold together otherwise (see `program_checks.py`).
     """
@@ -58,17 +58,20 @@ def decode_program(proto: Any) -> Program:
 
 
 def _decode_module(module: Any) -> Program:
-    check_unique("computations", [computation.id for computation in module.computations])
     sequences = {entry.key: entry.value.instruction_ids for entry in module.schedule.sequences}
-    computation_by_id = {computation.id: index for index, computation in enumerate(module.computations)}
-    first_alike, index_of_id = _numbered_instructions(module.computations, sequences)
+    first_alike, index_of_id = _numbered_instructions(module.computations[:], sequences)
+    parsed = parse_computations(module)
+    check_unique("computations", [computation.id for computation in parsed])
+    if index_of_id.are_ambiguous:
+        raise InternalError("two instructions of the program have the same number")
+    computation_by_id = {computation.id: index for index, computation in enumerate(parsed)}
 
     instructions: list[Instruction] = []
     computations: list[Computation] = []
     firsts: list[int] = []  # of the instructions of each computation
     read = _Reader(computation_by_id, index_of_id)
     num_positions = 0
-    for number, (computation, alike) in enumerate(zip(module.computations, first_alike, strict=True)):
+    for number, (computation, alike) in enumerate(zip(parsed, first_alike, strict=True)):
         first, messages = len(instructions), computation.instructions
         firsts.append(first)
         if alike != number:
@@ -104,34 +107,34 @@ def _decode_module(module: Any) -> Program:
 
 
 def _numbered_instructions(
-    computations: Iterable[Any], sequences: Mapping[int, Sequence[int]]
+    serialized: Sequence[bytes], sequences: Mapping[int, Sequence[int]]
 ) -> tuple[list[int], InstructionIds]:
     """For each computation the number of the first that is like it, and the index of each instruction by its id.
 
     Args:
+        serialized: the computations.
         sequences: the order in which the instructions of a computation run, by its id; of some.
     """
     first_alike: list[int] = []
     index_of_id = InstructionIds()
     first_with: dict[BodyKey, int] = {}
     begins: dict[int, tuple[int, int]] = {}  # of the first of a kind: its first number, and its first index
-    count = 0
-    for number, computation in enumerate(computations):
-        messages = computation.instructions
-        key = body_key(computation, sequences.get(computation.id, ()))
+    count, num_bytes = 0, sum(map(len, serialized))
+    for number, data in enumerate(serialized):
+        body = Body(data)
+        check_number(count + body.num_instructions, num_bytes)
+        key = body.key(sequences.get(body.id, ()))
         alike = number if key is None else first_with.get(key, number)
         if alike == number:
-            index_of_id.add([message.id for message in messages], count)
-            if key is not None and _TELL_MORE.isdisjoint([message.opcode for message in messages]):
+            index_of_id.add(body.ids, count)
+            if key is not None and _TELL_MORE.isdisjoint(body.opcodes):
                 first_with[key] = number
-                begins[number] = first_number(computation), count
+                begins[number] = body.first_number, count
         else:
             base, begin = begins[alike]
-            index_of_id.add_alike(first_number(computation), base, count - begin)
+            index_of_id.add_alike(body.first_number, base, count - begin)
         first_alike.append(alike)
-        count += len(messages)
-    if index_of_id.are_ambiguous:
-        raise InternalError("two instructions of the program have the same number")
+        count += body.num_instructions
     return first_alike, index_of_id
 
 

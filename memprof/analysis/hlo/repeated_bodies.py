@@ -14,41 +14,69 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from memprof.analysis.hlo.hlo_proto import BodyNumbers, BodyWithoutNames
+from memprof.analysis.hlo.hlo_proto import parse_body
 
 _BITS_OF_PLACE = 32  # in the number of an instruction; those of the computation stand above
 _PLACE = (1 << _BITS_OF_PLACE) - 1
 _PLACE_BYTES = 4  # of a number as protobuf writes it: 28 bits
 
-BodyKey = tuple[bytes, bytes, int, tuple[int, ...]]
+BodyKey = tuple[bytes, bytes, tuple[int, ...]]
 
 
-def body_key(computation: Any, order: Iterable[int]) -> BodyKey | None:
-    """What two computations have in common that are equal but for names, numbers, and which computations they call.
+class Body:
+    """A computation without names.
 
-    Args:
-        computation: an `xla.HloComputationProto`.
-        order: the numbers of its instructions in the order in which they run, where the program tells.
-
-    Returns:
-        The same for both; None where it cannot be told.
+    Attributes:
+        id: its number.
     """
-    if not computation.instructions:
-        return None
-    base = first_number(computation)
-    upper = _upper_bytes(base)
-    # All bytes of a number but its last have their highest bit set. So two or more bytes of which only the last has not
-    # are the end of a number; a single one could be anything.
-    if len(upper) < 2:
-        return None
-    serialized = computation.SerializeToString()
-    body, numbers = BodyWithoutNames.FromString(serialized), BodyNumbers.FromString(serialized)
-    body.DiscardUnknownFields()
-    numbers.DiscardUnknownFields()
-    places = tuple([number - base for number in order])
-    return body.SerializeToString(), numbers.SerializeToString().replace(upper, b""), computation.root_id - base, places
+
+    def __init__(self, serialized: bytes) -> None:
+        """Args: serialized: an `xla.HloComputationProto`. Raises: MemprofError: it cannot be read."""
+        self._body, self._numbers = parse_body(serialized)
+        self.id: int = self._body.id
+        self._body.ClearField("id")
+
+    @property
+    def ids(self) -> list[int]:
+        """The numbers of its instructions, as they are listed."""
+        return [each.id for each in self._numbers.instructions]
+
+    @property
+    def opcodes(self) -> list[str]:
+        return [each.opcode for each in self._body.instructions]
+
+    @property
+    def num_instructions(self) -> int:
+        return len(self._numbers.instructions)
+
+    @property
+    def first_number(self) -> int:
+        """The number that an instruction at place 0 would have."""
+        number: int = self._numbers.instructions[0].id
+        return number >> _BITS_OF_PLACE << _BITS_OF_PLACE
+
+    def key(self, order: Iterable[int]) -> BodyKey | None:
+        """What it has in common with those that are equal but for names, numbers, and which computations they call.
+
+        Args:
+            order: the numbers of its instructions in the order in which they run, where the program tells.
+
+        Returns:
+            The same for both; None where it cannot be told.
+        """
+        if not self.num_instructions:
+            return None
+        base = self.first_number
+        upper = _upper_bytes(base)
+        # All bytes of a number but its last have their highest bit set. So two or more bytes of which only the last has
+        # not are the end of a number; a single one could be anything.
+        if len(upper) < 2:
+            return None
+        self._body.DiscardUnknownFields()
+        self._numbers.DiscardUnknownFields()
+        places = tuple([number - base for number in order])
+        return self._body.SerializeToString(), self._numbers.SerializeToString().replace(upper, b""), places
 
 
 @dataclass(slots=True)
@@ -73,7 +101,7 @@ class InstructionIds:
         """Add those of a computation that is like another one.
 
         Args:
-            first, other: the first number of each (see `first_number`).
+            first, other: the first number of each (see `Body.first_number`).
             shift: how many indices lie between the two.
         """
         self._alike[first >> _BITS_OF_PLACE] = other, shift
@@ -100,12 +128,6 @@ class InstructionIds:
             return True
         alike = self._alike.get(number >> _BITS_OF_PLACE)
         return alike is not None and alike[0] + (number & _PLACE) in self._indices
-
-
-def first_number(computation: Any) -> int:
-    """The number that an instruction at place 0 of a computation would have."""
-    number: int = computation.instructions[0].id
-    return number >> _BITS_OF_PLACE << _BITS_OF_PLACE
 
 
 def _upper_bytes(number: int) -> bytes:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from added_up_step import added_up_step
-from hlo import Step
+from hlo import Step, program_of
 from hlo_nodes import FORWARD, Shape, f32, serialized_shape, tuple_of
 
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import ReplayTotals
@@ -19,19 +18,32 @@ from memprof.analysis.records.report import Report
 from memprof.errors import InternalError, MemprofError
 
 
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes, or of a message, as protobuf writes it."""
+    size, written = len(content), bytearray([number << 3 | 2])
+    while size > 0x7F:
+        written.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*written, size]) + content
+
+
 @pytest.mark.parametrize("data", [b"no proto", b"\xff" * 40, b"\x0a\x05abc"])
 def test_what_is_no_proto_is_said_to_be_damaged(data: bytes) -> None:
     with pytest.raises(MemprofError, match=r"cannot be read .* it is damaged: make the capture again"):
         analyze(replace(added_up_step().capture(), hlo_proto=data))
 
 
-def test_a_program_with_more_parts_than_a_compiler_makes_is_refused_before_it_is_read() -> None:
-    computations = b"\x1a\x00" * (6 << 20)  # 12 MiB of two bytes each
-    module = b"\x0a" + bytes(
-        [*(len(computations) >> shift & 0x7F | 0x80 for shift in (0, 7, 14)), len(computations) >> 21]
-    )
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(b"\x1a\x00" * (6 << 20), id="12 MiB of computations of two bytes"),
+        pytest.param(_field(3, _field(2, b"") * 700_000), id="as many instructions of two bytes in one computation"),
+        pytest.param(_field(3, _field(2, b"") * 350_000) * 2, id="or in two"),
+    ],
+)
+def test_a_program_with_more_parts_than_a_compiler_makes_is_refused_before_it_is_read(module: bytes) -> None:
     with pytest.raises(MemprofError, match=r"it has more parts than any compiled program of its size\); it is damaged"):
-        analyze(replace(added_up_step().capture(), hlo_proto=module + computations))
+        analyze(replace(added_up_step().capture(), hlo_proto=_field(1, module)))
 
 
 def test_a_value_of_no_bytes_is_no_damage() -> None:
@@ -171,7 +183,7 @@ def _complaint(opcode: str, operands: int | Shape, result: Shape) -> str:
     given = [x] * operands if isinstance(operands, int) else [step.tuple(*[x] * len(operands.elements))]
     step.op("odd", opcode, result, given, called=called)
     try:
-        decode_program(step.proto())
+        program_of(step.proto())
     except InternalError as error:
         return str(error).partition(": ")[2]
     return ""

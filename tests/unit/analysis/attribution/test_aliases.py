@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hlo import Step
+from hlo import Step, program_of
 from hlo_nodes import Computation, Node, Shape, array, f32, tuple_of
 
 from memprof.analysis.attribution.aliases import AliasSets
 from memprof.analysis.hlo.buffer_table import decode_buffer_table
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.categories import Role
 from memprof.errors import InternalError
 
@@ -20,7 +19,7 @@ class Same:
 
     def __init__(self, step: Step) -> None:
         proto = step.proto()
-        program = decode_program(proto)
+        program = program_of(proto)
         self._groups = AliasSets(program, decode_buffer_table(proto, program))
         self._of = {i.name: self._groups.of_instruction(i) for i in program.instructions}
         self.order = [program.instructions[index].name for index in self._groups.order]

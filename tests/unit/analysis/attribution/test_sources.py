@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hlo import Step
+from hlo import Step, program_of
 from hlo_nodes import f32
 
 from memprof.analysis.attribution.sources import SourcePlace, Sources
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.capture import CodeFolders
 from memprof.analysis.records.live_buffer import StackFrame
 
@@ -21,7 +20,7 @@ def _lines(*files: str, folders: CodeFolders | None = None) -> SourcePlace:
     for line, file in enumerate(files, start=1):
         frame = step.frame(file, line, caller=frame)
     step.op("op", "iota", f32(4), frame=frame)
-    program = decode_program(step.proto())
+    program = program_of(step.proto())
     sources = Sources(program, folders)
     found = sources.lines(program.instructions[0])
     assert sources.lines(program.instructions[0]) == found  # from the cache
@@ -106,7 +105,7 @@ def test_what_a_library_calls_from_everywhere_says_less_than_who_calls_it() -> N
         step.op(f"op{number}", "iota", f32(4), frame=frame)
     # the user calls it himself: then there is nothing that says more
     step.op("own", "iota", f32(4), frame=step.frame(f"{_SITE}/penzai/named_axes.py", 5, caller=user))
-    program = decode_program(step.proto())
+    program = program_of(step.proto())
     sources = Sources(program)
     assert [sources.lines(instruction).library for instruction in program.instructions] == [
         "penzai/linear.py:10",
@@ -123,7 +122,7 @@ def test_instructions_without_a_stack_have_lines_of_their_own() -> None:
     proto = step.proto()
     for number, instruction in enumerate(proto.hlo_module.computations[0].instructions, start=5):
         instruction.metadata.source_file, instruction.metadata.source_line = "loss.py", number
-    program = decode_program(proto)
+    program = program_of(proto)
     sources = Sources(program)
     assert [sources.lines(instruction).user for instruction in program.instructions] == ["loss.py:5", "loss.py:6"]
 

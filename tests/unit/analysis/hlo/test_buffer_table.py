@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hlo import Step
+from hlo import Step, program_of
 from hlo_nodes import array, f32, tuple_of
 
 from memprof.analysis.hlo.buffer_table import (
@@ -17,13 +17,12 @@ from memprof.analysis.hlo.buffer_table import (
     LogicalBuffer,
     decode_buffer_table,
 )
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.categories import Role
 from memprof.errors import InternalError
 
 
 def _decode(proto: Any) -> BufferTable:
-    return decode_buffer_table(proto, decode_program(proto))
+    return decode_buffer_table(proto, program_of(proto))
 
 
 def _step() -> Step:

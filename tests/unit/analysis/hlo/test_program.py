@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hlo import Step
+from hlo import Step, program_of
 from hlo_nodes import array, f32, tuple_of, write_shape
 
 from memprof.analysis.hlo.hlo_proto import HloProto, ShapeProto
 from memprof.analysis.hlo.program import Frame, Program, ResultLeaf, Shape
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.categories import Role
 from memprof.errors import InternalError
 
@@ -23,7 +22,7 @@ def _decode_shape(write: Any) -> Shape:
     proto.hlo_module.entry_computation_id = 1
     computation = proto.hlo_module.computations.add(id=1, root_id=1)
     computation.instructions.add(id=1, name="p", opcode="parameter", shape=shape.SerializeToString())
-    return decode_program(proto).instructions[0].shape
+    return program_of(proto).instructions[0].shape
 
 
 def test_an_array_has_one_leaf() -> None:
@@ -62,7 +61,7 @@ def test_operands_calls_and_positions_are_dense_indices() -> None:
     fused.tuple(fused.op("neg", "negate", f32(4), [inside]), inside)
     fusion = step.op("fusion", "fusion", tuple_of(f32(4), f32(4)), [x], "jit(f)/neg", called=[fused])
     step.result(step.element(fusion, 1))
-    program = decode_program(step.proto())
+    program = program_of(step.proto())
 
     names = [instruction.name for instruction in program.instructions]
     assert names == ["x", "fusion", "fusion.element1.in.main", "fused.p0", "neg", "fused.tuple2"]
@@ -84,7 +83,7 @@ def test_parameters_are_in_the_order_of_their_numbers() -> None:
     proto = step.proto()
     first, second = proto.hlo_module.computations[0].instructions
     first.parameter_number, second.parameter_number = 1, 0
-    assert decode_program(proto).entry.parameters == (1, 0)
+    assert program_of(proto).entry.parameters == (1, 0)
 
 
 def test_the_schedule_tells_the_order_of_instructions() -> None:
@@ -95,7 +94,7 @@ def test_the_schedule_tells_the_order_of_instructions() -> None:
     proto = step.proto()
     sequence = proto.hlo_module.schedule.sequences.add(key=1)
     sequence.value.instruction_ids.extend([b.id, a.id, step.root.id])
-    assert decode_program(proto).entry.instructions == (1, 0, 2)
+    assert program_of(proto).entry.instructions == (1, 0, 2)
 
 
 def _traced() -> tuple[Step, Program]:
@@ -105,7 +104,7 @@ def _traced() -> tuple[Step, Program]:
     inner = step.frame("model.py", 20, function="net", caller=outer)
     for number, frame in enumerate([inner, outer, 0]):
         step.op(f"op{number}", "iota", f32(4), frame=frame)
-    return step, decode_program(step.proto())
+    return step, program_of(step.proto())
 
 
 def test_a_stack_starts_at_the_innermost_frame() -> None:
@@ -119,7 +118,7 @@ def test_without_a_stack_the_source_line_of_the_instruction_stands_for_it() -> N
     proto = step.proto()
     metadata = proto.hlo_module.computations[0].instructions[2].metadata
     metadata.source_file, metadata.source_line = "loss.py", 7
-    program = decode_program(proto)
+    program = program_of(proto)
     assert program.stack(program.instructions[2]) == (Frame("loss.py", "", 7),)
 
 
@@ -127,7 +126,7 @@ def test_frames_that_call_each_other_in_a_circle_end() -> None:
     step, _ = _traced()
     proto = step.proto()
     proto.hlo_module.stack_frame_index.stack_frames[0].parent_frame_id = 2
-    program = decode_program(proto)
+    program = program_of(proto)
     train, model = Frame("train.py", "step", 10), Frame("model.py", "net", 20)
     assert program.stack(program.instructions[0]) == (model, train)
 
@@ -136,7 +135,7 @@ def test_fields_that_memprof_does_not_read_are_skipped() -> None:
     step, expected = _traced()
     data = step.proto().SerializeToString()
     unknown_field = bytes([0xFA, 0x7D, 3, 1, 2, 3])  # field 2015, three bytes long
-    assert decode_program(HloProto.FromString(data + unknown_field)) == expected
+    assert program_of(HloProto.FromString(data + unknown_field)) == expected
 
 
 @pytest.mark.parametrize("damage", ["entry", "operand", "root", "called", "scheduled", "frame"])
@@ -158,4 +157,4 @@ def test_a_program_that_refers_to_what_is_not_there_is_an_error(damage: str) -> 
         case "frame":
             module.stack_frame_index.stack_frames[0].file_location_id = 77
     with pytest.raises(InternalError, match="program"):
-        decode_program(proto)
+        program_of(proto)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hlo import Step
+from hlo import Step, program_of
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, UNNAMED, array, f32, tuple_of
 
 from memprof.analysis.attribution.aliases import AliasSets
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.analysis.hlo.buffer_table import Event, EventKind, HeapTrace, decode_buffer_table
 from memprof.analysis.hlo.program import Instruction
-from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.hlo.program_order import ProgramOrder
 from memprof.analysis.records.categories import Phase, Role
 from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
@@ -19,7 +18,7 @@ V = f32(4)
 
 def _order(step: Step) -> ProgramOrder:
     proto = step.proto()
-    program = decode_program(proto)
+    program = program_of(proto)
     return ProgramOrder(program, AliasSets(program, decode_buffer_table(proto, program)).order)
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hlo import program_of
 from hlo_nodes import f32, write_shape
 
-from memprof.analysis.hlo import program_decoding
 from memprof.analysis.hlo.hlo_proto import HloProto, ShapeProto
 from memprof.analysis.hlo.program import Program
-from memprof.analysis.hlo.program_decoding import decode_program
-from memprof.analysis.hlo.repeated_bodies import body_key
+from memprof.analysis.hlo.repeated_bodies import Body, BodyKey
 from memprof.errors import InternalError
 
 
@@ -59,8 +58,12 @@ def _program(*numbers: int) -> Any:
 
 def _decoded_one_by_one(proto: Any, monkeypatch: pytest.MonkeyPatch) -> Program:
     with monkeypatch.context() as patch:
-        patch.setattr(program_decoding, "body_key", lambda computation, order: None)
-        return decode_program(proto)
+        patch.setattr(Body, "key", lambda self, order: None)
+        return program_of(proto)
+
+
+def _key(computation: Any, order: Sequence[int]) -> BodyKey | None:
+    return Body(computation.SerializeToString()).key(order)
 
 
 def _kinds(program: Program) -> list[int]:
@@ -69,7 +72,7 @@ def _kinds(program: Program) -> list[int]:
 
 def test_bodies_that_differ_in_names_are_decoded_as_each_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = _program(8, 77, 5000, 5001)
-    program = decode_program(proto)
+    program = program_of(proto)
     assert _kinds(program) == [0, 0, 2, 2]  # the numbers of the last two take a byte more
     plain = _decoded_one_by_one(proto, monkeypatch)
     assert program.instructions == plain.instructions
@@ -89,7 +92,7 @@ def test_what_runs_in_another_order_than_it_is_listed_keeps_its_names(monkeypatc
     for number in (77, 78):
         base = number << 32
         proto.hlo_module.schedule.sequences.add(key=number).value.instruction_ids.extend([base + 1, base, base + 200])
-    program = decode_program(proto)
+    program = program_of(proto)
     assert _kinds(program) == [0, 0]
     assert program.instructions == _decoded_one_by_one(proto, monkeypatch).instructions
     assert program.computations[1].instructions == (4, 3, 5)
@@ -99,26 +102,26 @@ def test_what_runs_in_another_order_than_it_is_listed_keeps_its_names(monkeypatc
 def test_bodies_that_differ_in_more_than_names_have_different_keys(change: dict[str, Any]) -> None:
     module = HloProto().hlo_module
     first, second = _add_body(module, 77), _add_body(module, 78, **change)
-    assert body_key(first, ()) != body_key(second, ())
-    assert body_key(first, ()) == body_key(_add_body(module, 79), ())
+    assert _key(first, ()) != _key(second, ())
+    assert _key(first, ()) == _key(_add_body(module, 79), ())
 
 
 def test_the_order_in_which_a_computation_runs_is_in_its_key() -> None:
     computation = _add_body(HloProto().hlo_module, 77)
     base = 77 << 32
-    assert body_key(computation, [base, base + 1]) != body_key(computation, [base + 1, base])
+    assert _key(computation, [base, base + 1]) != _key(computation, [base + 1, base])
 
 
 def test_numbers_that_are_not_by_computation_have_no_key() -> None:
-    assert body_key(_add_body(HloProto().hlo_module, 0), ()) is None
-    assert body_key(HloProto().hlo_module.computations.add(id=1), ()) is None
+    assert _key(_add_body(HloProto().hlo_module, 0), ()) is None
+    assert _key(HloProto().hlo_module.computations.add(id=1), ()) is None
 
 
 def test_each_body_calls_its_own_computations() -> None:
     proto = _program(77, 78)
     for number, calls in ((79, 77), (80, 78)):
         _add_body(proto.hlo_module, number, calls=calls, size=5)
-    program = decode_program(proto)
+    program = program_of(proto)
     assert [program.instructions[computation.root].called for computation in program.computations] == [
         *((), ()),
         *((0,), (1,)),
@@ -133,7 +136,7 @@ def test_a_body_that_calls_another_number_than_its_like_is_refused() -> None:
     _add_body(proto.hlo_module, 79, calls=78)
     proto.hlo_module.entry_computation_id = 77
     with pytest.raises(InternalError, match=r"add\.78 calls another number of computations"):
-        decode_program(proto)
+        program_of(proto)
 
 
 def test_an_instruction_that_another_computation_runs_instead_of_its_own_is_refused() -> None:
@@ -142,4 +145,4 @@ def test_an_instruction_that_another_computation_runs_instead_of_its_own_is_refu
     order = [80 << 32, 78 << 32 | 1, 80 << 32 | 200]  # a parameter of the second, which is like the first
     proto.hlo_module.schedule.sequences.add(key=80).value.instruction_ids.extend(order)
     with pytest.raises(InternalError, match=r"runs an instruction that another computation runs, too"):
-        decode_program(proto)
+        program_of(proto)
