@@ -66,7 +66,9 @@ class AliasSets:
                     f"what {instruction.name} ({instruction.opcode}) passes on has another shape than its result; this"
                     " version of XLA is not understood yet"
                 ) from error
-        self._join_in_place_updates(table, [each for each in ordered if each.opcode in IN_PLACE])
+        found = [(buffer, _position_of_buffer(program, buffer)) for buffer in table.logical_buffers.values()]
+        lying = [(buffer, position) for buffer, position in found if position is not None]
+        self._join_in_place_updates(lying, [each for each in ordered if each.opcode in IN_PLACE])
         numbers: dict[int, int] = {}
         self._group = tuple(
             [
@@ -77,8 +79,7 @@ class AliasSets:
         self.count = len(numbers)
         ends = accumulate([len(each.shape.leaves) for each in program.instructions])
         self.results = [self._group[first:end] for first, end in pairwise(chain([0], ends))]
-        in_memory = (_position_of_buffer(program, buffer) for buffer in table.logical_buffers.values())
-        self.in_memory = frozenset(self._group[position] for position in in_memory if position is not None)
+        self.in_memory = frozenset([self._group[position] for _, position in lying])
 
     def of(self, position: int) -> int:
         """The group of a position."""
@@ -89,16 +90,20 @@ class AliasSets:
         first = instruction.first_position
         return self._group[first : first + len(instruction.shape.leaves)]
 
-    def _join_in_place_updates(self, table: BufferTable, updates: Sequence[Instruction]) -> None:
-        places: dict[int, set[tuple[int, int]]] = {}
-        for buffer in table.logical_buffers.values() if updates else ():
-            position = _position_of_buffer(self._program, buffer)
-            if position is not None:
-                places.setdefault(self._find(position), set()).add((buffer.allocation, buffer.offset))
-        for instruction in updates:
-            target = self._find(self._program.instructions[instruction.operands[0]].first_position)
-            result = self._find(instruction.first_position)
-            if target != result and places.get(target, set()) & places.get(result, set()):
+    def _join_in_place_updates(
+        self, lying: Iterable[tuple[LogicalBuffer, int]], updates: Sequence[Instruction]
+    ) -> None:
+        """Args: lying: the logical buffers, with the position that each holds."""
+        instructions = self._program.instructions
+        pairs = [(instructions[each.operands[0]].first_position, each.first_position) for each in updates]
+        places: dict[int, set[tuple[int, int]]] = {self._find(each): set() for pair in pairs for each in pair}
+        for buffer, position in lying if places else ():
+            root = self._find(position)
+            if root in places:
+                places[root].add((buffer.allocation, buffer.offset))
+        for pair in pairs:
+            target, result = map(self._find, pair)
+            if target != result and places[target] & places[result]:
                 merged = places[target] | places[result]
                 self._union(target, result)
                 places[self._find(result)] = merged

@@ -86,8 +86,9 @@ class Steps:
         self._moved_to: dict[int, list[int]] = defaultdict(list)
         for step in self.all:
             if step.is_elementwise and step.output not in self.is_minor:
-                for size in {step.size, self.size[step.output]}:  # nearly always one
-                    self._by_size[size].append(step)
+                self._by_size[step.size].append(step)
+                if self.size[step.output] != step.size:  # hardly ever
+                    self._by_size[self.size[step.output]].append(step)
             elif step.opcode in _MOVED_PIECE:
                 moved = step.operand(_MOVED_PIECE[step.opcode])
                 if moved is not None:
@@ -99,7 +100,10 @@ class Steps:
         instructions, sizes, minor, phase_of = program.instructions, self.size, self.is_minor, self.flow.phase
         for operation in self.flow.operations:
             outputs = operation.outputs
-            if not outputs or phase_of(outputs[0]) is _UPDATE:
+            if not outputs:
+                continue
+            phase = phase_of(outputs[0])
+            if phase is _UPDATE:
                 continue
             instruction = instructions[operation.index]
             opcode, leaves = instruction.opcode, instruction.shape.leaves
@@ -116,7 +120,8 @@ class Steps:
                     minor.add(output)
             if opcode == "dynamic-update-slice":
                 self.stacked.update(outputs)
-            is_backward = operation.named is _NAMED_BACKWARD or self._is_backward(operation)
+            named = operation.named
+            is_backward = named is _NAMED_BACKWARD or (named is _NAMED_NOTHING and phase is _BACKWARD)
             yield Step(instruction, opcode, operation.inputs, outputs[0], size, is_elementwise, is_backward)
 
     def _is_spread(self, operation: Operation) -> bool:
@@ -125,10 +130,6 @@ class Steps:
                 return False
         # Two values that are spread out along different axes make an array of which each element is another.
         return len({group for _, group in operation.inputs if self.flow.origin[group]}) < 2
-
-    def _is_backward(self, operation: Operation) -> bool:
-        """Whether an operation that is not named so belongs to the backward pass."""
-        return operation.named is _NAMED_NOTHING and self.flow.phase(operation.outputs[0]) is _BACKWARD
 
     def alike(self, step: Step) -> list[int]:
         """The operands of an elementwise step that have as many elements as its result, without minor ones."""

@@ -72,8 +72,9 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
         operands, outputs = instruction.operands, results[index]
         if opcode in SPREADS_OUT and in_memory.isdisjoint(outputs):
             read = [group for operand in operands for group in results[operand]]
-            if constants.keys() >= set(read):
-                constants.update(dict.fromkeys(outputs, index))
+            if all(map(constants.__contains__, read)):
+                for group in outputs:
+                    constants[group] = index
                 continue
         inputs = [(number, group) for number, operand in enumerate(operands) for group in results[operand]]
         is_fetched = opcode in _FETCHING
