@@ -44,8 +44,7 @@ from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError, WorkloadError
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.capture.compile import LoweredStep
 
 
 def do_task(work_folder: Path) -> NoReturn:
@@ -147,7 +146,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
-    from memprof.capture.compile import compile_step
+    from memprof.capture.compile import check_portable, compile_lowered, lower_step
     from memprof.capture.processes import job
     from memprof.capture.processes.handover import Handover
     from memprof.capture.running.memory_readings import open_drivers
@@ -166,14 +165,16 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     progress("preparing")
     target = target_of_step(spec, task.target, runs=bool(task.num_steps))
     if task.lowers_only:
-        _lower(task, spec, target, inputs, work_folder, progress)
+        check_portable(target)
+    step = _as_workload_error(f"could not be lowered for {target.name}", lambda: lower_step(spec, target, progress))
+    if task.lowers_only:
+        _leave_lowered(task, step, inputs, work_folder)
         return
     dump_folder = work_folder / DUMP_FOLDER
     compiled = _as_workload_error(
         f"could not be compiled for {target.name}",
-        lambda: compile_step(
-            spec,
-            target,
+        lambda: compile_lowered(
+            step,
             dump_folder=dump_folder,
             progress=progress,
             stop_at_plan=not (task.num_steps or task.settings.complete),
@@ -202,19 +203,14 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     Handover.of(lowered, compiled.plan, compiled.cache_key).write(work_folder)
 
 
-def _lower(
-    task: Task, spec: StepSpec, target: Target, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]
-) -> None:
-    from memprof.capture.compile import lower_step
+def _leave_lowered(task: Task, step: LoweredStep, inputs: Inputs, work_folder: Path) -> None:
+    """Leave what another process needs to compile a step, or its plan where it is in the cache."""
     from memprof.capture.processes.handover import Handover
     from memprof.capture.xla.plan_cache import PlanCache
     from memprof.capture.xla.planning import plan_key
 
-    lowered, program, plan_task = _as_workload_error(
-        f"could not be lowered for {target.name}",
-        lambda: lower_step(spec, target, progress=progress, settings=task.settings),
-    )
-    lowered = dataclasses.replace(lowered, inputs=inputs.digests())
+    program, plan_task, target = step.program, step.plan_task(task.settings), step.capture.target
+    lowered = dataclasses.replace(step.capture, inputs=inputs.digests())
     plan, key = None, ""
     if task.settings.use_cache and not task.settings.complete:
         key = plan_key(program, target, plan_task.options)

@@ -74,7 +74,7 @@ class CompiledStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LoweredStep:
+class LoweredStep:
     """A step on its way to the compiler.
 
     Attributes:
@@ -107,15 +107,27 @@ class _LoweredStep:
 
 
 def compile_step(
-    spec: StepSpec,
-    target: Target,
+    spec: StepSpec, target: Target, *, dump_folder: Path, progress: Progress, stop_at_plan: bool = False
+) -> CompiledStep:
+    """Lower and compile a step for a target in this process: see `compile_lowered`.
+
+    Raises:
+        MemprofError, InternalError: see `compile_lowered`.
+        Exception: whatever the user's function raises while it is traced.
+    """
+    step = lower_step(spec, target, progress)
+    return compile_lowered(step, dump_folder=dump_folder, progress=progress, stop_at_plan=stop_at_plan)
+
+
+def compile_lowered(
+    step: LoweredStep,
     *,
     dump_folder: Path,
     progress: Progress,
     stop_at_plan: bool = False,
     use_cache: bool = False,
 ) -> CompiledStep:
-    """Compile a step for a target in this process, on shapes alone, to a plan that is not checked yet.
+    """Compile a step in this process, on shapes alone, to a plan that is not checked yet.
 
     Args:
         stop_at_plan: return once XLA has planned the memory. It goes on compiling until this process ends.
@@ -126,9 +138,8 @@ def compile_step(
     Raises:
         MemprofError: XLA could not write its program.
         InternalError: XLA wrote several.
-        Exception: whatever the user's function raises while it is traced.
     """
-    step, executable = _lower_step(spec, target, progress), None
+    target, executable = step.capture.target, None
 
     def compile_it() -> Plan:
         nonlocal executable
@@ -175,29 +186,60 @@ def capture_of(
     if not _is_portable(target):
         with work_folder() as folder:
             return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
-    lowered, program, task = lower_step(spec, target, progress=progress, settings=settings)
+    step = lower_step(spec, target, progress)
+    program, task = step.program, step.plan_task(settings)
     make = functools.partial(plan_in_child, program, task, progress=progress)
-    return capture_plan(lowered, program, task, make, progress=progress)
+    return capture_plan(step.capture, program, task, make, progress=progress)
 
 
-def lower_step(
-    spec: StepSpec, target: Target, *, progress: Progress, settings: CompileSettings
-) -> tuple[Capture, PortableProgram, PlanTask]:
-    """Trace and lower a step that is to be compiled by another process.
+@no_garbage_collection()
+def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedStep | None = None) -> LoweredStep:
+    """Trace and lower a step, to be compiled by this process or another one.
 
-    Returns:
-        What is known of it before it is compiled (see `with_plan`), and what it takes to compile it.
+    The module names the calls that led here. So what is compiled here and there has one key in the cache of plans, a
+    process lowers it in one line for both.
+
+    Args:
+        step: the call as it is jitted already; else it is jitted as `spec` says.
 
     Raises:
-        MemprofError: it is for an accelerator of this machine, of which another process may not get hold.
         Exception: whatever the user's function raises while it is traced.
     """
+    started = time.perf_counter()
+    progress("tracing")
+    devices = devices_of_step(spec, target)
+    traced = _trace(spec, target, devices, step)
+    progress("lowering")
+    lowered = _lower(traced, target, devices)
+    arguments, doubts = argument_leaves(traced, lowered, spec.roles)
+    _place_arguments(spec, lowered, arguments)
+    flops = count_flops(traced.traced.jaxpr)
+    capture = Capture(
+        label=spec.label,
+        workload=spec.workload,
+        techniques=spec.techniques,
+        config=spec.config,
+        target=target,
+        toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
+        compiler=NOT_COMPILED,
+        arguments=arguments,
+        doubts=doubts,
+        flops=flops.total(),
+        recomputed_flops=recomputed_flops(flops),
+        flops_by_scope=dict(flops),
+        timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
+        hlo_proto=b"",
+        folders=code_folders(),
+    )
+    return LoweredStep(capture=capture, devices=devices, traced=traced, lowered=lowered, asked=spec.compiler_options)
+
+
+def check_portable(target: Target) -> None:
+    """Raises `MemprofError` for an accelerator of this machine, of which another process may not get hold."""
     if not _is_portable(target):
         raise MemprofError(
             f"{target.description} is here, and others cannot compile for it: name a target, --target h100-80gb say"
         )
-    step = _lower_step(spec, target, progress)
-    return step.capture, step.program, step.plan_task(settings)
 
 
 def trace_call(
@@ -216,7 +258,7 @@ def trace_call(
     Raises:
         MemprofError: the step cannot be compiled for that target.
     """
-    lowered = _lower_step(spec, target, lambda stage: None, step)
+    lowered = lower_step(spec, target, lambda stage: None, step)
     return lowered.capture, lowered.traced, lambda: (lowered.program, lowered.plan_task(TO_THE_PLAN))
 
 
@@ -249,37 +291,6 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
 def _is_portable(target: Target) -> bool:
     """Whether any process can compile for it; one that has hold of devices of this machine has them alone."""
     return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
-
-
-@no_garbage_collection()
-def _lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedStep | None = None) -> _LoweredStep:
-    started = time.perf_counter()
-    progress("tracing")
-    devices = devices_of_step(spec, target)
-    traced = _trace(spec, target, devices, step)
-    progress("lowering")
-    lowered = _lower(traced, target, devices)
-    arguments, doubts = argument_leaves(traced, lowered, spec.roles)
-    _place_arguments(spec, lowered, arguments)
-    flops = count_flops(traced.traced.jaxpr)
-    capture = Capture(
-        label=spec.label,
-        workload=spec.workload,
-        techniques=spec.techniques,
-        config=spec.config,
-        target=target,
-        toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
-        compiler=NOT_COMPILED,
-        arguments=arguments,
-        doubts=doubts,
-        flops=flops.total(),
-        recomputed_flops=recomputed_flops(flops),
-        flops_by_scope=dict(flops),
-        timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
-        hlo_proto=b"",
-        folders=code_folders(),
-    )
-    return _LoweredStep(capture=capture, devices=devices, traced=traced, lowered=lowered, asked=spec.compiler_options)
 
 
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
@@ -341,7 +352,7 @@ def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Ite
         xla_adapter.place_arguments(lowered, kinds)
 
 
-def _compile(step: _LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
+def _compile(step: LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
     """Compile with a dump.
 
     Raises:

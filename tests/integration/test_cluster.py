@@ -134,6 +134,14 @@ def test_rows_survive_a_worker_and_end_with_their_command_and_their_scheduler(
     for field in ("compiler", "replay", "arguments", "source_lines", "flops_by_scope", "inputs"):
         assert getattr(there, field) == getattr(here, field)
 
+    # What a worker has planned for a GPU is not compiled again here.
+    for_gpu = ("run", "mlp", "--preset", "tiny", "--target", "t4")
+    own_cache = {"MEMPROF_CACHE_DIR": str(memprof.folder / "cache")}
+    assert memprof(*for_gpu, "--cluster", dask.address, "-o", "there.memprof", **own_cache).returncode == 0
+    assert memprof(*for_gpu, "-o", "again.memprof", **own_cache).returncode == 0
+    there, again = (read_capture(memprof.folder / name) for name in ("there.memprof", "again.memprof"))
+    assert again.timings.cached_compile_seconds == there.timings.compile_seconds
+
     # A check is answered by the plan of a worker, too.
     running, _ = started("check", "--max", "1GiB", "--format", "json")
     dask.hold.rmdir()

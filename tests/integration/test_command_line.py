@@ -407,7 +407,7 @@ class TestTheStepFails:
         # JAX refuses when it lowers the step, long after it has left the code of the model.
         assert ended.stderr.splitlines()[0].startswith("NotImplementedError: ")
         assert "capture/compile.py" not in ended.stderr
-        assert ended.stderr.splitlines()[-1].startswith("memprof: the step could not be compiled for cpu: ")
+        assert ended.stderr.splitlines()[-1].startswith("memprof: the step could not be lowered for cpu: ")
         assert "memprof itself failed" not in ended.stderr
         assert list(memprof.folder.iterdir()) == memprof.left_behind() == []
 

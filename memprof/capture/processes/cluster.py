@@ -85,7 +85,7 @@ class Cluster:
         except CancelledError as error:
             raise self._lost() from error
         except Exception as error:  # what went wrong on the way: there is no end of types
-            raise _failed(error) from error
+            raise (self._lost() if _is_closed(error) else _failed(error)) from error
         finally:
             children.remove(call)
             call.end()
@@ -223,6 +223,13 @@ def _no_memprof(worker: str, error: BaseException) -> MemprofError:
     return MemprofError(
         f"the worker {worker} cannot load memprof ({_first_line(error)}): install the same memprof there"
     )
+
+
+def _is_closed(error: Exception) -> bool:
+    """Whether the connection went in the middle of an answer."""
+    from distributed.comm import CommClosedError
+
+    return isinstance(error, CommClosedError)
 
 
 def _failed(error: Exception) -> MemprofError:

@@ -14,14 +14,17 @@ from memprof.errors import MemprofError
 
 pytestmark = pytest.mark.with_one_jax
 
-pytest.importorskip("distributed", reason="Dask is not installed (the extra cluster)")
+comm = pytest.importorskip("distributed.comm", reason="Dask is not installed (the extra cluster)")
 
 
+@dataclass
 class Future:
-    """One that is never done."""
+    """One that is never done, whatever comes of waiting for it."""
+
+    error: Exception
 
     def result(self, timeout: float) -> None:
-        raise TimeoutError
+        raise self.error
 
     def done(self) -> bool:
         return False
@@ -39,7 +42,7 @@ class Client:
         return self._done("nthreads", {"tcp://one": 1})
 
     def submit(self, *_: object, **__: object) -> Future:
-        return self._done("submit", Future())
+        return self._done("submit", Future(self.fails.get("result", TimeoutError())))
 
     def run(self, *_: object, **__: object) -> dict[str, object]:
         return self.found
@@ -54,7 +57,13 @@ class Client:
 
 
 @pytest.mark.parametrize(
-    "fails", [{"submit": Exception("Client is closed")}, {"nthreads": OSError("Timed out")}], ids=str
+    "fails",
+    [
+        {"submit": Exception("Client is closed")},
+        {"nthreads": OSError("Timed out")},
+        {"result": comm.CommClosedError("in <TCP (closed)>: Stream is closed")},
+    ],
+    ids=str,
 )
 def test_a_scheduler_that_is_gone_is_one_sentence_whoever_notices_first(fails: dict[str, Exception]) -> None:
     client = Client()
