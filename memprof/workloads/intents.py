@@ -47,6 +47,11 @@ class Aim(Enum):
     SCAN_LAYERS = auto()
     SCHEDULE_FOR_MEMORY = auto()  # have XLA order operations for memory, not to hide communication
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether it is a way to compute activations again."""
+        return self in (Aim.RECOMPUTE_ALL_BUT_PRODUCTS, Aim.RECOMPUTE_MODULES, Aim.RECOMPUTE_SCAN)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:

@@ -49,7 +49,9 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
 
 
 def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> Table:
-    """What saves most, in a line each."""
+    """What saves most, in a line each; of several ways to recompute activations the one that does."""
+    recomputing = [each for each in advice if each.proposal.intent.aim.recomputes]
+    best = [each for each in advice if each not in recomputing[1:]][:top]
     return Table(
         columns=(
             Column(title="what could be done", shorten=Shorten.END, min_width=30),
@@ -66,7 +68,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
                     aside_cell(each.proposal.technique or ""),
                 )
             )
-            for each in advice[:top]
+            for each in best
         ),
         is_extract=True,
     )
