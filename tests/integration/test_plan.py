@@ -36,17 +36,20 @@ def test_the_plan_and_its_totals_are_those_of_the_finished_compile(
     step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished: list[Any] = []
+    is_planned = threading.Event()
 
     def compile_and_keep(*arguments: Any) -> Any:
-        finished.append(compile_to_the_end(*arguments))
-        return finished[0]
+        compiled = compile_to_the_end(*arguments)
+        assert is_planned.wait(60)  # the plan does not wait for the end of the compile
+        finished.append(compiled)
+        return compiled
 
     compile_to_the_end = module._compile
     monkeypatch.setattr(module, "_compile", compile_and_keep)
     target = resolve(step.target)
     spec = build_step(**step.arguments)
     planned = compile_step(spec, target, dump_folder=tmp_path, progress=lambda stage: None, stop_at_plan=True)
-    assert not finished  # else there was nothing to stop
+    is_planned.set()
     for thread in threading.enumerate():
         if thread.name == "compile":
             thread.join()
