@@ -204,6 +204,13 @@ def test_a_flag_that_xla_does_not_know_is_named(command: Command) -> None:
     assert "XLA does not know a flag that XLA_FLAGS gives it, --xla_no_such_flag" in done.stderr
 
 
+def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> None:
+    flags = "--xla_gpu_autotune_level=high"
+    done = command("run", "code.py:trained", "--no-save", "--target", "cpu", XLA_FLAGS=flags)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"XLA cannot read a value that XLA_FLAGS gives it, {flags}: correct it" in done.stderr
+
+
 def test_a_callback_needs_the_device(command: Command) -> None:
     done = command("run", "code.py:callback", "--no-save", "--target", "h100-80gb")
     assert done.returncode == 3

@@ -214,6 +214,10 @@ class ChildProcess:
         unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", printed)
         if unknown:  # XLA ends the process
             return MemprofError(f"XLA does not know a flag that XLA_FLAGS gives it, {unknown.group(1)}: take it out")
+        unread = re.search(r"Couldn't interpret value (.*) for flag (\w+)", printed)
+        if unread:
+            value, flag = unread.groups()
+            return MemprofError(f"XLA cannot read a value that XLA_FLAGS gives it, --{flag}={value}: correct it")
         if exit_code < 0:
             how = f"was killed by {_signal_name(-exit_code)}"
             hint = " (out of host memory, perhaps)" if -exit_code == signal.SIGKILL else ""
