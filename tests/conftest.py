@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browser import open_browser
+from hypothesis import HealthCheck, settings
 from simple_kernels import SIMPLE_KERNELS
 
 # JAX itself must not look for a GPU: steps are run on the CPU here, and once JAX has tried CUDA and failed, it cannot
@@ -20,6 +21,10 @@ _CACHE = "cache-of-tests-"
 if _CACHE not in os.environ.get("MEMPROF_CACHE_DIR", ""):
     _cache = tempfile.TemporaryDirectory(prefix=_CACHE)  # gone with this process
     os.environ["MEMPROF_CACHE_DIR"] = _cache.name
+# An example may take as long as it likes: on busy processors any may have to wait for longer than the 200 ms that
+# Hypothesis gives it.
+settings.register_profile("without clocks", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("without clocks")
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.untrusted import clean
 
-laws = settings(max_examples=40, deadline=None, derandomize=True)
+laws = settings(max_examples=40, derandomize=True)
 
 _PATHS = ("params['a']['w']", "params['b']['w']", "opt.m['a']['w']", "x", "rng", "opt.count")
 _SCOPES = ("op", "a/op", "b/op", "dropout/op")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memprof.analysis.scheduling.any_order import (
@@ -48,7 +48,6 @@ def _live(made: Operations, order: tuple[int, ...]) -> dict[int, tuple[set[int],
     return live
 
 
-@settings(deadline=None)
 @given(operations())
 def test_what_is_held_in_any_order_is_held_in_each_and_nothing_else_is(made: Operations) -> None:
     all_live = [_live(made, order) for order in _all_orders(made)]
@@ -59,7 +58,6 @@ def test_what_is_held_in_any_order_is_held_in_each_and_nothing_else_is(made: Ope
             assert {piece for piece in pieces if held[moment] >> piece & 1} == always
 
 
-@settings(deadline=None)
 @given(operations())
 def test_no_order_holds_less_than_the_bound(made: Operations) -> None:
     """Not even where all that an operation makes takes the memory of what it reads."""
@@ -70,7 +68,6 @@ def test_no_order_holds_less_than_the_bound(made: Operations) -> None:
     assert lower_bound_bytes(made) <= least <= min(peak_bytes(made, order) for order in _all_orders(made))
 
 
-@settings(deadline=None)
 @given(operations())
 def test_other_orders_are_orders_of_the_same_operations(made: Operations) -> None:
     possible = set(_all_orders(made))

@@ -13,7 +13,7 @@ from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto
 from memprof.analysis.hlo.replica_groups import axes_of_groups, axes_of_pairs, device_groups, part_of_axes
 
 pytestmark = pytest.mark.with_one_jax
-laws = settings(max_examples=40, deadline=None, derandomize=True)
+laws = settings(max_examples=40, derandomize=True)
 
 
 @st.composite

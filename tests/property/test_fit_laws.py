@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memprof.studies.fit.search import find_largest
 
-laws = settings(max_examples=300, deadline=None, derandomize=True)
+laws = settings(max_examples=300, derandomize=True)
 Footprint = Callable[[int], int]
 
 _LINES = st.lists(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memprof.studies.fit.cheapest import CheapestSearch, Choice, Combination, Cost, Family, combine
 
-laws = settings(max_examples=200, deadline=None, derandomize=True)
+laws = settings(max_examples=200, derandomize=True)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from memprof.workloads.optimizers.blockwise import SIGNED, UNSIGNED, dequantise,
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 TINY = np.finfo(np.float32).tiny
 CODES = [pytest.param(SIGNED, id="signed"), pytest.param(UNSIGNED, id="unsigned")]
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=40)
 
 
 @jax.jit
