@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,13 +110,14 @@ def test_while_a_step_compiles_a_bar_says_the_stage_and_goes_afterwards(
 ) -> None:
     """A kernel makes IPython's shell that of a notebook. What is updated there comes in a row here."""
     monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
+    monkeypatch.setattr("memprof.progress.time", SimpleNamespace(monotonic=itertools.count(10.0, 1.5).__next__))
     with capture_output() as shown, stages_shown("a <step>") as progress:
         for stage in ("tracing", "compiling"):
             progress(stage)
     first, tracing, compiling, last = (each.data for each in shown.outputs)
     assert first["text/plain"] == "a <step>"
     assert tracing["text/plain"] == "a <step>: tracing ..."
-    assert compiling["text/plain"] == "a <step>: tracing 0.0 s, compiling ..."
+    assert compiling["text/plain"] == "a <step>: tracing 1.5 s, compiling ..."
     assert "<progress " in compiling["text/html"]
     assert "a &lt;step&gt;: tracing" in compiling["text/html"]
     assert last == {"text/plain": "", "text/html": ""}
