@@ -7,6 +7,7 @@ from copy import copy
 from inspect import cleandoc
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from memprof.errors import MemprofError
@@ -43,7 +44,12 @@ class Verb(TyperCommand):
         Raises:
             MemprofError: one is empty, endless, or there more than once; or the project's defaults are wrong.
         """
-        found, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        try:
+            found, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        except typer.TyperException as error:
+            wrong: Any = error
+            wrong.ctx = ctx  # that of an option without its value does not say of which command
+            raise
         for param in {each.name: each for each in order}.values():
             if param.name in found and param.name != _OF_THE_USER:
                 _check(param, found[param.name], num_times=sum(each is param for each in order))

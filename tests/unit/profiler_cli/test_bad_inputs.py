@@ -216,3 +216,7 @@ def test_a_mistake_is_one_sentence_at_once(memprof: Commands, part: int) -> None
         if not right or ended.files != files or seconds > 5:
             problems.append((arguments, ended.code, ended.stderr[-600:], ended.asked[:1], f"{seconds:.1f} s"))
     assert not problems, "\n".join(map(str, problems))
+
+
+def test_an_option_without_its_value_is_looked_up_in_the_help_of_its_command(memprof: Commands) -> None:
+    assert memprof("run", "mlp", "--target").stderr.endswith("; see `memprof run --help`.\n")
