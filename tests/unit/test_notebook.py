@@ -121,5 +121,5 @@ def test_while_a_step_compiles_a_bar_says_the_stage_and_goes_afterwards(
     assert "<progress " in compiling["text/html"]
     assert "a &lt;step&gt;: tracing" in compiling["text/html"]
     assert last == {"text/plain": "", "text/html": ""}
-    notebook.run("memprof_found = %memprof --target cpu add(x, x)")
+    notebook.run("found = %memprof --target cpu add(x, x)")
     assert len(notebook.shown.outputs) > len(shown.outputs)

@@ -103,8 +103,9 @@ class Asking:
                 stderr=stderr,
             )
         assert forked is not None
-        forked.stdin.write(json.dumps(code).encode() + b"\n")
-        forked.stdin.flush()
+        with suppress(BrokenPipeError):  # it has been refused already
+            forked.stdin.write(json.dumps(code).encode() + b"\n")
+            forked.stdin.flush()
         return forked
 
     @property
