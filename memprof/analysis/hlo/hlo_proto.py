@@ -20,6 +20,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from memprof.analysis.hlo.item_count import Messages, check_items, repeated, unreadable
 from memprof.errors import MemprofError
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -31,10 +32,6 @@ _SCALARS = {
     "string": _Field.TYPE_STRING,
     "bytes": _Field.TYPE_BYTES,
 }
-Messages = Mapping[str, Mapping[str, tuple[int, str]]]
-# Wire types.
-_VARINT, _LENGTH_DELIMITED = 0, 2
-_FIXED_BYTES = {1: 8, 5: 4}
 
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "ShapeProto": {"element_type": (2, "int32"), "dimensions": (3, "int64[]"), "tuple_shapes": (4, "ShapeProto[]")},
@@ -147,8 +144,7 @@ def message_classes(package: str, messages: Messages) -> dict[str, Any]:
     """The classes of some messages, by name.
 
     Args:
-        messages: for each message, {field name: (number, type)}. A type that ends in `[]` is repeated; one that is no
-            scalar names a message.
+        messages: their declarations.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for message_name, fields in messages.items():
@@ -223,32 +219,8 @@ _BODY_WITHOUT_NAMES: Any = _body(
 _BODY_NUMBERS: Any = _body("root_id", "id", "operand_ids")
 
 
-def _repeated(messages: Messages) -> Messages:
-    """Of the declarations those of which a message can hold any number, and those of the messages around them.
-
-    Whatever else is in a message adds a fixed amount to what it takes, or a multiple of its bytes: numbers, and the
-    groups of devices, which are left serialized (empty ones take 10 times their bytes, less than what is let through).
-    So instructions are counted without looking into them.
-    """
-    kept: dict[str, dict[str, tuple[int, str]]] = {}
-    for name, fields in messages.items():  # a message is declared before those that hold it
-        kept[name] = {
-            field: (number, kind)
-            for field, (number, kind) in fields.items()
-            if kept.get(kind) or (kind.endswith("[]") and kind not in ("int64[]", "bytes[]"))
-        }
-    return kept
-
-
-_REPEATED = _repeated(_MESSAGES)
+_REPEATED = repeated(_MESSAGES)
 _REPEATED_AROUND_COMPUTATIONS = {**_REPEATED, "HloComputationProto": {}}
-
-# A message of two bytes takes 160 when it is parsed, an instruction with metadata 250. In real programs there are 52
-# to 144 bytes to each message of which there can be any number, so only a program that was made to fill memory comes
-# below this.
-_SMALL_BYTES = 10 << 20  # what takes less than 1 GiB even so
-_MIN_BYTES_PER_ITEM = 16
-_TOO_MANY = "it has more parts than any compiled program of its size"
 
 
 def parse_memory_report(data: bytes) -> dict[int, int]:
@@ -277,12 +249,12 @@ def parse_computations(module: Any) -> Sequence[Any]:
     """Parse the computations of a module that `parse_proto` has left serialized.
 
     Raises:
-        MemprofError: see `parse_proto`; of their instructions `check_number` is to be asked before.
+        MemprofError: see `parse_proto`; of their instructions `check_count` is to be asked before.
     """
     try:
         computations: Sequence[Any] = _CLASSES["HloModuleProto"].FromString(module.SerializeToString()).computations
     except DecodeError as error:
-        raise _unreadable(str(error)) from error
+        raise unreadable(str(error)) from error
     return computations
 
 
@@ -296,16 +268,6 @@ def parse_body(serialized: bytes) -> tuple[Any, Any]:
     return body, _BODY_NUMBERS.FromString(serialized)
 
 
-def check_number(num_instructions: int, num_bytes: int) -> None:
-    """Check how many instructions there are in serialized computations.
-
-    Raises:
-        MemprofError: a compiler does not make as many of as few bytes.
-    """
-    if num_instructions > max(num_bytes, _SMALL_BYTES) // _MIN_BYTES_PER_ITEM:
-        raise _unreadable(_TOO_MANY)
-
-
 def parse_shape(data: bytes) -> Any:
     """Parse the shape of an instruction.
 
@@ -315,94 +277,10 @@ def parse_shape(data: bytes) -> Any:
     return _parse(data, ShapeProto, _REPEATED)
 
 
-def _parse(data: bytes, message: Any, repeated: Messages) -> Any:
-    """Args: repeated: of what there can be any number, by message."""
-    if len(data) > _SMALL_BYTES:
-        most = len(data) // _MIN_BYTES_PER_ITEM
-        if count_items(data, message.DESCRIPTOR.name, repeated, most=most) > most:
-            raise _unreadable(_TOO_MANY)
+def _parse(data: bytes, message: Any, declared: Messages) -> Any:
+    """Args: declared: of what there can be any number, by message."""
+    check_items(data, message.DESCRIPTOR.name, declared)
     try:
         return message.FromString(data)
     except DecodeError as error:
-        raise _unreadable(str(error)) from error
-
-
-def _unreadable(why: str) -> MemprofError:
-    return MemprofError(
-        f"the capture's program cannot be read ({why}); it is damaged: make the capture again with `memprof run`"
-    )
-
-
-def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> int:
-    """Count the messages and strings in a serialized message, without parsing it: what parsing it would take.
-
-    Args:
-        message: the type of `data`; `messages` are the declarations that `message_classes` takes. A message that
-            declares nothing is counted, and not looked into.
-        most: where there are more, counting ends.
-
-    Returns:
-        Their number; of data that is no such message, some number.
-    """
-    fields = {name: _kinds(declared) for name, declared in messages.items()}
-    count, place, length = 0, 0, len(data)
-    ends: list[tuple[int, dict[int, str]]] = []  # of the messages around
-    end, kinds = length, fields[message]
-    try:
-        while count <= most:
-            while place >= end:
-                if not ends:
-                    return count
-                end, kinds = ends.pop()
-            tag = data[place]
-            place += 1
-            if tag > 0x7F:
-                tag, place = _varint(data, place - 1)
-            wire_type = tag & 7
-            if wire_type == _VARINT:
-                while data[place] > 0x7F:
-                    place += 1
-                place += 1
-            elif wire_type == _LENGTH_DELIMITED:
-                size = data[place]
-                place += 1
-                if size > 0x7F:
-                    size, place = _varint(data, place - 1)
-                kind = kinds.get(tag >> 3)
-                if kind is None:
-                    place += size
-                    continue
-                count += 1
-                if fields.get(kind):
-                    ends.append((end, kinds))
-                    end, kinds = place + size, fields[kind]
-                else:
-                    place += size
-            elif wire_type in _FIXED_BYTES:
-                place += _FIXED_BYTES[wire_type]
-            else:
-                return count
-    except IndexError:  # it ends within a number
-        pass
-    return count
-
-
-def _kinds(fields: Mapping[str, tuple[int, str]]) -> dict[int, str]:
-    """What each field of a message holds, by its number."""
-    return {number: kind.removesuffix("[]") for number, kind in fields.values()}
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at a place, and the place after it."""
-    value = data[place]
-    place += 1
-    if value < 0x80:
-        return value, place
-    value &= 0x7F
-    for shift in range(7, 70, 7):
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-    return value, place
+        raise unreadable(str(error)) from error

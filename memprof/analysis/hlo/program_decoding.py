@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, check_number, parse_computations, parse_shape
+from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_shape
+from memprof.analysis.hlo.item_count import check_count
 from memprof.analysis.hlo.program import (
     COLLECTIVES,
     Computation,
@@ -122,7 +123,7 @@ def _numbered_instructions(
     count, num_bytes = 0, sum(map(len, serialized))
     for number, data in enumerate(serialized):
         body = Body(data)
-        check_number(count + body.num_instructions, num_bytes)
+        check_count(count + body.num_instructions, num_bytes)
         key = body.key(sequences.get(body.id, ()))
         alike = number if key is None else first_with.get(key, number)
         if alike == number:

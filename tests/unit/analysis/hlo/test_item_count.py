@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.analysis.hlo.hlo_proto import count_items, parse_shape
+from memprof.analysis.hlo.hlo_proto import parse_shape
+from memprof.analysis.hlo.item_count import count_items
 from memprof.errors import MemprofError
 
 _MESSAGES = {
