@@ -17,10 +17,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def compile_something() -> None:
+def compile_something() -> str:
     with stages_shown("a step") as progress:
         progress("tracing")
         progress("compiling")
+        return "compiled"
 
 
 def test_a_log_has_a_line_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,4 +55,4 @@ def test_without_a_stderr_that_is_open_the_work_goes_on(is_there: bool, monkeypa
     stream = io.StringIO()
     stream.close()
     monkeypatch.setattr(sys, "stderr", stream if is_there else None)
-    compile_something()
+    assert compile_something() == "compiled"

@@ -132,5 +132,5 @@ def test_where_nothing_can_be_locked_nobody_waits(tmp_path: Path) -> None:
 
 def test_a_pipe_in_the_place_of_the_claims_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "claims")
-    with claimed(tmp_path / "claims", KEY, waiting=waited):
-        pass
+    with claimed(tmp_path / "claims", KEY, waiting=waited):  # opening one waits for a reader
+        assert (tmp_path / "claims").is_fifo()

@@ -122,36 +122,35 @@ def test_what_expands_to_more_than_a_plan_has_is_none(cache: PlanCache, monkeypa
     assert cache.find(KEY) is None
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "unreadable"])
+def _write_unreadable(path: Path) -> None:
+    path.write_bytes(b"")
+    path.chmod(0)
+
+
+NO_PLANS = {
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "loop": lambda path: path.symlink_to(path),
+    "link": lambda path: path.symlink_to(path.parent.parent / "users.txt"),
+    "unreadable": _write_unreadable,
+}
+
+
+@pytest.mark.parametrize("kind", NO_PLANS)
 def test_what_is_no_file_is_no_plan(cache: PlanCache, kind: str) -> None:
     cache.keep(OTHER, plan())
-    path = cache._path(KEY)
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "loop":
-        path.symlink_to(path)
-    else:
-        path.write_bytes(b"")
-        path.chmod(0)
+    NO_PLANS[kind](cache._path(KEY))
     assert cache.find(KEY) is None
     cache.keep(KEY, plan())  # in silence, whether it can be replaced or not
     assert cache.find(OTHER) == plan()
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "unreadable"])
+@pytest.mark.parametrize("kind", ["link", "loop", "pipe", "unreadable"])
 def test_what_is_no_plan_gives_its_place_to_one_and_lends_it_nothing(cache: PlanCache, kind: str) -> None:
     cache.keep(OTHER, plan())
     path, users = cache._path(KEY), cache.folder.parent / "users.txt"
     users.write_text("mine")
-    if kind == "link":
-        path.symlink_to(users)
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_bytes(b"")
-        path.chmod(0)
+    NO_PLANS[kind](path)
     cache.keep(KEY, plan())
     assert cache.find(KEY) == plan()
     assert (users.read_text(), path.stat().st_mode) == ("mine", cache._path(OTHER).stat().st_mode)
