@@ -30,7 +30,7 @@ class Notebook:
     """Runs cells, and says what they show."""
 
     def __init__(self) -> None:
-        self.shell = InteractiveShell.instance()  # what is displayed goes to this one
+        self.shell = InteractiveShell.instance(warn_venv=False)  # what is displayed goes to this one
         self.run("%load_ext memprof")
         self.run(SETUP)
 
