@@ -12,12 +12,13 @@ a terminal. Whatever lies behind takes it as it is.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
 import threading
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -60,7 +61,7 @@ def quote(text: object) -> str:
     return f"'{shown}'" if isinstance(text, str) else shown
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.BufferedReader:
     """Open a file to read, without waiting for one that never answers.
 
     Raises:

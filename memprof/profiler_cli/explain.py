@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +18,11 @@ from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.records.report import Report
+    from memprof.studies.explain.records import OutOfMemory
 
 _STDIN = "-"
-_MOST_BYTES = 256 << 20
-_Log = Annotated[str, typer.Argument(help="What the run wrote to stderr; - for stdin.", metavar="LOG")]
+_GZIP_MAGIC = b"\x1f\x8b"
+_Log = Annotated[str, typer.Argument(help="The stderr of the run, also gzipped; - for stdin.", metavar="LOG")]
 _Programs = Annotated[
     list[Path],
     typer.Option(
@@ -48,34 +52,38 @@ def explain(
     from memprof.reports.json.runs import explanation_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.studies.explain.explanation import explain as explain_log
-    from memprof.studies.explain.log import read_log
 
     show = rendering(format, output=output, force=force, top=top, width=width)
     show.check_shows_documents("an explanation")
-    explanation = explain_log(read_log(_text(log)), _programs(program))
+    explanation = explain_log(_read(log), _programs(program))
     record = explanation_json(explanation, sentences(explanation))
     print_document(explanation_document(explanation, top=show.options.top), record, show)
 
 
-def _text(log: str) -> str:
-    """The log as text, whatever bytes are in it.
+def _read(log: str) -> OutOfMemory:
+    """Read the log, from a file, a named pipe or stdin, whatever bytes are in it; gzip is decompressed.
 
     Raises:
-        MemprofError: it cannot be read, or is too large.
+        MemprofError: it cannot be read, or has no out-of-memory error.
     """
-    from memprof.untrusted import open_regular
+    from memprof.studies.explain.log import read_log
 
     try:
-        if log == _STDIN:
-            content = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with open_regular(Path(log)) as file:
-                content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise MemprofError(f"the log {log} cannot be read: {error.strerror or error}") from error
-    if len(content) > _MOST_BYTES:
-        raise MemprofError(f"the log {log} has more than {_MOST_BYTES:,} bytes; give the part around the error")
-    return content.decode(errors="replace")
+        with _open(log) as file:
+            content = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file
+            with io.TextIOWrapper(content, encoding="utf-8", errors="replace") as text:
+                return read_log(text)
+    except (OSError, EOFError, zlib.error) as error:
+        raise MemprofError(f"cannot read the log {log}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _open(log: str) -> io.BufferedReader:
+    from memprof.untrusted import open_regular
+
+    if log == _STDIN:
+        return io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
+    path = Path(log)
+    return open(path, "rb") if path.is_fifo() else open_regular(path)
 
 
 def _programs(paths: list[Path]) -> list[Report]:

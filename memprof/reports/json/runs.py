@@ -9,7 +9,7 @@ from msgspec import Struct
 from memprof.analysis.records.categories import Category, Phase
 from memprof.reports.json.types import Size, about, filled
 from memprof.studies.explain.explanation import AskedFor, Explanation
-from memprof.studies.explain.log import Moment
+from memprof.studies.explain.records import Moment
 from memprof.studies.watch.job import Job
 from memprof.studies.watch.moments import Growth, OtherArrays
 from memprof.studies.watch.programs import Compiled, JobProgram

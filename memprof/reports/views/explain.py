@@ -23,7 +23,7 @@ from memprof.reports.units import format_array_type, format_bytes, format_exact_
 from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.cells import aside_cell, more_label
 from memprof.studies.explain.explanation import AskedFor, ExplainedBuffer, Explanation
-from memprof.studies.explain.log import Moment, OutOfMemory
+from memprof.studies.explain.records import Moment, OutOfMemory
 
 # XLA's words for what a program needs, and ours.
 _PARTS = {

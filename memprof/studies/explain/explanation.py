@@ -15,7 +15,7 @@ from memprof.analysis.attribution.op_names import Named, named_phase, plain_scop
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
-from memprof.studies.explain.log import ListedBuffer, Moment, OutOfMemory
+from memprof.studies.explain.records import ListedBuffer, Moment, OutOfMemory
 
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 _ROUNDED = 0.005  # XLA's lists have three or four digits
