@@ -1,11 +1,12 @@
-"""The pytest plugin: a test that returns or yields a step fails where the step takes more memory than it may.
+"""The pytest plugin: a test that returns or yields a step fails if the step exceeds its memory limits.
 
     @pytest.mark.memprof(max="2 GiB", target="h100-80gb")
     def test_train_step_fits():
         return memprof.StepSpec(train_step, (state, batch), donate_argnums=(0,))
 
-The step is compiled, never run, and the sizes of all checked steps stand in a section of the summary. The fixture does
-the same inside of a test, and returns the profile:
+The step is compiled, never run. Every marker of the test, its class and its module counts, and a section of the summary
+lists each check. A marker that cannot be applied fails the test. The fixture checks inside a test, and returns the
+profile:
 
     def test_activations(memprof_check):
         profile = memprof_check(memprof.StepSpec(train_step, (state, batch)), max="2 GiB", target="cpu")
@@ -16,8 +17,11 @@ Installing memprof is enough for pytest to find it. Nothing of JAX is imported b
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +32,14 @@ from memprof.errors import MemprofError
 if TYPE_CHECKING:
     from memprof.api import Profile
     from memprof.capture.tracing.step import StepSpec
+    from memprof.studies.check.gate import Limits as CheckLimits
 
 _OPTIONS = ("max", "fits", "against", "fail_on", "target")
-_LINES = pytest.StashKey[list[str]]()
+_LIMITS = ("max", "fits", "against")
+_MARKER = "memprof"
+_PROPERTY = "memprof"  # a user property of the item, which pytest-xdist hands to the process that prints the summary
+_NUM_APPLIED = pytest.StashKey[int]()
+_FAILURES_IN_THREADS = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--memprof-target",
         metavar="NAME",
-        help="what marked steps are compiled for where neither the marker nor the test says (default: as memprof run)",
+        help="target of marked steps that name none (default: as memprof run)",
     )
 
 
@@ -47,18 +56,24 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "memprof(max=None, fits=None, against=None, fail_on=(), target=None): the StepSpec that the test returns or"
-        " yields must keep these limits; see `memprof check`.",
+        "memprof(max=None, fits=None, against=None, fail_on=(), target=None): limits of the StepSpec that the test"
+        " returns or yields; see `memprof check`.",
     )
-    config.stash[_LINES] = []
 
 
 @pytest.fixture
 def memprof_check(request: pytest.FixtureRequest) -> Callable[..., Profile]:
-    """A function that compiles a step, fails the test where it breaks its limits, and returns its profile."""
+    """A function that compiles a step, fails the test if the step exceeds its limits, and returns its profile."""
+    thread = threading.get_ident()
+    failures = request.node.stash.setdefault(_FAILURES_IN_THREADS, [])
 
     def check(step: StepSpec, **limits: Any) -> Profile:
-        return _check(step, limits, request.config, request.node.nodeid)
+        profile, failure = _check(step, [_Limits(limits, limits.get("target") or limits.get("fits"))], request.node)
+        if failure:
+            if threading.get_ident() != thread:  # pytest does not see an exception of another thread
+                failures.append(failure)
+            pytest.fail(failure, pytrace=False)
+        return profile
 
     return check
 
@@ -66,87 +81,169 @@ def memprof_check(request: pytest.FixtureRequest) -> Callable[..., Profile]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Call a marked test, and check the steps that it returns or yields."""
-    marker = pyfuncitem.get_closest_marker("memprof")
-    if marker is None:
+    test = pyfuncitem.obj
+    if not _markers(pyfuncitem) or inspect.iscoroutinefunction(test) or inspect.isasyncgenfunction(test):
         return None
-    if marker.args:
-        pytest.fail("the marker memprof takes keywords alone: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    returned = pyfuncitem.obj(**arguments)
+    pyfuncitem.stash[_NUM_APPLIED] = len(_markers(pyfuncitem))
+    limits = _limits_of_markers(pyfuncitem)
+    returned = test(**arguments)
     steps: list[Any] = list(returned) if inspect.isgenerator(returned) else [returned]
-    for step in steps:
-        _check(step, marker.kwargs, pyfuncitem.config, pyfuncitem.nodeid)
     if not steps:
-        pytest.fail("the test is marked with memprof but yields no step", pytrace=False)
+        pytest.fail("the test has the marker memprof but yields no step", pytrace=False)
+    failures = [failure for step in steps if (failure := _check(step, limits, pyfuncitem)[1])]
+    if failures:
+        pytest.fail("\n\n".join(failures), pytrace=False)
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test whose markers were not applied, whoever ran it, and one whose check failed in a thread."""
+    result = yield
+    for marker in item.iter_markers():
+        if _is_misspelt(marker.name, item.config):
+            pytest.fail(f"unknown marker '{marker.name}': did you mean '{_MARKER}'?", pytrace=False)
+    if len(_markers(item)) != item.stash.get(_NUM_APPLIED, 0):  # a test can also add a marker to itself
+        pytest.fail(
+            f"the marker memprof was not applied to {_kind_of_test(item)}, so its limits were not checked: mark a plain"
+            " test function that returns a memprof.StepSpec",
+            pytrace=False,
+        )
+    failures = item.stash.get(_FAILURES_IN_THREADS, [])
+    if failures:
+        pytest.fail("\n\n".join(failures), pytrace=False)
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Function] | None:
-    """Collect a marked test that yields, which pytest itself (9.2) refuses; the way is its own for other functions."""
-    is_marked = any(mark.name == "memprof" for mark in getattr(obj, "pytestmark", []))
+    """Collect a marked test that yields, which pytest 9.2 rejects, as pytest collects other functions."""
+    marks = [*getattr(obj, "pytestmark", []), *collector.iter_markers(_MARKER)]
+    is_marked = any(mark.name == _MARKER for mark in marks)
     if is_marked and inspect.isgeneratorfunction(obj) and collector.istestfunction(obj, name):
         return list(collector._genfunctions(name, obj))
     return None
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what the checked steps take."""
-    lines = config.stash[_LINES]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the footprints of the checked steps."""
+    reports = (report for reports in terminalreporter.stats.values() for report in reports)
+    properties = (
+        each for report in reports if getattr(report, "when", "") == "teardown" for each in report.user_properties
+    )
+    lines = [line for name, line in properties if name == _PROPERTY]
     if lines:
         terminalreporter.section("memprof: footprints of checked steps")
         for line in lines:
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(str(line))
 
 
-def _check(step: StepSpec, keywords: Mapping[str, Any], config: pytest.Config, nodeid: str) -> Profile:
-    """Compile a step and check it. Fails the test, in the words of `memprof check`."""
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The keywords of one marker or call, and the target that they are checked on; None: the default."""
+
+    keywords: Mapping[str, Any]
+    target: str | None
+
+
+def _markers(item: pytest.Item) -> list[pytest.Mark]:
+    """The markers of a test, its class and its module, the nearest first."""
+    return list(item.iter_markers(_MARKER))
+
+
+def _limits_of_markers(item: pytest.Item) -> list[_Limits]:
+    """The limits of all markers. A marker with a target alone is the default of the others."""
+    markers = _markers(item)
+    if any(marker.args for marker in markers):
+        pytest.fail("the marker memprof takes keywords alone: @pytest.mark.memprof(max='2 GiB')", pytrace=False)
+    default = next((marker.kwargs["target"] for marker in markers if marker.kwargs.get("target")), None)
+    with_limits = [marker for marker in markers if marker.kwargs.keys() - {"target"}]
+    return [
+        _Limits(marker.kwargs, marker.kwargs.get("target") or marker.kwargs.get("fits") or default)
+        for marker in with_limits or markers[:1]
+    ]
+
+
+def _is_misspelt(name: str, config: pytest.Config) -> bool:
+    """Whether an undeclared marker looks like ours; pytest only warns of it."""
+    declared = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    letters = name.lower().replace("_", "")
+    is_similar = letters.startswith(_MARKER) or difflib.SequenceMatcher(None, letters, _MARKER).ratio() > 0.75
+    return name not in declared and is_similar
+
+
+def _kind_of_test(item: pytest.Item) -> str:
+    test = getattr(item, "obj", None)
+    if inspect.iscoroutinefunction(test) or inspect.isasyncgenfunction(test):
+        return "an async test"
+    if type(item).__name__ == "TestCaseFunction":
+        return "a method of a unittest.TestCase"
+    return f"a {type(item).__name__}"
+
+
+def _check(step: object, limits: Sequence[_Limits], item: pytest.Item) -> tuple[Profile, str]:
+    """Compile a step for each target and check it.
+
+    Returns:
+        The profile for the last target, and the exceeded limits in the words of `memprof check`, empty if there are
+        none. Fails the test if the limits or the step are invalid.
+    """
     from memprof.reports.formats.terminal import lower
     from memprof.reports.options import RenderOptions
     from memprof.reports.units import format_bytes
     from memprof.reports.views.check import check_document
-    from memprof.studies.check.gate import check_capture, limits_of
+    from memprof.studies.check.gate import check_capture
+
+    profiles: dict[str | None, Profile] = {}
+    failures = []
+    try:
+        parsed = [_parsed_limits(each.keywords) for each in limits]
+        for each, allowed in zip(limits, parsed, strict=True):
+            target = each.target or item.config.getoption("--memprof-target")
+            profile = profiles[target] = profiles.get(target) or _profile(step, target)
+            result = check_capture(profile.capture, allowed)
+            shown = ", ".join(
+                f"{name}={each.keywords[name]}" for name in _LIMITS if each.keywords.get(name) is not None
+            )
+            verdict = "within its limits" if result.passed else "over its limits"
+            line = f"{format_bytes(profile.footprint_bytes):>10}  {verdict} ({shown})  {item.nodeid}"
+            item.user_properties.append((_PROPERTY, line))
+            if not result.passed:
+                failures.append(lower(check_document(result, top=10), RenderOptions(unicode=False)))
+    except MemprofError as error:
+        pytest.fail(f"memprof: {error}", pytrace=False)
+    return profile, "\n\n".join(failures)
+
+
+def _parsed_limits(keywords: Mapping[str, Any]) -> CheckLimits:
+    from memprof.studies.check.gate import limits_of
 
     unknown = sorted(keywords.keys() - set(_OPTIONS))
     if unknown:
-        pytest.fail(f"memprof knows no limit '{unknown[0]}': choose from {', '.join(_OPTIONS)}", pytrace=False)
-    fail_on = keywords.get("fail_on", ())
-    against = keywords.get("against")
+        raise MemprofError(f"unknown limit '{unknown[0]}': choose from {', '.join(_OPTIONS)}")
     for name, value in keywords.items():
         _check_kind(name, value)
-    try:
-        limits = limits_of(
-            maximum=keywords.get("max"),
-            fits=keywords.get("fits"),
-            against=Path(against) if against is not None else None,
-            fail_on=[fail_on] if isinstance(fail_on, str) else fail_on,
-        )
-        target = keywords.get("target") or keywords.get("fits") or config.getoption("--memprof-target")
-        profile = _profile(step, target)
-        result = check_capture(profile.capture, limits)
-    except MemprofError as error:
-        pytest.fail(f"memprof: {error}", pytrace=False)
-    verdict = "within its limits" if result.passed else "over its limits"
-    config.stash[_LINES].append(f"{format_bytes(profile.footprint_bytes):>10}  {verdict}  {nodeid}")
-    if not result.passed:
-        document = check_document(result, top=10)
-        pytest.fail(lower(document, RenderOptions(unicode=False)), pytrace=False)
-    return profile
+    fail_on, against = keywords.get("fail_on", ()), keywords.get("against")
+    return limits_of(
+        maximum=keywords.get("max"),
+        fits=keywords.get("fits"),
+        against=Path(against) if against is not None else None,
+        fail_on=[fail_on] if isinstance(fail_on, str) else fail_on,
+    )
 
 
 def _check_kind(name: str, value: object) -> None:
-    """Fails the test where a limit is no text."""
-    is_one = value is None or isinstance(value, str) or (isinstance(value, Path) and name in ("against", "target"))
+    """Raises `MemprofError` if a limit is not a text."""
+    is_text = value is None or isinstance(value, str) or (isinstance(value, Path) and name in ("against", "target"))
     is_several = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-    if not is_one and not (is_several and name == "fail_on"):
-        pytest.fail(
-            f"memprof: {name} is {value!r:.80}, but a text was expected, for example max='2 GiB'", pytrace=False
-        )
+    if not is_text and not (is_several and name == "fail_on"):
+        raise MemprofError(f"{name} must be a text such as max='2 GiB', not {value!r:.80}")
 
 
-def _profile(step: StepSpec, target: str | None) -> Profile:
+def _profile(step: object, target: str | None) -> Profile:
     from memprof.api import profile_spec
     from memprof.capture.tracing.step import StepSpec
 
