@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from enum import StrEnum
@@ -42,7 +43,7 @@ def with_folders_opened(what: list[str]) -> list[str]:
 
     found: list[str] = []
     for name in what:
-        if not Path(name).is_dir() or name in [workload.name for workload in workloads()]:
+        if not os.path.isdir(name) or name in [workload.name for workload in workloads()]:
             found.append(name)
             continue
         inside = sorted(map(str, Path(name).glob(f"*{CAPTURE_SUFFIX}")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import stat
 import sys
 import zlib
 from pathlib import Path
@@ -82,8 +84,8 @@ def _open(log: str) -> io.BufferedReader:
 
     if log == _STDIN:
         return io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
-    path = Path(log)
-    return open(path, "rb") if path.is_fifo() else open_regular(path)
+    is_pipe = stat.S_ISFIFO(os.stat(log).st_mode)
+    return open(log, "rb") if is_pipe else open_regular(Path(log))
 
 
 def _programs(paths: list[Path]) -> list[Report]:

@@ -6,6 +6,7 @@ anyway (see `fork_server.py`), which takes longer still; so that one is started 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ def main() -> NoReturn:
 def _compiles_a_workload(arguments: Sequence[str]) -> bool:
     """Whether a workload of ours is named; the user's own code has a process that imports JAX itself."""
     is_asked = bool(arguments) and arguments[0] in _COMPILING and _HELP.isdisjoint(arguments)
-    return is_asked and any(name.isidentifier() and (_WORKLOADS / name).is_dir() for name in arguments[1:])
+    return is_asked and any(name.isidentifier() and os.path.isdir(_WORKLOADS / name) for name in arguments[1:])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import bz2
 import gzip
 import hashlib
 import lzma
+import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,7 @@ def _files_in(path: Path) -> list[Path]:
             raise MemprofError(f"{path} lies beside a program: give its folder")
         return [path]
     try:
-        files = sorted(each for each in path.rglob("*") if each.is_file())
+        files = sorted(each for each in path.rglob("*") if os.path.isfile(each))
     except OSError as error:
         raise MemprofError(f"{path} cannot be looked through: {error.strerror or error}") from error
     found = [each for each in files if any(kind.fullmatch(each.name) for kind in (_DUMP, _OF_XPROF, _TRACE))]
@@ -163,20 +164,20 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
         hlo_proto=content_of(file),
         platform=("rocm" if platform.startswith("gfx") else "cuda") if platform.endswith("gpu") else platform,
         compute_capability=dump["capability"],
-        target_config=target_config if target_config.is_file() else None,
+        target_config=target_config if os.path.isfile(target_config) else None,
     )
     if dump["kind"] == "txt":
         yield _of_texts(found)
         return
     report = file.with_name(file.name.replace(".hlo.pb", f"-{_REPORT}.pb"))
-    yield replace(found, memory_report=content_of(report) if report.is_file() else b"")
+    yield replace(found, memory_report=content_of(report) if os.path.isfile(report) else b"")
 
 
 def _of_texts(found: FoundProgram) -> FoundProgram:
     """A program that is dumped as text, with what lies beside it."""
     file = found.file
     beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_TELLS, _REPORT)}
-    texts = {kind: _text(content_of(path)) for kind, path in beside.items() if path.is_file()}
+    texts = {kind: _text(content_of(path)) for kind, path in beside.items() if os.path.isfile(path)}
     report = memory_report_of_text(texts.get(_REPORT, ""))
     try:
         for kind, tells in _TELLS.items():

@@ -63,7 +63,7 @@ def run_script(script: Script, folder: Path, *, target: Target | None, stop_afte
     Raises:
         MemprofError: there is no such script.
     """
-    if not script.is_module and not Path(script.name).exists():
+    if not script.is_module and not os.path.exists(script.name):
         raise MemprofError(f"there is no script {script.name}: give its path, or -m and the name of a module")
     watching = {
         "target": None if target is None else target.file or target.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def check_replaceable(path: Path, *, force: bool) -> None:
         MemprofError: it cannot, or there is a file that memprof did not write.
     """
     check_writable(path, overwrite=True)
-    if force or not path.exists():
+    if force or not os.path.exists(path):
         return
     try:
         load_baseline(path)

@@ -28,3 +28,7 @@ pytestmark = pytest.mark.with_one_jax
 )
 def test_jax_is_imported_at_once_where_a_workload_is_compiled(line: str, compiles: bool) -> None:
     assert _compiles_a_workload(line.split()) is compiles
+
+
+def test_a_name_that_no_file_can_have_is_no_workload() -> None:
+    assert not _compiles_a_workload(["run", "x" * 5000])
