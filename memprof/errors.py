@@ -7,7 +7,8 @@ user's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class MemprofError(Exception):
@@ -29,6 +30,23 @@ class WorkloadError(MemprofError):
 
 class InternalError(MemprofError):
     """A fact that memprof relies on does not hold: a defect of memprof, or an XLA that it does not understand yet."""
+
+
+@contextmanager
+def as_damage(file: str | None) -> Iterator[None]:
+    """Turn an `InternalError` about a file that memprof has read into a sentence about the file.
+
+    Args:
+        file: its name; None if the program was compiled by this memprof, where the error stays.
+    """
+    try:
+        yield
+    except InternalError as error:
+        if file is None:
+            raise
+        raise MemprofError(
+            f"{file} is damaged, or of a version of XLA that this memprof does not understand: {error}; make it again"
+        ) from error
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> MemprofError:

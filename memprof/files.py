@@ -106,7 +106,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise MemprofError(f"The folder {path} cannot be made: {_reason(error)}") from error
+        raise MemprofError(f"the folder {path} cannot be created: {_reason(error)}") from error
 
 
 def check_folder_writable(path: Path) -> None:

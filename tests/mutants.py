@@ -48,15 +48,15 @@ def mutants(content: bytes, rng: random.Random, number: int) -> Iterator[Mutant]
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     kinds: tuple[tuple[str, bool, Callable[[], bytes]], ...] = (
-        ("bytes of the file", False, lambda: _damage(content, rng)),
-        ("where the zip describes itself", False, lambda: _damage(content, rng, near_end=320)),
+        ("bytes of the file", False, lambda: damage(content, rng)),
+        ("where the zip describes itself", False, lambda: damage(content, rng, near_end=320)),
         ("bytes of a member", False, lambda: _with_damaged_member(parts, rng)),
         ("members", False, lambda: _with_other_members(parts, rng)),
         ("a value of the manifest", False, lambda: _pack({**parts, MANIFEST: _odd_manifest(parts[MANIFEST], rng)})),
         ("a value of the manifest", True, lambda: seal({**parts, MANIFEST: _odd_manifest(parts[MANIFEST], rng)})),
-        ("bytes of the program", True, lambda: seal({**parts, PROGRAM: _damage(parts[PROGRAM], rng)})),
-        ("a field of the program", True, lambda: seal({**parts, PROGRAM: _odd_program(parts[PROGRAM], rng)})),
-        ("fields of the program", True, lambda: seal({**parts, PROGRAM: _odd_program(parts[PROGRAM], rng, 3)})),
+        ("bytes of the program", True, lambda: seal({**parts, PROGRAM: damage(parts[PROGRAM], rng)})),
+        ("a field of the program", True, lambda: seal({**parts, PROGRAM: odd_program(parts[PROGRAM], rng)})),
+        ("fields of the program", True, lambda: seal({**parts, PROGRAM: odd_program(parts[PROGRAM], rng, 3)})),
     )
     for count in range(number):
         kind, is_sealed, make = kinds[count % len(kinds)]
@@ -77,7 +77,7 @@ def _pack(parts: Parts) -> bytes:
     return file.getvalue()
 
 
-def _damage(data: bytes, rng: random.Random, near_end: int | None = None) -> bytes:
+def damage(data: bytes, rng: random.Random, near_end: int | None = None) -> bytes:
     """Bytes that flip, vanish, double, or become nothing."""
     first = 0 if near_end is None else max(0, len(data) - near_end)
     place = rng.randrange(first, len(data))
@@ -101,7 +101,7 @@ def _damage(data: bytes, rng: random.Random, near_end: int | None = None) -> byt
 
 def _with_damaged_member(parts: Parts, rng: random.Random) -> bytes:
     name = rng.choice(list(parts))
-    return _pack({**parts, name: _damage(parts[name], rng)})
+    return _pack({**parts, name: damage(parts[name], rng)})
 
 
 def _with_other_members(parts: Parts, rng: random.Random) -> bytes:
@@ -143,7 +143,7 @@ def _odd_manifest(manifest: bytes, rng: random.Random) -> bytes:
     return json.dumps(found).encode()
 
 
-def _odd_program(program: bytes, rng: random.Random, times: int = 1) -> bytes:
+def odd_program(program: bytes, rng: random.Random, times: int = 1) -> bytes:
     proto = HloProto.FromString(program)
     for _ in range(times):
         _edit_message(proto, rng)

@@ -29,7 +29,7 @@ from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_order import ProgramOrder
 from memprof.analysis.memory.accounting import Attribution, Memory, account_memory
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
-from memprof.analysis.memory.checks import check_totals
+from memprof.analysis.memory.checks import check_shapes, check_totals
 from memprof.analysis.memory.device_traces import device_traces
 from memprof.analysis.mesh.collectives import collective_traffic
 from memprof.analysis.mesh.partitioner import partitioner_notes
@@ -40,7 +40,7 @@ from memprof.analysis.records.report import Report, Schedule
 from memprof.analysis.records.why_live import WhyLive
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
 from memprof.analysis.scheduling.schedule import PeakOrder
-from memprof.errors import InternalError, MemprofError
+from memprof.errors import InternalError, MemprofError, as_damage
 
 
 def analyze(capture: Capture) -> Report:
@@ -87,16 +87,8 @@ def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ..
 @contextmanager
 def _reading(capture: Capture) -> Iterator[None]:
     """What does not fit together in a capture that was read from a file is damage to the file."""
-    with no_garbage_collection():
-        try:
-            yield
-        except InternalError as error:
-            if capture.file is None:
-                raise
-            raise MemprofError(
-                f"{capture.file} is damaged, or of a version of XLA that this memprof does not understand: {error};"
-                " make it again with `memprof run`"
-            ) from error
+    with no_garbage_collection(), as_damage(capture.file):
+        yield
 
 
 def _order_schedule(capture: Capture, parts: _Parts) -> Schedule:
@@ -125,6 +117,7 @@ class _Parts:
 
 def _look_into(capture: Capture) -> _Parts:
     program, table = take_decoded(capture.hlo_proto)
+    check_shapes(capture, program, table)
     modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)

@@ -6,16 +6,28 @@ are; a command that fails is an error with its sentence. The server talks over s
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from memprof.errors import MemprofError
 from memprof.version import __version__
 
 if TYPE_CHECKING:
+    from anyio import CapacityLimiter
     from mcp.server import MCPServer
 
 _WIDTH = "100"
+_MAX_CHARS = 4096
+# A command whose server was killed ends with it.
+_LAUNCH = """
+import sys
+from memprof.capture.processes.process_tree import die_with
+die_with(int(sys.argv.pop(1)))
+from memprof.profiler_cli.main import main
+main()
+"""
 _INSTRUCTIONS = (
     "Says where every byte of device memory of a JAX training step goes, by compiling it for a GPU that need not be"
     " there. A step is a built-in workload (transformer, mlp) or FILE.py:NAME, where NAME is a function that returns"
@@ -121,16 +133,34 @@ def _options(**values: str | tuple[str, ...]) -> list[str]:
 
 
 async def _memprof(command: str, subject: str, *options: str, of_steps: bool = True) -> str:
+    """Run a command and return its output. At most one command per processor runs; the others are queued."""
     import anyio
     from mcp.server.mcpserver.exceptions import ToolError
 
     if subject.startswith("-"):
-        raise ToolError(f"'{subject}' is an option, but the name of what to look at was expected")
+        raise ToolError(f"'{subject[:_MAX_CHARS]}' is an option, but the name of what to look at was expected")
     columns = ["--width", _WIDTH] if of_steps else []
-    line = [sys.executable, "-m", "memprof.profiler_cli.main", command, subject, *options, *columns]
-    done = await anyio.run_process(line, check=False)
+    arguments = [command, subject, *options, *columns]
+    for argument in arguments:
+        if len(argument) > _MAX_CHARS or "\0" in argument:
+            raise ToolError(
+                f"an argument has {len(argument):,} characters{' and a NUL' * (chr(0) in argument)}; at most"
+                f" {_MAX_CHARS:,} without a NUL are accepted"
+            )
+    try:
+        async with _limiter():
+            done = await anyio.run_process([sys.executable, "-c", _LAUNCH, str(os.getpid()), *arguments], check=False)
+    except (OSError, ValueError) as error:
+        raise ToolError(f"memprof {command} cannot be started: {error}") from error
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode:
-        raise ToolError(said)
+        raise ToolError(said or f"memprof {command} ended with {done.returncode} and said nothing")
     parts = (done.stdout.decode(errors="replace").strip(), said, _CAVEAT if of_steps else "")
     return "\n".join(part for part in parts if part)
+
+
+@cache
+def _limiter() -> CapacityLimiter:
+    from anyio import CapacityLimiter
+
+    return CapacityLimiter(len(os.sched_getaffinity(0)))

@@ -73,7 +73,7 @@ def test_sessions_do_not_overwrite_each_other(compiler, tmp_path):
 
 def test_a_place_that_is_taken_by_a_file_is_told_of(compiler, tmp_path):
     (tmp_path / "logs").write_text("a file")
-    with pytest.raises(MemprofError, match="logs cannot be written to"):
+    with pytest.raises(MemprofError, match="logs/plugins/profile cannot be created"):
         write_compiled_session(compiler.capture(CAPTURES[0]), tmp_path / "logs", name="run")
 
 
@@ -86,6 +86,8 @@ def test_show_writes_a_session(memprof, compiler):
     assert memory_viewer(session)["peakHeapMib"] * 2**20 == compiler.report(CAPTURES[1]).live_peak_bytes
     assert memprof("show", "step.memprof", "--format", "xprof").returncode == 2
     assert memprof("show", "step.memprof", "-o", "logs").returncode == 2
+    assert memprof("show", "missing.memprof", "--format", "xprof", "-o", "new").returncode == 2
+    assert not (memprof.folder / "new").exists()
 
 
 def test_a_target_that_is_not_here_gives_a_session_of_its_program(memprof, compiler):
@@ -149,7 +151,7 @@ def test_a_trace_that_is_killed_leaves_no_session(memprof, start):
     running.terminate()
     running.communicate(timeout=60)
     assert running.returncode == 143
-    assert sessions(memprof.folder / "logs") == {}
+    assert not (memprof.folder / "logs").exists()
     assert memprof.processes() == memprof.left_behind() == []
 
 

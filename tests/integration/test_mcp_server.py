@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +15,10 @@ import pytest
 pytest.importorskip("mcp", reason="the MCP SDK is not installed")
 
 import anyio
-from integration.command import Command
+from integration.command import Command, parent_of, processes_with, wait_until
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.shared.exceptions import MCPError
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -67,6 +70,8 @@ def test_its_tools_say_what_they_do_and_a_mistake_is_a_sentence(memprof: Command
             ({"step": "mlpp"}, "did you mean 'mlp'"),
             ({"step": "mlp", "target": "cpu", "settings": ["sed=3"]}, "sed"),
             ({"step": "--help"}, "is an option"),
+            ({"step": "mlp\0"}, "an argument has 4 characters and a NUL"),
+            ({"step": "m" * 200_000}, "an argument has 200,000 characters"),
         ):
             result = await client.call_tool("run", arguments)
             assert result.is_error
@@ -74,3 +79,43 @@ def test_its_tools_say_what_they_do_and_a_mistake_is_a_sentence(memprof: Command
             assert "Traceback" not in text(result)
 
     with_server(memprof, ask)
+
+
+SLOW = """
+import os, pathlib, time
+pathlib.Path(f"{os.getpid()}.started").touch()
+time.sleep(600)
+"""
+
+
+def test_requests_are_queued_and_end_with_the_server(memprof: Command) -> None:
+    (memprof.folder / "slow.py").write_text(SLOW)
+    most = len(os.sched_getaffinity(0))
+
+    def steps() -> list[str]:
+        """The processes that import the step."""
+        return [path.stem for path in memprof.folder.glob("*.started") if Path("/proc", path.stem).exists()]
+
+    async def request(client: ClientSession) -> None:
+        with pytest.raises(MCPError, match="Connection closed"):
+            await client.call_tool("run", {"step": "slow.py:step", "target": "cpu"})
+
+    async def ask(client: ClientSession) -> None:
+        async with anyio.create_task_group() as requests:
+            for _ in range(most + 3):
+                requests.start_soon(request, client)
+            await anyio.to_thread.run_sync(lambda: wait_until(lambda: len(steps()) == most))
+            commands = {pid for pid in processes_with(memprof.temp_folder) if b"die_with" in _command_line(pid)}
+            assert len(commands) == most
+            (server,) = {parent_of(pid) for pid in commands}
+            os.kill(server, signal.SIGKILL)
+            await anyio.to_thread.run_sync(lambda: wait_until(lambda: not steps()))
+
+    with_server(memprof, ask)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -247,7 +247,12 @@ def test_the_example_is_profiled_on_the_command_line(memprof: Command) -> None:
         (lambda: memprof.mesh("cpu", {"data": 8}), "'cpu' is none"),
         (lambda: memprof.mesh("local", {"data": 8}), "'local' is none"),
         (lambda: memprof.mesh("h100", {"data": 8}), "'h100' is the beginning of several targets"),
-        (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=[]), "0 axis types for 1 axes"),
+        (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=[]), "one jax.sharding.AxisType for each"),
+        (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types="Auto"), "one jax.sharding.AxisType for each"),
+        (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=("Auto",)), "one jax.sharding.AxisType for each"),
+        (lambda: memprof.mesh("h100-80gb", {"data": 8}, axis_types=3), "one jax.sharding.AxisType for each"),
+        (lambda: memprof.mesh("h100-80gb", {f"a{n}": 1 for n in range(100)}), "at most 64 axes, not 100"),
+        (lambda: memprof.mesh("h100-80gb", {"": 8}), "a non-empty string was expected"),
     ],
 )
 def test_a_mesh_that_cannot_be_is_one_sentence(ask: Callable[[], Mesh], sentence: str) -> None:

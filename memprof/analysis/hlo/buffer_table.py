@@ -17,7 +17,7 @@ from msgspec import Struct
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_checks import check_assignment
 from memprof.errors import InternalError
-from memprof.untrusted import clean
+from memprof.untrusted import clean, quote
 
 
 class EventKind(IntEnum):
@@ -154,11 +154,14 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
     )
     if any(allocation.index != number for number, allocation in enumerate(allocations)):
         raise InternalError("XLA's allocations are not numbered from 0 on; the capture's buffer assignment is damaged")
+    names = frozenset(instruction.name for instruction in program.instructions)
     return BufferTable(
         logical_buffers=logical_buffers,
         allocations=allocations,
         traces=tuple(
-            _trace(message.events, logical_buffers) for message in assignment.heap_simulator_traces if message.events
+            _trace(message.events, logical_buffers, names)
+            for message in assignment.heap_simulator_traces
+            if message.events
         ),
     )
 
@@ -177,7 +180,8 @@ def _allocation(message: Any, logical_buffers: tuple[int, ...]) -> Allocation:
     )
 
 
-def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> HeapTrace:
+def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer], names: frozenset[str]) -> HeapTrace:
+    """Decode one trace. Args: names: of the program's instructions."""
     # The proto has a field for the allocation, but it is wrong in jaxlib 0.10.2 to 0.11.2: ask the buffers instead.
     allocations = set()
     events = []
@@ -187,15 +191,13 @@ def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer]) -> HeapT
             raise InternalError(f"XLA's heap trace has an event of kind {message.kind}, which memprof does not know")
         if buffer_id not in logical_buffers:
             raise InternalError(f"XLA's heap trace names buffer {buffer_id}, which no allocation holds")
-        allocations.add(logical_buffers[buffer_id].allocation)
-        events.append(
-            Event(
-                kind,
-                buffer_id,
-                message.share_with_canonical_id,
-                clean(message.instruction_name),
+        name = clean(message.instruction_name)
+        if name not in names:
+            raise InternalError(
+                f"XLA's heap trace names the instruction {quote(name)}, which the program does not have"
             )
-        )
+        allocations.add(logical_buffers[buffer_id].allocation)
+        events.append(Event(kind, buffer_id, message.share_with_canonical_id, name))
     if len(allocations) > 1:
         raise InternalError(f"XLA's heap trace is about several allocations at once ({sorted(allocations)})")
     return HeapTrace(allocation=allocations.pop(), events=tuple(events))

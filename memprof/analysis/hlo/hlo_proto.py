@@ -264,8 +264,7 @@ def parse_body(serialized: bytes) -> tuple[Any, Any]:
     Raises:
         MemprofError: see `parse_proto`.
     """
-    body = _parse(serialized, _BODY_WITHOUT_NAMES, _REPEATED)
-    return body, _BODY_NUMBERS.FromString(serialized)
+    return _parse(serialized, _BODY_WITHOUT_NAMES, _REPEATED), _parse(serialized, _BODY_NUMBERS, _REPEATED)
 
 
 def parse_shape(data: bytes) -> Any:

@@ -93,14 +93,20 @@ def check_assignment(
         InternalError: it does not hold together; the message says where.
     """
     check_unique("logical buffers", [number for number, *_ in buffers])
-    parameters = {program.instructions[index].parameter_number for index in program.entry.parameters}
+    parameters = {program.instructions[index].parameter_number: index for index in program.entry.parameters}
+    instruction_of = {number: instruction_id for number, _, instruction_id, _ in buffers}
     placed: dict[int, int] = {}
     for allocation, assigned in zip(allocations, places, strict=True):
         size_bytes = allocation.size
         if not 0 <= size_bytes <= MAX_BYTES:
             raise _broken(f"allocation {allocation.index} has an impossible size")
-        if allocation.is_entry_computation_parameter and allocation.parameter_number not in parameters:
-            raise _broken(f"allocation {allocation.index} is for a parameter that the program does not have")
+        if allocation.is_entry_computation_parameter:
+            index = parameters.get(allocation.parameter_number)
+            if index is None:
+                raise _broken(f"allocation {allocation.index} is for a parameter that the program does not have")
+            made_by = {instruction_of[number] for number, *_ in assigned if number in instruction_of}
+            if not any(number in program.index_of_id and program.index_of_id[number] == index for number in made_by):
+                raise _broken(f"allocation {allocation.index} does not hold the parameter that it is for")
         for buffer_id, offset, placed_bytes in assigned:
             if not 0 <= offset <= offset + placed_bytes <= size_bytes:
                 raise _broken(f"allocation {allocation.index} holds a buffer that is larger than it")
@@ -112,6 +118,30 @@ def check_assignment(
         if buffer[0] in placed:
             _check_buffer(buffer, placed.pop(buffer[0]), program, elements)
     _require(not placed, "an allocation holds a buffer that is not in its list of buffers")
+
+
+def check_sizes(program: Program, buffers: Iterable[tuple[int, tuple[int, ...], int]]) -> None:
+    """Check that each buffer is as large as its array, on a platform that does not pad arrays.
+
+    Args:
+        buffers: the instruction, the shape index and the size in bytes of each logical buffer.
+
+    Raises:
+        InternalError: a size contradicts a shape.
+    """
+    sizes_of: dict[int, dict[tuple[int, ...], tuple[int, int]]] = {}
+    for index, shape_index, size_bytes in buffers:
+        shape = program.instructions[index].shape
+        sizes = sizes_of.get(id(shape))
+        if sizes is None:
+            sizes = {leaf.shape_index: (leaf.size_bytes, prod(leaf.dimensions)) for leaf in shape.leaves}
+            sizes_of[id(shape)] = sizes
+        # A tuple has a table of pointers and no leaf; a token has no bytes.
+        array_bytes, num_elements = sizes.get(shape_index, (0, 0))
+        is_unpacked = array_bytes < num_elements == size_bytes  # XLA packs elements below a byte, or does not
+        if array_bytes and size_bytes != array_bytes and not is_unpacked:
+            name = program.instructions[index].name
+            raise _broken(f"{name} has {array_bytes:,} bytes by its shape, but {size_bytes:,} by its buffer")
 
 
 def _check_buffer(

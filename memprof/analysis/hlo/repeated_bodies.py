@@ -68,6 +68,8 @@ class Body:
         if not self.num_instructions:
             return None
         base = self.first_number
+        if base < 0:  # XLA has no such number; a damaged file can
+            return None
         upper = _upper_bytes(base)
         # All bytes of a number but its last have their highest bit set. So two or more bytes of which only the last has
         # not are the end of a number; a single one could be anything.

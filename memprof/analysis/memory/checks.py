@@ -11,15 +11,21 @@ capture is made and written into it, and every analysis compares its own with th
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 
 from memprof.analysis.hlo.buffer_table import BufferTable
 from memprof.analysis.hlo.decoded import decode
 from memprof.analysis.hlo.hlo_proto import parse_proto
 from memprof.analysis.hlo.liveness import Liveness, replay
+from memprof.analysis.hlo.program import Program
+from memprof.analysis.hlo.program_checks import check_sizes
 from memprof.analysis.memory.accounting import Memory
 from memprof.analysis.records.capture import Capture, CompilerTotals, ReplayTotals
 from memprof.errors import InternalError
+
+_PADDED_PLATFORMS = frozenset({"tpu"})
+_KEY = "key<"  # arrays of random keys, of which the compiled program has the integers
 
 
 def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness], memory: Memory) -> None:
@@ -34,10 +40,40 @@ def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness
     check_allocations(capture.compiler, table)
     if capture.compiler.peak_memory_bytes is not None:
         _equal("the live peak", _peak_as_compiled(table, traces, memory), capture.compiler.peak_memory_bytes)
+    if memory.live_peak_bytes > memory.footprint_bytes:
+        raise InternalError(
+            f"the live peak ({memory.live_peak_bytes:,}) exceeds the footprint ({memory.footprint_bytes:,})"
+        )
     at_peak = sum(buffer.size_bytes for buffer in memory.at_peak)
     _equal("the sum of the buffers at the peak", at_peak, memory.live_peak_bytes)
     if capture.replay is not None:
         _check_replay(_totals(table, traces), capture.replay)
+
+
+def check_shapes(capture: Capture, program: Program, table: BufferTable) -> None:
+    """Compare sizes with shapes, and the arguments of the capture with the parameters of its program.
+
+    Raises:
+        InternalError: they contradict each other; the message names both.
+    """
+    if capture.target.platform not in _PADDED_PLATFORMS:
+        check_sizes(program, ((b.instruction, b.shape_index, b.size_bytes) for b in table.logical_buffers.values()))
+    shapes = {
+        program.instructions[index].parameter_number: program.instructions[index].shape
+        for index in program.entry.parameters
+    }
+    has_parts = capture.target.topology.num_devices > 1
+    for leaf in capture.arguments:
+        shape = shapes.get(leaf.parameter_number) if leaf.parameter_number is not None else None
+        if shape is None or len(shape.leaves) != 1 or leaf.dtype.startswith(_KEY):
+            continue
+        device_shape = shape.leaves[0].dimensions
+        is_part = len(device_shape) == len(leaf.shape) and all(map(operator.le, device_shape, leaf.shape))
+        if device_shape != leaf.shape and not (has_parts and is_part):
+            raise InternalError(
+                f"the argument {leaf.path} has the shape {leaf.shape}, but its parameter {device_shape}; the capture is"
+                " damaged"
+            )
 
 
 def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:

@@ -186,8 +186,8 @@ def _of_texts(found: FoundProgram) -> FoundProgram:
                 told = f" (in all it takes {total_bytes:,} bytes)" if total_bytes else ""
                 raise MemprofError(f"there is no {beside[kind].name}, which would tell {tells}{told}: {_AS_PROTO}")
         proto = hlo_proto_of_texts(_text(found.hlo_proto), texts[_ASSIGNMENT], texts[_LIVE_RANGES])
-    except MemprofError as error:
-        return replace(found, damage=MemprofError(f"{file} cannot be read: {error}"))
+    except (MemprofError, ValueError) as error:  # protobuf rejects a number that is too large with a ValueError
+        return replace(found, damage=MemprofError(clean(f"{file} cannot be read: {error}")))
     return replace(found, hlo_proto=proto, memory_report=report)
 
 

@@ -23,7 +23,7 @@ from memprof.capture.foreign.dumps import FoundProgram
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import cpu, of_file, of_gpu
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, as_damage
 from memprof.version import __version__
 
 # What XLA writes into the configuration of operations on each platform (jaxlib 0.4 to 0.12).
@@ -51,6 +51,11 @@ def sizes_of(found: FoundProgram) -> Sizes:
     Raises:
         MemprofError: see `import_program`.
     """
+    with as_damage(str(found.file)):
+        return _sizes(found)
+
+
+def _sizes(found: FoundProgram) -> Sizes:
     proto, _, table = _decoded(found)
     device = {allocation.index: allocation for allocation in table.device_allocations}
     peaks = {each.allocation: replay(each, table).peak_bytes for each in table.traces if each.allocation in device}
@@ -73,6 +78,11 @@ def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Tar
         MemprofError: it is no program with a buffer assignment, is damaged, or is for a TPU; or a role is none, or for
             an argument that is not there.
     """
+    with as_damage(str(found.file)):
+        return _capture(found, roles, target)
+
+
+def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | None) -> Capture:
     proto, program, table = _decoded(found)
     own = _target(found, proto)
     target = own if target is None else replace(target, topology=own.topology)
@@ -99,6 +109,7 @@ def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Tar
         timings=Timings(lower_seconds=0.0, compile_seconds=0.0),
         hlo_proto=found.hlo_proto,
         replay=totals_of(table),
+        file=str(found.file),
     )
 
 
@@ -121,12 +132,25 @@ def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
             )
         program = decode_program(proto)
         table = decode_buffer_table(proto, program)
-        check_memory_spaces(table, parse_memory_report(found.memory_report) if found.memory_report else {})
     except MemprofError as error:
         if str(found.file) in str(error):
             raise
         raise MemprofError(f"{found.file} cannot be read: it is cut short, damaged, or no compiled program") from error
+    _check_memory_report(found, table)
     return proto, program, table
+
+
+def _check_memory_report(found: FoundProgram, table: BufferTable) -> None:
+    """Compare the buffer assignment with the memory report beside it, where the dump has one."""
+    if not found.memory_report:
+        return
+    try:
+        check_memory_spaces(table, parse_memory_report(found.memory_report))
+    except MemprofError as error:
+        raise MemprofError(
+            f"{found.file} and the memory report beside it disagree ({str(error).partition(';')[0]}): one of the two is"
+            " damaged; make the dump again, or remove the report"
+        ) from error
 
 
 def _platform(found: FoundProgram) -> str:

@@ -145,6 +145,8 @@ def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
             if (name, index) not in ranges:
                 raise MemprofError(f"the text of its live ranges does not say when {name} lives")
             start, end = ranges[name, index]
+            if end < start:
+                raise MemprofError(f"the text of its live ranges has {name} end at {end}, before it starts at {start}")
             temp_blocks[-1].append(
                 _Value(id=buffer.id, size_bytes=buffer.size, offset=offset, instruction=name, start=start, end=end)
             )

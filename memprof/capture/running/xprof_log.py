@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from memprof.analysis.hlo.hlo_proto import message_classes, parse_proto
 from memprof.analysis.records.capture import Capture
 from memprof.capture.processes.work_folder import work_folder
 from memprof.errors import MemprofError
+from memprof.files import check_folder_writable, make_folder
 
 SESSIONS = Path("plugins", "profile")
 _HOST = "memprof"
@@ -96,19 +96,14 @@ def check_log_folder(folder: Path) -> None:
     """Find out before the work starts whether sessions can be written.
 
     Raises:
-        MemprofError: it is a file, or cannot be made or written to.
+        MemprofError: it is a file, or cannot be created or written to.
     """
-    try:
-        (folder / SESSIONS).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder / SESSIONS):
-            pass
-    except OSError as error:
-        raise MemprofError(f"The log directory {folder} cannot be written to: {error.strerror or error}") from error
+    check_folder_writable(folder / SESSIONS)
 
 
 def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
-    check_log_folder(log_folder)
     sessions = log_folder / SESSIONS
+    make_folder(sessions)
     try:
         with work_folder(sessions, prefix=".memprof-") as temporary:
             half = temporary / "session"
@@ -122,6 +117,7 @@ def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) 
 def _add_to_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
     """Put files into a session that other processes write to as well, each file as a whole."""
     sessions = log_folder / SESSIONS
+    make_folder(sessions)
     session = sessions / name
     try:
         with work_folder(sessions, prefix=".memprof-") as temporary:

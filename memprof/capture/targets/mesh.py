@@ -30,6 +30,7 @@ from memprof.capture.tracing.step import StepSpec
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
+_MAX_AXES = 64  # the dimensions of an array of NumPy, which a mesh is
 _TARGETS: dict[Any, Target] = {}  # by the client of their devices
 
 
@@ -59,16 +60,26 @@ def mesh(
         raise MemprofError(f"axes is {shown(axes)}, but the size of each axis by its name was expected: {{'fsdp': 8}}")
     for name in axes:
         if not isinstance(name, str) or not name:
-            raise MemprofError(f"{shown(name)} is the name of an axis, but a text was expected")
+            raise MemprofError(f"{shown(name)} names an axis, but a non-empty string was expected")
+    if len(axes) > _MAX_AXES:
+        raise MemprofError(f"a mesh has at most {_MAX_AXES} axes, not {len(axes)}")
     topology = topology_of(axes, hosts)
-    if axis_types is not None and len(axis_types) != len(axes):
-        raise MemprofError(f"there are {len(axis_types)} axis types for {len(axes)} axes: give one for each")
+    if axis_types is not None and not _are_axis_types(axis_types, len(axes)):
+        raise MemprofError(
+            f"axis_types is {shown(axis_types)}, but one jax.sharding.AxisType for each of the {len(axes)} axes was"
+            f" expected: ({', '.join(['AxisType.Auto'] * min(len(axes), 3))},{' ...' if len(axes) > 3 else ''})"
+        )
     if not isinstance(target, (str, Path)):
         raise MemprofError(f"target is {shown(target)}, but the name of a GPU or the path of its file was expected")
     chosen = resolve(str(target), topology)
     if not chosen.is_deviceless:
         raise no_gpu(str(target))
     return _made(chosen, axis_types)
+
+
+def _are_axis_types(axis_types: object, num_axes: int) -> bool:
+    is_sequence = isinstance(axis_types, Sequence) and len(axis_types) == num_axes
+    return is_sequence and all(isinstance(each, AxisType) for each in axis_types)  # type: ignore[attr-defined]
 
 
 def mesh_of(target: Target | None) -> Mesh | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from added_up_step import added_up_step
 from hlo import Step, program_of
-from hlo_nodes import FORWARD, Shape, f32, serialized_shape, tuple_of
+from hlo_nodes import FORWARD, Shape, array, f32, serialized_shape, tuple_of
 
 from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.pipeline import analyze
@@ -291,8 +291,10 @@ def test_the_compilers_peak_is_of_the_memory_with_the_most_temporaries(host_byte
     proto, capture = added_up_step().proto(), added_up_step().capture()
     assignment = proto.buffer_assignment
     name = assignment.heap_simulator_traces[0].events[0].instruction_name
+    on_host = proto.hlo_module.computations[-1].instructions.add(id=99, name="on_host", opcode="custom-call")
+    on_host.shape = serialized_shape(array("u8", host_bytes))
     buffer = assignment.logical_buffers.add(id=99, size=host_bytes, color=5)
-    buffer.defined_at.CopyFrom(assignment.logical_buffers[-2].defined_at)
+    buffer.defined_at.instruction_id = on_host.id
     allocation = assignment.buffer_allocations.add(index=6, size=host_bytes, color=5)
     allocation.assigned.add(logical_buffer_id=99, offset=0, size=host_bytes)
     events = assignment.heap_simulator_traces.add().events
@@ -318,4 +320,49 @@ def test_a_trace_that_replays_to_another_peak_is_an_error() -> None:
     freed = next(number for number, event in enumerate(events) if event.kind == 1)
     del events[freed]
     with pytest.raises(InternalError, match=r"the live peak .* \(132\) .* \(124\)"):
+        analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+
+
+def test_a_size_that_contradicts_its_shape_is_an_error() -> None:
+    step = added_up_step()
+    proto = step.proto()
+    shapes = {each.id: each for each in proto.hlo_module.computations[-1].instructions}
+    first = next(each for each in shapes.values() if each.opcode not in ("parameter", "tuple"))
+    first.shape = serialized_shape(f32(5))
+    with pytest.raises(InternalError, match=r"has 20 bytes by its shape, but \d+ by its buffer"):
+        analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+
+
+def test_an_event_of_an_unknown_instruction_is_an_error() -> None:
+    step = added_up_step()
+    proto = step.proto()
+    proto.buffer_assignment.heap_simulator_traces[0].events[0].instruction_name = "elsewhere"
+    with pytest.raises(InternalError, match="names the instruction 'elsewhere', which the program does not have"):
+        analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+
+
+def test_an_argument_of_another_shape_than_its_parameter_is_an_error() -> None:
+    capture = added_up_step().capture()
+    first, *others = capture.arguments
+    with pytest.raises(InternalError, match="has the shape"):
+        analyze(replace(capture, arguments=(replace(first, shape=(*first.shape, 2)), *others)))
+
+
+def test_an_allocation_that_does_not_hold_its_parameter_is_an_error() -> None:
+    step = added_up_step()
+    proto = step.proto()
+    first, second = [
+        each for each in proto.buffer_assignment.buffer_allocations if each.is_entry_computation_parameter
+    ][:2]
+    first.parameter_number, second.parameter_number = second.parameter_number, first.parameter_number
+    with pytest.raises(InternalError, match="does not hold the parameter that it is for"):
+        analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))
+
+
+def test_a_negative_number_of_an_instruction_is_an_error() -> None:
+    step = added_up_step()
+    proto = step.proto()
+    for computation in proto.hlo_module.computations:
+        computation.instructions[0].id = -(2**40)
+    with pytest.raises(InternalError):
         analyze(replace(step.capture(), hlo_proto=proto.SerializeToString()))

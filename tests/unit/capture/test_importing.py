@@ -17,7 +17,7 @@ from memprof.capture.foreign.dumps import programs_in
 from memprof.capture.foreign.importing import import_program, sizes_of
 from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.capture.targets.gpu import gpus
-from memprof.errors import MemprofError
+from memprof.errors import InternalError, MemprofError
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -187,3 +187,22 @@ def test_a_program_for_a_tpu_is_refused_before_anything_is_added_up(dump: Path, 
     for read in (sizes_of, lambda found: import_program(found, roles={}, target=None)):
         with pytest.raises(MemprofError, match="compiled for a TPU"):
             read(found)
+
+
+def test_a_program_that_does_not_hold_together_is_damage_to_its_file(dump: Path) -> None:
+    proto = training_step().proto()
+    del proto.buffer_assignment.heap_simulator_traces[0].events[0]
+    (dump / GPU).write_bytes(proto.SerializeToString())
+    (found,) = programs_in([dump])
+    for read in (sizes_of, lambda found: import_program(found, roles={}, target=None)):
+        with pytest.raises(MemprofError, match=f"{GPU} is damaged, or of a version of XLA") as caught:
+            read(found)
+        assert not isinstance(caught.value, InternalError)
+
+
+@pytest.mark.parametrize("report", [b"\xff", bytes([0x0A, 2, 8, 77])])
+def test_a_damaged_memory_report_is_not_blamed_on_the_program(dump: Path, report: bytes) -> None:
+    (dump / GPU.replace(".hlo.pb", "-memory-usage-report.pb")).write_bytes(report)
+    (found,) = programs_in([dump])
+    with pytest.raises(MemprofError, match="the memory report beside it disagree"):
+        sizes_of(found)
