@@ -38,7 +38,6 @@ from memprof.capture.processes.task import (
     encoded_task,
 )
 from memprof.capture.processes.work_folder import remove_folder
-from memprof.capture.tracing.inputs import Inputs, watch_inputs
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError, WorkloadError
@@ -69,14 +68,13 @@ def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
     """Do the task, and say how it came out."""
     try:
         line_to_command.stage("importing")
-        inputs = watch_inputs()
         task = decoded_task(line)
         if isinstance(task, CountingTask):
             _count(task, work_folder, line_to_command.stage)
         elif isinstance(task, PlanTask):
             _plan(task, work_folder, line_to_command.stage)
         else:
-            _run(task, inputs, work_folder, line_to_command.stage)
+            _run(task, work_folder, line_to_command.stage)
     except WorkloadError as error:
         result = Message(kind="workload_error", text=str(error), details=error.details)
     except MemprofError as error:
@@ -144,7 +142,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str], None]) -> None:
+def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None:
     # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
     from memprof.capture.compile import check_portable, compile_lowered, lower_step
     from memprof.capture.processes import job
@@ -168,7 +166,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
         check_portable(target)
     step = _as_workload_error(f"could not be lowered for {target.name}", lambda: lower_step(spec, target, progress))
     if task.lowers_only:
-        _leave_lowered(task, step, inputs, work_folder)
+        _leave_lowered(task, step, work_folder)
         return
     dump_folder = work_folder / DUMP_FOLDER
     compiled = _as_workload_error(
@@ -181,7 +179,7 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
             use_cache=task.settings.use_cache,
         ),
     )
-    lowered = dataclasses.replace(compiled.lowered, inputs=inputs.digests())
+    lowered = compiled.lowered
     if task.num_steps:
         from memprof.capture.running.run import measure
 
@@ -203,21 +201,20 @@ def _run(task: Task, inputs: Inputs, work_folder: Path, progress: Callable[[str]
     Handover.of(lowered, compiled.plan, compiled.cache_key).write(work_folder)
 
 
-def _leave_lowered(task: Task, step: LoweredStep, inputs: Inputs, work_folder: Path) -> None:
+def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
     """Leave what another process needs to compile a step, or its plan where it is in the cache."""
     from memprof.capture.processes.handover import Handover
     from memprof.capture.xla.plan_cache import PlanCache
     from memprof.capture.xla.planning import plan_key
 
     program, plan_task, target = step.program, step.plan_task(task.settings), step.capture.target
-    lowered = dataclasses.replace(step.capture, inputs=inputs.digests())
     plan, key = None, ""
     if task.settings.use_cache and not task.settings.complete:
         key = plan_key(program, target, plan_task.options)
         plan = PlanCache.of_user().find(key)
         if plan is None and not target.is_deviceless:
             key = ""  # what another machine's processor gets is no plan for this one
-    Handover.of(lowered, plan, key).write(work_folder)
+    Handover.of(step.capture, plan, key).write(work_folder)
     if plan is None:
         program.write(work_folder)
         (work_folder / PLAN_TASK_FILE).write_bytes(encoded_task(plan_task))

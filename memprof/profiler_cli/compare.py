@@ -107,7 +107,6 @@ def compare(
     output: _Output = None,
     force: options.Force = False,
     save: _Save = True,
-    resume: options.Resume = True,
     by: _By = None,
     sort: _Sort = Order.GIVEN,
     verbose: options.Verbose = False,
@@ -127,9 +126,8 @@ def compare(
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.xla.portable_program import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
-    from memprof.studies.row_key import row_key
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
-    from memprof.studies.subject import find_subject
+    from memprof.studies.subject import find_subject, request_digest
     from memprof.workloads.user.reference import is_reference
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
@@ -157,24 +155,20 @@ def compare(
     rows.check_reference(reference)
     # Steps that are timed want the device for themselves.
     num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
-    keys = {row_key(task) for task in tasks}
+    requests = {request_digest(task) for task in tasks}
     with kept_captures(
         folder,
         file_name("compare", subject.label, preset or ""),
         save=save,
-        resume=resume and not steps,
         with_source=source,
-        subject=subject,
-        is_of_it=lambda capture: bool(capture.row) and capture.row in keys,
+        is_of_it=lambda capture: capture.request in requests,
     ) as kept:
         with row_stages([task.label for task in tasks]) as progress:
-            reports, failures = compile_rows(
-                tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, finished=kept.finished
-            )
+            reports, failures = compile_rows(tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep)
         again = f"memprof compare {shlex.quote(str(kept.folder))}"
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
-        kept.say_what_is_there(f"; compare them again with: {again}")
+        kept.say_where(f"; compare them again with: {again}")
     print_comparison(set_side_by_side(reports, failures, reference=reference), show)
 
 

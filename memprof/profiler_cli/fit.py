@@ -100,7 +100,6 @@ def fit(
     jobs: _Jobs = None,
     output: _Output = None,
     save: _Save = True,
-    resume: options.Resume = True,
     format: options.Format = None,  # noqa: A002 - the option's name
     width: options.Width = None,
     quiet: options.Quiet = False,
@@ -145,9 +144,7 @@ def fit(
         output,
         file_name("fit", subject.label, preset or "", techniques),
         save=save,
-        resume=resume and not steps,
         with_source=source,
-        subject=subject,
     )
     if techniques == AUTO:
         cheapest = TechniquesRequest(subject=subject, memory=wanted, num_steps=steps or 0, settings=settings)
@@ -190,9 +187,9 @@ def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rende
         kept.keep(capture, detail="" if value is None else f"{request.field}={value}")
 
     with stages(f"fit {request.subject.label}") as stage:
-        result = fit(request, progress=stage, keep=keep, finished=kept.finished)
+        result = fit(request, progress=stage, keep=keep)
     print_document(fit_document(result), fit_json(result), show)
-    kept.say_what_is_there()
+    kept.say_where()
 
 
 def _print_cheapest_techniques(
@@ -215,11 +212,10 @@ def _print_cheapest_techniques(
             num_jobs=num_jobs or num_at_a_time(request.settings, request.memory.target),
             progress=stage,
             keep=kept.keep,
-            finished=kept.finished,
         )
         result = fit_techniques(request, work)
     print_document(techniques_document(result), fit_techniques_json(result), show)
-    kept.say_what_is_there()
+    kept.say_where()
     if result.answer is None:
         smallest = result.smallest
         raise NothingFitsError(

@@ -1,15 +1,16 @@
-"""The folder of a command that makes several captures: each is written as soon as it is there, and found again later.
+"""The folder of a command that makes several captures: each is written as soon as it exists.
 
-A command that is repeated takes what an earlier one has finished. Without a name from the user, its folder is the first
-of `compare-mlp`, `compare-mlp-2`, ... that is free, or that holds nothing but captures which this command would make
-too. A folder that another command is writing to belongs to that one.
+A command that is repeated finds its plans in the cache of plans, and a capture that has not changed keeps its file.
+Without a name from the user, the folder is the first of `compare-mlp`, `compare-mlp-2`, ... that is free, or that holds
+only captures of the same request. A folder that another command is writing to belongs to that one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from memprof.analysis.records.capture import Capture
@@ -18,8 +19,6 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder, numbered
 from memprof.profiler_cli.capture_names import file_name, stem
 from memprof.profiler_cli.console import say
-from memprof.studies.row_key import is_of_row
-from memprof.studies.subject import Subject
 
 try:
     import fcntl
@@ -28,31 +27,19 @@ except ImportError:  # Windows
 
 
 class KeptCaptures:
-    """What a folder holds that can be taken, and what is put there. Without a folder: nothing."""
+    """Writes captures into a folder. Without a folder it writes none."""
 
-    def __init__(
-        self, folder: Path | None, subject: Subject, found: Sequence[Capture], *, with_source: bool = True
-    ) -> None:
+    def __init__(self, folder: Path | None, *, with_source: bool = True) -> None:
         self._with_source = with_source
         self.folder = folder
-        self.taken: list[str] = []
-        self.num_written = 0
-        self._subject = subject
-        self._found = {capture.row: capture for capture in found}
-
-    def finished(self, key: str) -> Capture | None:
-        """What an earlier command has compiled with that key, if anything and if it would still be the same."""
-        capture = self._found.get(key)
-        if capture is None or not is_of_row(capture, key, self._subject):
-            return None
-        self.taken.append(capture.label)
-        return capture
+        self._num_written = 0
+        self._num_unchanged = 0
 
     def keep(self, capture: Capture, *, detail: str = "") -> None:
-        """Write a capture: what is finished survives whatever comes after.
+        """Write a capture, so that no finished compile is lost. A file that holds the same already stays.
 
         Args:
-            detail: what tells this capture from the others of its name.
+            detail: distinguishes this capture from the others of its name.
 
         Raises:
             MemprofError: it cannot be written.
@@ -60,18 +47,21 @@ class KeptCaptures:
         if self.folder is None:
             return
         make_folder(self.folder)
-        name = file_name(stem(capture), detail)
+        path = self.folder / f"{file_name(stem(capture), detail)}.memprof"
         if not self._with_source:
             capture = without_source(capture)
-        write_capture(capture, self.folder / f"{name}.memprof", if_taken=IfTaken.NUMBER)
-        self.num_written += 1
+        if _is_among(numbered(path), capture):
+            self._num_unchanged += 1
+            return
+        write_capture(capture, path, if_taken=IfTaken.NUMBER)
+        self._num_written += 1
 
-    def say_what_is_there(self, hint: str = "") -> None:
-        """Say where the captures are, and which of them are from an earlier command."""
-        if self.taken:
-            say(f"taken from {self.folder}, not compiled again (--no-resume does): {', '.join(self.taken)}")
-        if self.num_written:
+    def say_where(self, hint: str = "") -> None:
+        """Say where the captures are."""
+        if self._num_written:
             say(f"captures written to {self.folder}{hint}")
+        elif self._num_unchanged:
+            say(f"the captures in {self.folder} are unchanged{hint}")
 
 
 @contextmanager
@@ -80,55 +70,61 @@ def kept_captures(
     name: str,
     *,
     save: bool,
-    resume: bool,
     with_source: bool,
-    subject: Subject,
     is_of_it: Callable[[Capture], bool],
 ) -> Iterator[KeptCaptures]:
     """The folder of a command, until it ends.
 
     Args:
         output: the folder that the user named; None: one that begins with `name`.
-        save: whether there is one at all.
-        resume: whether what is in it can be taken.
+        save: whether captures are written at all.
         with_source: whether captures that are written hold the text of source lines.
-        is_of_it: whether a capture is one that this command would make too.
+        is_of_it: whether a capture was made by the same request.
 
     Raises:
-        MemprofError: it cannot be made or written to.
+        MemprofError: it cannot be created or written to.
     """
     if not save:
-        yield KeptCaptures(None, subject, [])
+        yield KeptCaptures(None)
         return
     check_folder_writable(output or Path(name))
     if output is not None:
-        yield KeptCaptures(output, subject, _captures_in(output) if resume else [], with_source=with_source)
+        yield KeptCaptures(output, with_source=with_source)
         return
-    with _first_of_its_own(Path(name), is_of_it, resume=resume) as (folder, found):
+    with _first_of_its_own(Path(name), is_of_it) as folder:
         try:
-            yield KeptCaptures(folder, subject, found, with_source=with_source)
+            yield KeptCaptures(folder, with_source=with_source)
         finally:
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # it holds captures
                 folder.rmdir()
 
 
+def _is_among(paths: Iterator[Path], capture: Capture) -> bool:
+    """Whether one of the files, up to the first missing one, holds the same program with the same facts."""
+    for path in paths:
+        try:
+            found = read_capture(path)
+        except MemprofError:
+            if not os.path.lexists(path):
+                return False
+            continue
+        # How long the compile took says nothing, and the totals of the replay follow from the program.
+        if replace(found, timings=capture.timings, replay=capture.replay) == capture:
+            return True
+    return False
+
+
 @contextmanager
-def _first_of_its_own(
-    path: Path, is_of_it: Callable[[Capture], bool], *, resume: bool
-) -> Iterator[tuple[Path, Sequence[Capture]]]:
+def _first_of_its_own(path: Path, is_of_it: Callable[[Capture], bool]) -> Iterator[Path]:
     for folder in numbered(path):
-        if not folder.exists() and not folder.is_symlink():
+        if not os.path.lexists(folder):
             with suppress(FileExistsError):  # another command was quicker
                 _make(folder)
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             continue
         with _locked(folder) as is_ours:
-            if not is_ours:
-                continue
-            names = list(folder.iterdir())
-            found = _captures_in(folder) if resume else []
-            if len(found) == len(names) and all(map(is_of_it, found)):
-                yield folder, found
+            if is_ours and all(found is not None and is_of_it(found) for found in _captures_in(folder)):
+                yield folder
                 return
 
 
@@ -173,10 +169,10 @@ def _is_still(descriptor: int, folder: Path) -> bool:
         return False
 
 
-def _captures_in(folder: Path) -> list[Capture]:
-    """The captures that can be read; whatever else there is does not matter."""
-    found = []
-    for path in sorted(folder.glob("*.memprof")):
-        with suppress(MemprofError):
-            found.append(read_capture(path))
-    return found
+def _captures_in(folder: Path) -> Iterator[Capture | None]:
+    """The captures in a folder; None for any other file."""
+    for path in folder.iterdir():
+        try:
+            yield read_capture(path)
+        except MemprofError:
+            yield None

@@ -107,7 +107,7 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "steps", "jobs", "save", "resume", "source"),
+        options=(*_COMPILED, "steps", "jobs", "save", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(
@@ -167,21 +167,9 @@ ROWS = (
     ),
     Row(
         commands=("compare", "fit"),
-        where=lambda values: not values["save"],
-        options=("resume",),
-        why="is for captures that are written, and --no-save writes none",
-    ),
-    Row(
-        commands=("compare", "fit"),
         where=lambda values: not (values["save"] or is_report(values["output"])),
         options=("output",),
         why="is for captures that are written, and --no-save writes none",
-    ),
-    Row(
-        commands=("compare", "fit"),
-        where=lambda values: bool(values["steps"]),
-        options=("resume",),
-        why="is for compiles; steps are measured again each time",
     ),
     Row(
         commands=("run",),

@@ -44,12 +44,6 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume/--no-resume", help="Whether compiles that an earlier, equal command finished are taken, not repeated."
-    ),
-]
 Workload = Annotated[
     str,
     typer.Argument(

@@ -13,8 +13,7 @@ from memprof.capture.processes.launch import compile_all
 from memprof.capture.processes.task import Task
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, WorkloadError
-from memprof.studies.row_key import row_key
-from memprof.studies.subject import Subject
+from memprof.studies.subject import Subject, request_digest
 from memprof.workloads.composition import parse_techniques, verdicts
 
 
@@ -67,7 +66,6 @@ def compile_rows(
     num_jobs: int,
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
-    finished: Callable[[str], Capture | None] = lambda key: None,
 ) -> tuple[list[Report], list[FailedRow]]:
     """Compile and analyse all rows.
 
@@ -75,28 +73,19 @@ def compile_rows(
         tasks: see `Rows.tasks`.
         num_jobs: how many rows at most at a time.
         progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
-        keep: called with each capture as soon as it is there, so that nothing finished is lost.
-        finished: what an earlier command has compiled with a row's key (see `row_key.py`), if anything; such a row is
-            taken, unless steps are to run.
+        keep: called with each capture as soon as it exists, so that no finished row is lost.
 
     Returns:
         The reports in the order of the rows, and the rows that failed.
     """
-    keys = {task.label: row_key(task) for task in tasks}
     reports: dict[str, Report] = {}
     failures: dict[str, FailedRow] = {}
-    for task in tasks:
-        taken = finished(keys[task.label]) if keys[task.label] and not task.num_steps else None
-        if taken is not None:
-            reports[task.label] = _analyzed(replace(taken, label=task.label))
-            progress(task.label, "done")
-    left = [task for task in tasks if task.label not in reports]
-    for result in compile_all(left, num_jobs=num_jobs, progress=progress):
+    for result in compile_all(tasks, num_jobs=num_jobs, progress=progress):
         label = result.task.label
         if result.capture is None:
             failures[label] = FailedRow(label=label, reason=_reason(result.error))
         else:
-            capture = replace(result.capture, label=label, row=keys[label])
+            capture = replace(result.capture, label=label, request=request_digest(result.task))
             keep(capture)
             reports[label] = _analyzed(capture)
         progress(label, "done" if label in reports else "failed")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.processes.task import Task
+from memprof.capture.processes.task import Task, plain
 from memprof.capture.roles.leaf import parse_roles
 from memprof.capture.targets.resolve import mesh_option, option_of
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
@@ -191,3 +193,18 @@ def run_command(subject: Subject, target: Target | None, techniques: str) -> str
 
 def _field(override: str) -> str:
     return override.partition("=")[0].strip()
+
+
+def request_digest(task: Task) -> str:
+    """A digest of what is asked for: the step as the user named it, its techniques and the target.
+
+    It tells which folder belongs to a command that is repeated. It does not tell whether the step is still the same:
+    that is for the cache of plans, whose key is the lowered program.
+    """
+    target = task.target
+    facts = {
+        "recipe": [type(task.recipe).__name__, plain(task.recipe)],
+        "complete": task.settings.complete,
+        "target": None if target is None else [option_of(target), plain(target.topology)],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

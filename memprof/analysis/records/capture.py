@@ -219,8 +219,7 @@ class Capture:
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
         source_lines: the text of the source lines that the program names and of those around them, by file and number.
         file: where the capture was read from, for messages; None where it was made in this process.
-        row: all that decided what the compile gave, as one text; empty where that is not known.
-        inputs: digests of the files that the user's code was made of and read, by path.
+        request: a digest of what a command of several rows asked for; empty for any other command.
         folders: where the user's code lay; None in captures that do not tell.
     """
 
@@ -240,8 +239,7 @@ class Capture:
     partitioner_messages: tuple[Words, ...] = ()
     measured: Measurement | None = None
     flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
-    row: Words = ""
-    inputs: Mapping[Words, Text] = field(default_factory=dict)
+    request: Text = ""
     replay: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None

@@ -21,8 +21,7 @@ from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
 from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
-from memprof.studies.row_key import row_key
-from memprof.studies.subject import Subject, run_command
+from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.composition import parse_techniques
 
 _NUM_MEASURED = 3  # of those that fit, so many of the cheapest are run where steps are asked for
@@ -48,14 +47,10 @@ class TechniquesRequest:
             techniques, target=self.memory.target, label=techniques, num_steps=num_steps, settings=self.settings
         )
 
-    def key(self, techniques: str) -> str:
-        """What decides what the compile with techniques gives (see `row_key.py`)."""
-        return row_key(self.task(techniques))
-
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this search would compile too."""
         techniques = "+".join(capture.techniques)
-        return bool(capture.row) and self.subject.applies(techniques) and capture.row == self.key(techniques)
+        return self.subject.applies(techniques) and capture.request == request_digest(self.task(techniques))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +61,11 @@ class Work:
         num_jobs: how many at a time.
         progress: called with what is going on; from several threads.
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
-        finished: what an earlier command has compiled with that key, if anything; it is taken.
     """
 
     num_jobs: int
     progress: Callable[[str], None]
     keep: Callable[[Capture], None]
-    finished: Callable[[str], Capture | None] = lambda key: None
 
 
 def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
@@ -178,22 +171,14 @@ class _Runs:
         work = self._work
         tasks = [self._request.task(label, num_steps=num_steps) for label in labels]
         results = []
-        left = []
-        for task in tasks:
-            taken = None if num_steps else work.finished(self._request.key(task.label))
-            if taken is None:
-                left.append(task)
-            else:
-                results.append(CompileResult(task=task, capture=taken, error=None))
         # Steps that are timed want the device for themselves.
         for result in compile_all(
-            left,
+            tasks,
             num_jobs=1 if num_steps else work.num_jobs,
             progress=lambda label, stage: work.progress(f"{note}; {label or 'baseline'}: {stage}"),
         ):
             if result.capture is not None:
-                row = "" if num_steps else self._request.key(result.task.label)
-                work.keep(replace(result.capture, row=row))
+                work.keep(replace(result.capture, request=request_digest(result.task)))
             results.append(result)
         return results
 

@@ -25,8 +25,7 @@ from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, Trial, batch_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
-from memprof.studies.row_key import row_key
-from memprof.studies.subject import Subject, run_command
+from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
@@ -96,7 +95,7 @@ class FitRequest:
         if _is_number(value):
             with suppress(MemprofError):
                 tasks.append(self.task(value))
-        return bool(capture.row) and capture.row in set(map(row_key, tasks))
+        return capture.request in set(map(request_digest, tasks))
 
 
 def check_fit(request: FitRequest) -> None:
@@ -117,14 +116,12 @@ def fit(
     *,
     progress: Callable[[str], None],
     keep: Callable[[Capture, int | None], None],
-    finished: Callable[[str], Capture | None] = lambda key: None,
 ) -> FitResult:
     """Compile for one value after another until one fits and the next one does not.
 
     Args:
         progress: called with what is going on.
         keep: called with each capture as soon as it is there, and with the field's value in it.
-        finished: what an earlier command has compiled with that key (see `row_key.py`), if anything; it is taken.
 
     Raises:
         NothingFitsError: not even the smallest value does; the message has the arithmetic.
@@ -132,7 +129,7 @@ def fit(
         WorkloadError: a compile failed.
     """
     check_fit(request)
-    compiles = _Compiles(request, progress=progress, keep=keep, finished=finished)
+    compiles = _Compiles(request, progress=progress, keep=keep)
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
     first = compiles.add(None)
     own_value = compiles.trials[0].value
@@ -219,14 +216,12 @@ class _Compiles:
         *,
         progress: Callable[[str], None],
         keep: Callable[[Capture, int | None], None],
-        finished: Callable[[str], Capture | None],
     ) -> None:
         self.reports: dict[int, Report] = {}
         self.trials: list[Trial] = []
         self._request = request
         self._progress = progress
         self._keep = keep
-        self._finished = finished
 
     def footprint_bytes(self, value: int) -> int:
         """With a value of the field, compiled unless it was before."""
@@ -236,11 +231,8 @@ class _Compiles:
         """Compile for a value of the field; None: for the one that it has by itself."""
         began = time.monotonic()
         task = self._request.task(value)
-        key = row_key(task)
-        capture = self._finished(key) if key else None
-        if capture is None:
-            capture = replace(self._compile(task, value), row=key)
-            self._keep(capture, value)
+        capture = replace(self._compile(task, value), request=request_digest(task))
+        self._keep(capture, value)
         report = analyze(capture)
         actual = _start(self._request, capture.config) if value is None else value
         self.reports[actual] = report

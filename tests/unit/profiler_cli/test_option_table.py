@@ -48,11 +48,11 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("compare", "unsaved"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],
-        {"role", "depth", "resume", "source"},
+        {"role", "depth", "source"},
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "steps", "jobs", "save", "resume", "depth", "source"},
+        {*_COMPILED, "steps", "jobs", "save", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
@@ -120,7 +120,6 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "view_it": (["--view"], []),
     "reference": (["--reference", "bf16"], []),
     "jobs": (["--jobs", "3"], []),
-    "resume": (["--no-resume"], []),
     "by": (["--by", "dtype"], []),
     "sort": (["--sort", "footprint"], []),
     "memory": (["--memory", "2MiB"], []),
@@ -260,11 +259,7 @@ def test_an_option_is_honoured_or_refused(
         assert ended.stderr.startswith("memprof: ")
         assert ended.stderr.count("\n") == 1
         return
-    if option == "resume":  # what there is to take
-        memprof(*before, keeps_files=True)
-        without = memprof(*before)
-    else:
-        without = plain.get(tuple(before)) or plain.setdefault(tuple(before), memprof(*before))
+    without = plain.get(tuple(before)) or plain.setdefault(tuple(before), memprof(*before))
     with_it = memprof(*before, *given)
     assert with_it.code in (0, 1), with_it.stderr
     assert with_it != without if option != "quiet" else (with_it.stdout, with_it.stderr) == (without.stdout, "")
