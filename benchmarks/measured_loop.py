@@ -170,7 +170,7 @@ def main() -> None:
         record = {
             "command": "python -m benchmarks.measured_loop",
             "steps_per_round": STEPS_PER_ROUND,
-            "toolchain": asdict(toolchain(None, {})),
+            "toolchain": asdict(toolchain(None, os.environ.get("XLA_FLAGS", ""), {})),
             "machine": {
                 "architecture": platform.machine(),
                 "system": sys.platform,

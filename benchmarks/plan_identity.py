@@ -326,12 +326,13 @@ def main() -> None:
 
 def _result(found: list[dict[str, Any]], not_compiled: list[str]) -> dict[str, object]:
     from memprof.capture.xla import xla_adapter
+    from memprof.capture.xla.flags import xla_flags
     from memprof.capture.xla.toolchain import toolchain
 
     return {
         "command": " ".join(["python -m benchmarks.plan_identity", *sys.argv[1:]]).split(" -o ")[0],
         "date": date.today().isoformat(),
-        "toolchain": asdict(toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings())),
+        "toolchain": asdict(toolchain(xla_adapter.cuda_plugin_version(), xla_flags(), xla_adapter.changed_settings())),
         "machine": {"architecture": platform.machine(), "system": sys.platform},
         "num_programs": len(found),
         "num_different": sum(not row["is_same"] for row in found),

@@ -31,6 +31,7 @@ from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
 from memprof.capture.xla.deviceless_options import with_our_options
+from memprof.capture.xla.flags import xla_flags
 from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.planning import WAITING, capture_plan, plan_key
@@ -220,7 +221,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
         techniques=spec.techniques,
         config=spec.config,
         target=target,
-        toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_adapter.changed_settings()),
+        toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_flags(), xla_adapter.changed_settings()),
         compiler=NOT_COMPILED,
         arguments=arguments,
         doubts=doubts,

@@ -13,17 +13,17 @@ from memprof.analysis.records.capture import CodeFolders, Toolchain
 from memprof.version import __version__
 
 
-def toolchain(cuda_plugin: str | None, jax_settings: Mapping[str, str]) -> Toolchain:
-    """Look the versions up in the installed packages; imports none of them."""
+def toolchain(cuda_plugin: str | None, xla_flags: str, jax_settings: Mapping[str, str]) -> Toolchain:
+    """The versions of the packages that are imported, else of those that are installed; imports none of them."""
     return Toolchain(
         memprof=__version__,
         python=platform.python_version(),
-        jax=installed_version("jax") or "",
-        jaxlib=installed_version("jaxlib") or "",
+        jax=_version_in_use("jax") or "",
+        jaxlib=_version_in_use("jaxlib") or "",
         cuda_plugin=cuda_plugin,
-        flax=installed_version("flax"),
-        optax=installed_version("optax"),
-        xla_flags=os.environ.get("XLA_FLAGS", ""),
+        flax=_version_in_use("flax"),
+        optax=_version_in_use("optax"),
+        xla_flags=xla_flags,
         jax_settings=jax_settings,
     )
 
@@ -40,6 +40,12 @@ def code_folders() -> CodeFolders:
     user = dict.fromkeys([*working, *filter(os.path.isabs, sys.path[:1])])
     library = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
     return CodeFolders(user=tuple(user), standard_library=tuple(library))
+
+
+def _version_in_use(package: str) -> str | None:
+    """The version of an imported package, which an upgrade on disk does not change; else of the installed one."""
+    imported: str | None = getattr(sys.modules.get(package), "__version__", None)
+    return imported or installed_version(package)
 
 
 def installed_version(distribution: str) -> str | None:

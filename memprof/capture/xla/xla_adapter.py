@@ -154,6 +154,20 @@ def changed_settings() -> dict[str, str]:
     return {name: str(value) for name, value in plain.items() if value != _PROGRAM_SETTINGS[name]}
 
 
+def debug_options() -> str | None:
+    """XLA's `DebugOptions` as this process has read them, as a text proto (jax 0.10.2 to 0.12).
+
+    None before a backend has started: XLA may not have read `XLA_FLAGS` yet, and asking would make it.
+    """
+    from jax._src import xla_bridge
+    from jax._src.lib import xla_client
+
+    if not xla_bridge.backends_are_initialized():
+        return None
+    options = xla_client.CompileOptions()  # it owns what it gives
+    return repr(options.executable_build_options.debug_options)
+
+
 @contextmanager
 def full_tracebacks() -> Iterator[None]:
     """Have JAX write the names and the call stacks of operations into the program (jax 0.10.2 to 0.12).
