@@ -105,6 +105,8 @@ class PlanCache:
             Exception: whatever `make` or `waiting` raises.
         """
         plan = self.find(key)
+        if plan is not None:
+            self._make_room()  # the limit may have been lowered
         if plan is not None or not self._is_made():
             return plan or make()
         with claimed(self.folder / CLAIMS, key, waiting=waiting):

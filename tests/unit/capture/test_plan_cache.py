@@ -281,3 +281,11 @@ def test_eight_processes_at_once_never_see_half_a_plan() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "'num_failed': 0, " in ended.stdout
     assert "'num_damaged': 0, " in ended.stdout
+
+
+def test_a_limit_that_was_lowered_takes_effect_when_a_plan_is_found(cache: PlanCache) -> None:
+    for number, key in enumerate((OTHER, KEY)):
+        cache.keep(key, plan(number, num_bytes=100_000))
+    lowered = replace(cache, limit_bytes=150_000)
+    assert lowered.find_or_make(KEY, pytest.fail, waiting=pytest.fail) == plan(1, num_bytes=100_000)
+    assert (lowered.find(OTHER), lowered.usage().num_plans) == (None, 1)
