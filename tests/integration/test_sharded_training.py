@@ -136,7 +136,7 @@ for workload, labels in json.loads(sys.argv[1]).items():
 
 @pytest.fixture(scope="module")
 def rows() -> ScriptRows:
-    """By line whether it divides its arrays; by step the losses, those on one device, and whether it is placed right."""
+    """By line whether it divides its arrays; by step the losses, those on one device, and whether it lies so."""
     flags = f"--xla_force_host_platform_device_count=8 {SIMPLE_KERNEL_FLAGS}"
     return ScriptRows(SCRIPT, json.dumps(LABELS), json.dumps(LINES), **QUICK, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
 
