@@ -1,7 +1,7 @@
 """The values that a step's optimization barriers pass on, found in the jaxpr.
 
 XLA schedules the operations before it removes the barriers. With jax 0.10.2 the scheduled program still names them;
-with jax 0.12.0.1 it does not, so a capture stores the op name and the source lines of each value that reaches a barrier.
+with jax 0.12.0.1 it does not, so a capture stores the op name and the source lines of each value at a barrier.
 """
 
 from __future__ import annotations
