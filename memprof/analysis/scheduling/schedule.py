@@ -82,16 +82,16 @@ class PeakOrder:
     def _is_fenced(self, number: int) -> bool:
         """Whether an optimization barrier passes a temp buffer on, by the program or by the traced step.
 
-        The program of jax 0.10.2 shows it, that of jax 0.12.0.1 does not. The source line of a package is the end of a
-        path.
+        The program of jax 0.10.2 shows it, that of jax 0.12.0.1 does not.
         """
         if self._graph.piece_of[number] in self._graph.fenced:
             return True
         buffer = self._memory.temps[number]
-        return bool(buffer.source) and any(
-            f"/{op}".endswith(f"/{name}") and any(f"/{line}".endswith(f"/{buffer.source}") for line in lines)
+        return any(
+            f"/{line}".endswith(f"/{buffer.source}")  # in a package, the end of the path
             for op in buffer.op.split(";")
-            for name, lines in self._fenced_values.items()
+            for name in _endings(op)
+            for line in (self._fenced_values.get(name, ()) if buffer.source else ())
         )
 
     def why(self, values: Values, sources: Sources, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
@@ -171,3 +171,9 @@ class PeakOrder:
             phase=values.phase_of(instruction),
             position=step.position,
         )
+
+
+def _endings(op_name: str) -> Iterator[str]:
+    """An op name without its first scopes: `jit(step)/jvp(Net)/tanh`, `jvp(Net)/tanh`, `tanh`."""
+    parts = op_name.split("/")
+    return ("/".join(parts[first:]) for first in range(len(parts)))
