@@ -135,7 +135,7 @@ def _look_into(capture: Capture) -> _Parts:
         patterns=patterns,
         sources=sources,
         memory=memory,
-        peak=PeakOrder(partial(MemoryGraph, program, table, on_device, values, order), memory),
+        peak=PeakOrder(partial(MemoryGraph, program, table, on_device, values, order), memory, capture.fenced_values),
     )
 
 
@@ -175,7 +175,13 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
         collectives=collective_traffic(program, capture.target.topology, values),
         partitioner_notes=partitioner_notes(capture.partitioner_messages, program, values, parts.sources),
         doubts=capture.doubts,
-        program=program_facts(program, table, values, backward_end=parts.patterns.backward_end),
+        program=program_facts(
+            program,
+            table,
+            values,
+            backward_end=parts.patterns.backward_end,
+            has_fenced_values=bool(capture.fenced_values),
+        ),
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(

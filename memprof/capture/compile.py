@@ -25,6 +25,7 @@ from memprof.capture.roles.leaf import longest_prefix
 from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.targets.mesh import devices_of_step
 from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.barriers import fenced_values
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
 from memprof.capture.tracing.jitting import JittedStep, TracedStep, jit_step, several_devices, trace_step
 from memprof.capture.tracing.step import StepSpec
@@ -228,6 +229,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
         flops=flops.total(),
         recomputed_flops=recomputed_flops(flops),
         flops_by_scope=dict(flops),
+        fenced_values=fenced_values(traced.traced.jaxpr),
         timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
         hlo_proto=b"",
         folders=code_folders(),

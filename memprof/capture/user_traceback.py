@@ -7,9 +7,9 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-_LIBRARY_FOLDERS = tuple(
-    str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+_STANDARD_LIBRARY = tuple(str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "platstdlib"))
+# Of this environment, of one beneath it, or of the user's site.
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _OURS = str(Path(__file__).resolve().parents[1])
 # Modules of memprof that hold models, whose lines are as good as the user's own.
 _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
@@ -82,4 +82,4 @@ def _user_frames(shown: traceback.TracebackException) -> list[traceback.FrameSum
 def _is_users(filename: str) -> bool:
     if _MODELS.search(filename):
         return True
-    return not filename.startswith(("<", _OURS, *_LIBRARY_FOLDERS))
+    return not (filename.startswith(("<", _OURS, *_STANDARD_LIBRARY)) or _PACKAGES.search(filename))

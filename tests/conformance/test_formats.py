@@ -26,6 +26,8 @@ from memprof.reports.format import Format, format_named, formats
 from memprof.reports.options import By, RenderOptions
 from memprof.reports.units import format_bytes, format_exact_bytes, format_signed_bytes
 
+pytestmark = pytest.mark.with_one_jax
+
 every_format = pytest.mark.parametrize("format_", formats(), ids=lambda format_: format_.name)
 every_text_format = pytest.mark.parametrize(
     "format_", [format_ for format_ in formats() if format_.name != "png"], ids=lambda format_: format_.name

@@ -9,6 +9,8 @@ import pytest
 from integration.command import Command
 from made_compiles import Commands
 
+pytestmark = pytest.mark.with_one_jax
+
 TINY = ("check", "mlp", "--preset", "tiny", "--target", "cpu")
 
 

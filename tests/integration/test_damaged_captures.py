@@ -21,6 +21,8 @@ from memprof.analysis.pipeline import analyze
 from memprof.capture.capture_file import read_capture
 from memprof.errors import MemprofError
 
+pytestmark = pytest.mark.with_one_jax
+
 Parts = dict[str, bytes]
 
 

@@ -11,6 +11,8 @@ from integration.command import Command
 from jsonschema import Draft202012Validator
 from made_compiles import Commands
 
+pytestmark = pytest.mark.with_one_jax
+
 TINY = ("fit", "mlp", "--preset", "tiny", "--target", "cpu")
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "fit.schema.json").read_text())
 USER_STEP = """

@@ -14,6 +14,8 @@ from integration.steps import Compiler, Step
 from jsonschema import Draft202012Validator
 from made_compiles import Commands
 
+pytestmark = pytest.mark.with_one_jax
+
 MLP = ("fit", "mlp", "--preset", "tiny", "--set", "batch_size=254", "--target", "cpu", "--reserve", "0")
 AUTO = ("--techniques", "auto", "--format", "json")
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "fit_techniques.schema.json").read_text())

@@ -14,6 +14,8 @@ import pytest
 
 from .command import MAIN, Command
 
+pytestmark = pytest.mark.with_one_jax
+
 _MOUNT = """
 mkdir -p full && mount -t tmpfs -o size=128k tmpfs full && cd full && cp ../../kept/* . || exit 77
 export MEMPROF_CACHE_DIR=$PWD/cache

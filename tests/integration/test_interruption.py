@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from integration.command import parent_of, wait_until, without_progress
 
-pytestmark = pytest.mark.usefixtures("no_cached_plans")
+pytestmark = [pytest.mark.usefixtures("no_cached_plans"), pytest.mark.with_one_jax]
 
 # Long enough to be caught in the middle; on a GPU target the compiler starts processes and writes temporary files.
 LONG = ("run", "transformer", "--preset", "tiny", "--set", "num_layers=6", "--target", "h100-80gb")

@@ -20,6 +20,8 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
+pytestmark = pytest.mark.with_one_jax
+
 Ask = Callable[..., Awaitable[Any]]
 
 

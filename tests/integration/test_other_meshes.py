@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +9,14 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from script_rows import ScriptRows
 
 import memprof
 from memprof import MemprofError
 from memprof.capture.xla import xla_adapter
 
 _WRITTEN = """
-import contextlib, itertools, json, warnings
+import contextlib, itertools, warnings
 from functools import partial
 
 import jax, jax.numpy as jnp
@@ -83,21 +81,19 @@ def on_host():
 
 # Called from one line, so that programs which are the same are compiled once.
 for name, fn, args, around in itertools.chain(automatic(), explicit(), on_host()):
-    with around or contextlib.nullcontext():
+    with fail_alone(), around or contextlib.nullcontext():
         profile = memprof.profile(fn, *args)
-    compiler, target = profile.report.compiler, profile.report.target
-    found = [profile.footprint_bytes, profile.live_peak_bytes, compiler.argument_bytes, compiler.temp_bytes]
-    found += [target.name, dict(target.topology.axes), [leaf.mesh_axes for leaf in profile.report.arguments]]
-    print(json.dumps([name, found]), flush=True)
+        compiler, target = profile.report.compiler, profile.report.target
+        found = [profile.footprint_bytes, profile.live_peak_bytes, compiler.argument_bytes, compiler.temp_bytes]
+        found += [target.name, dict(target.topology.axes), [leaf.mesh_axes for leaf in profile.report.arguments]]
+        row(name, found)
 """
 
 
 @pytest.fixture(scope="module")
-def written() -> dict[str, Any]:
+def written() -> ScriptRows:
     """What was found of each way to write the step; one process, for a mesh of CPUs takes eight of them."""
-    done = subprocess.run([sys.executable, "-c", _WRITTEN], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(map(json.loads, done.stdout.splitlines()))
+    return ScriptRows(_WRITTEN)
 
 
 @pytest.mark.parametrize(
@@ -111,20 +107,20 @@ def written() -> dict[str, Any]:
         ("on host cpus", "on host abstract"),
     ],
 )
-def test_however_the_mesh_is_named_it_is_the_same_program(written: dict[str, Any], way: str, others: str) -> None:
+def test_however_the_mesh_is_named_it_is_the_same_program(written: ScriptRows, way: str, others: str) -> None:
     for other in others.split(", "):
         assert written[other] == written[way], other
     assert written[way][4:6] == ["h100-80gb", {"d": 4, "t": 2}]
 
 
-def test_each_device_holds_what_the_shardings_say(written: dict[str, Any]) -> None:
+def test_each_device_holds_what_the_shardings_say(written: ScriptRows) -> None:
     # two weights of 256 by 512 over eight devices, and 64 rows of 256 over four, in float32
     assert written["arguments cpus"][2] == 4 * (2 * 256 * 512 // 8 + 64 * 256 // 4)
     assert written["arguments cpus"][6] == [["t", "d"], ["d", "t"], ["d"]]
     assert written["explicit cpus"][2] == 4 * (256 * 512 // 8 + 64 * 256 // 4)
 
 
-def test_what_lies_in_the_hosts_memory_takes_none_of_the_devices(written: dict[str, Any]) -> None:
+def test_what_lies_in_the_hosts_memory_takes_none_of_the_devices(written: ScriptRows) -> None:
     footprint, _, argument_bytes, temp_bytes, *_ = written["on host cpus"]
     assert argument_bytes == 0
     assert 0 < footprint == temp_bytes

@@ -6,13 +6,10 @@ So run the lines of code that show users how they do it themselves.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 from integration.command import QUICK
+from script_rows import ScriptRows
 from simple_kernels import SIMPLE_KERNEL_FLAGS
 
 pytestmark = pytest.mark.with_one_jax
@@ -38,7 +35,7 @@ LINES = {
 }
 # In a process of its own, since XLA reads the number of its devices once.
 SCRIPT = """
-import json, sys
+import sys
 import jax, jax.numpy as jnp, numpy as np, optax
 from jax.sharding import AxisType, Mesh
 from memprof.workloads.build import build_trainer, plan
@@ -123,45 +120,39 @@ def has_effect(code, axes, names):
     return True
 
 names = json.loads(sys.argv[2])
-print(json.dumps({name: has_effect(code, axes, names[name]) for name, code, axes in lines()}), flush=True)
+row("lines", [name for name, *_ in lines()])
+for name, code, axes in lines():
+    with fail_alone():
+        row(name, has_effect(code, axes, names[name]))
 for workload, labels in json.loads(sys.argv[1]).items():
-    start, expected, _ = train(workload, "baseline")
-    for label in labels:
-        _, losses, as_planned = train(workload, label, start)
-        print(json.dumps([workload, label, losses, expected, as_planned]), flush=True)
+    with fail_alone():
+        start, expected, _ = train(workload, "baseline")
+        for label in labels:
+            with fail_alone():
+                _, losses, as_planned = train(workload, label, start)
+                row(f"{workload} {label}", [losses, expected, as_planned])
 """
 
 
 @pytest.fixture(scope="module")
-def printed() -> list[Any]:
-    """What the script says, line by line."""
+def rows() -> ScriptRows:
+    """By line whether it divides its arrays; by step the losses, those on one device, and whether it lies so."""
     flags = f"--xla_force_host_platform_device_count=8 {SIMPLE_KERNEL_FLAGS}"
-    environment = {**os.environ, **QUICK, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(LABELS), json.dumps(LINES)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return ScriptRows(SCRIPT, json.dumps(LABELS), json.dumps(LINES), **QUICK, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
 
 
-@pytest.fixture(scope="module")
-def runs(printed: list[Any]) -> dict[str, tuple[list[float], list[float], bool]]:
-    """By workload and label the losses before two steps, those of the same on one device, and whether all lies so."""
-    _, *found = printed
-    return {f"{workload} {label}": (losses, expected, planned) for workload, label, losses, expected, planned in found}
+@pytest.mark.parametrize("name", LINES)
+def test_the_lines_that_show_how_to_divide_something_run_and_divide_it(name: str, rows: ScriptRows) -> None:
+    assert rows[name] is True
 
 
-def test_the_lines_that_show_how_to_divide_something_run_and_divide_it(printed: list[Any]) -> None:
-    assert printed[0] == dict.fromkeys(LINES, True)
+def test_every_line_is_tested(rows: ScriptRows) -> None:
+    assert set(rows["lines"]) == LINES.keys()
 
 
-@pytest.mark.parametrize("row", [f"{workload} {label}" for workload, labels in LABELS.items() for label in labels])
-def test_devices_that_share_a_step_make_the_same_updates(row: str, runs: dict[str, tuple[list[float], ...]]) -> None:
-    losses, expected, lies_as_planned = runs[row]
+@pytest.mark.parametrize("name", [f"{workload} {label}" for workload, labels in LABELS.items() for label in labels])
+def test_devices_that_share_a_step_make_the_same_updates(name: str, rows: ScriptRows) -> None:
+    losses, expected, lies_as_planned = rows[name]
     assert losses == pytest.approx(expected, rel=1e-5)
     assert losses[1] < losses[0]
     assert lies_as_planned

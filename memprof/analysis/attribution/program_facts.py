@@ -24,8 +24,14 @@ _TELLING = frozenset({"custom-call", "while"})
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 
 
-def program_facts(program: Program, table: BufferTable, values: Values, *, backward_end: int = -1) -> ProgramFacts:
-    """Look through the whole program, fused operations included."""
+def program_facts(
+    program: Program, table: BufferTable, values: Values, *, backward_end: int = -1, has_fenced_values: bool = False
+) -> ProgramFacts:
+    """Look through the whole program, fused operations included.
+
+    Args:
+        has_fenced_values: whether the step was traced with optimization barriers.
+    """
     loops = []
     library_calls: Counter[str] = Counter()
     instructions = [program.instructions[index] for index in values.order]
@@ -43,7 +49,7 @@ def program_facts(program: Program, table: BufferTable, values: Values, *, backw
         host_bytes=sum(a.size_bytes for a in table.allocations if a.color == _HOST_COLOR and not a.is_thread_local),
         operations=operations,
         library_calls=dict(sorted(library_calls.items())),
-        has_barriers=any(name.endswith(BARRIER) for name in names),
+        has_barriers=has_fenced_values or any(name.endswith(BARRIER) for name in names),
         backward_end=backward_end,
     )
 

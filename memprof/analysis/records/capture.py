@@ -213,6 +213,8 @@ class Capture:
             in the traced program; `recomputed_flops` is the part that rematerialisation repeats.
         flops_by_scope: the same by the scopes of JAX around each operation: `transpose(jvp(Transformer))/layers_0/mlp`.
         doubts: sentences about arguments whose role had to be guessed.
+        fenced_values: the values at the step's optimization barriers: the source lines that made them by the end of
+            the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         measured: what was measured when the step ran; None where it did not.
@@ -240,6 +242,7 @@ class Capture:
     measured: Measurement | None = None
     flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
     request: Text = ""
+    fenced_values: Mapping[Words, tuple[Words, ...]] = field(default_factory=dict)
     replay: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None

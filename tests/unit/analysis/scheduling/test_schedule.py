@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hlo import Step
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, f32
@@ -40,8 +43,8 @@ def _why(step: Step, name: str) -> WhyLive:
     return why
 
 
-def _schedule(step: Step) -> Schedule:
-    report = analyze(step.capture())
+def _schedule(step: Step, **fields: Any) -> Schedule:
+    report = analyze(replace(step.capture(), **fields))
     assert report.schedule is not None
     return report.schedule()
 
@@ -106,6 +109,34 @@ def test_what_waits_at_a_barrier_is_told_so() -> None:
     step.result(step.op("y", "add", f32(1), [small, late], PLAIN))
     assert _schedule(step).is_fenced
     assert [analyze(each.capture()).program.has_barriers for each in (step, deferred())] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_fenced"),
+    [
+        ({"jvp(Net)/mul": ("/home/me/model.py:12", "/home/me/train.py:40")}, True),
+        ({"jvp(Net)/mul": ("/home/me/train.py:40",)}, False),
+        ({"jvp(Net)/mul": ("/home/me/other_model.py:12",)}, False),
+        ({"et)/mul": ("/home/me/model.py:12",)}, False),
+        ({"transpose(jvp(Net))/mul": ("/home/me/model.py:12",)}, False),
+        ({}, False),
+    ],
+)
+def test_what_waits_at_a_barrier_that_xla_has_removed_is_known_from_the_traced_step(
+    values: dict[str, tuple[str, ...]], is_fenced: bool
+) -> None:
+    step = Step()
+    x = step.argument("x", Role.BATCH, f32(4))
+    frame = step.frame("/home/me/model.py", 12)
+    waits = step.op("waits", "multiply", f32(100), [x, x], "jit(step)/jvp(Net)/mul", frame=frame)
+    peak = step.op("peak", "broadcast", f32(200), [x], BACKWARD)
+    small = step.op("small", "reduce", f32(1), [peak], BACKWARD)
+    late = step.op("late", "reduce", f32(1), [waits], BACKWARD)
+    for freed, after in ((peak, small), (waits, late)):
+        step.free(freed, after=after)
+    step.result(step.op("y", "add", f32(1), [small, late], PLAIN))
+    assert _schedule(step, fenced_values=values).is_fenced == is_fenced
+    assert analyze(replace(step.capture(), fenced_values=values)).program.has_barriers == bool(values)
 
 
 def test_a_name_that_nothing_has_is_refused_in_one_sentence() -> None:
