@@ -11,10 +11,11 @@ from jax.sharding import NamedSharding
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 from memprof.capture.roles.by_type import nnx_variables
-from memprof.capture.roles.by_use import follow
+from memprof.capture.roles.by_use import StepEnds, follow
 from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
 from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
+from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import Place, TracedStep, several_devices
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
@@ -115,7 +116,7 @@ def _inferred(
     Args:
         used: the leaves that the program takes.
     """
-    program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
+    program = follow(step.traced.jaxpr, ends_of(step, paths, owners))
     leaves = [
         Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use, given=role)
         for path, owner, aval, use, role in zip(
@@ -125,6 +126,17 @@ def _inferred(
     claims = infer_roles(step.arguments, leaves, program)
     taken = [(leaves[flat], claims[flat]) for flat in used]
     return [claim.role for claim in claims], [*_unknown(taken), *_in_doubt(taken)]
+
+
+def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> StepEnds:
+    """Where the arguments of a step lie, and its results."""
+    return StepEnds(
+        arguments=paths,
+        results=[jax.tree_util.keystr(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(step.traced.out_info)],
+        owners=_numbered(_parts(paths, owners)),
+        positions={name: number for number, name in enumerate(step.names)},
+        known=jit_adapter.returned_state(step.traced),
+    )
 
 
 def _mesh_axes(sharding: Any) -> tuple[str, ...] | None:

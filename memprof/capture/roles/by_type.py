@@ -16,7 +16,7 @@ from memprof.analysis.records.categories import Role
 from memprof.capture.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
-_OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optax optimizer")
+OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optax optimizer")
 # Two that what the program does overrules.
 MODEL_STATE = Claim(role=Role.OTHER_STATE, reason="beside the parameters in a training state")
 INEXACT = Claim(role=Role.PARAMS, reason="an inexact array of an Equinox module")
@@ -76,7 +76,7 @@ def _is_optimizer_state(node: Any) -> bool:
 
 def _optimizer_states(tree: Any) -> Iterator[tuple[str, Claim]]:
     for path, _ in _nodes(tree, _is_optimizer_state):
-        yield path, _OPTIMIZER_STATE
+        yield path, OPTIMIZER_STATE
 
 
 def _fields(node: Any) -> Mapping[str, Any]:

@@ -97,6 +97,25 @@ def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
     return tuple(mesh for mesh in (jax.sharding.get_mesh(), around, jax.sharding.get_abstract_mesh()) if not mesh.empty)
 
 
+def returned_state(traced: Any) -> dict[int, int]:
+    """For the state of NNX objects that a step takes, which of its results is its next value (flax 0.12).
+
+    The jit of NNX returns the state of all arguments in the form that it takes them in.
+    """
+
+    def leaves(tree: Any) -> dict[str, int]:
+        found = enumerate(jax.tree_util.tree_leaves_with_path(tree))
+        return {jax.tree_util.keystr(keys): number for number, (keys, _) in found}
+
+    def is_state(node: Any) -> bool:
+        return type(node).__module__ == "flax.nnx.extract"
+
+    states = jax.tree_util.tree_leaves_with_path(traced.out_info, is_leaf=is_state)
+    prefixes = tuple(jax.tree_util.keystr(keys) for keys, node in states if is_state(node))
+    results = {path: number for path, number in leaves(traced.out_info).items() if path.startswith(prefixes)}
+    return {number: results[path] for path, number in leaves(traced.args_info).items() if path in results}
+
+
 def options_name_devices(options: Any) -> bool:
     """Whether the options of a jit say on which device it runs (jax 0.10.2 to 0.12)."""
     shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
