@@ -12,13 +12,17 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 from memprof.capture.roles.by_type import nnx_variables
 from memprof.capture.roles.by_use import StepEnds, follow
-from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
+from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles, trains_nothing
 from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import Place, TracedStep, several_devices
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
+
+TRAINS_NOTHING = (
+    "The step trains nothing: no gradient updates its arguments, so the state that comes back counts as other_state."
+)
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
@@ -125,7 +129,10 @@ def _inferred(
     ]
     claims = infer_roles(step.arguments, leaves, program)
     taken = [(leaves[flat], claims[flat]) for flat in used]
-    return [claim.role for claim in claims], [*_unknown(taken), *_in_doubt(taken)]
+    doubts = [*_unknown(taken), *_in_doubt(taken)]
+    if not any(given) and trains_nothing(leaves, claims, program):
+        doubts.append(TRAINS_NOTHING)
+    return [claim.role for claim in claims], doubts
 
 
 def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> StepEnds:

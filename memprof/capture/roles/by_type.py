@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.records.categories import Role
+from memprof.capture.own_attributes import has_own
 from memprof.capture.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
@@ -57,13 +58,14 @@ def _nodes(tree: Any, is_wanted: Callable[[Any], bool]) -> Iterator[tuple[str, A
 
 def _is_defined_in(package: str, node: Any, *, name: str | None = None) -> bool:
     return any(
-        cls.__module__.split(".")[0] == package and (name is None or cls.__name__ == name) for cls in type(node).__mro__
+        str(cls.__module__).split(".")[0] == package and (name is None or cls.__name__ == name)
+        for cls in type(node).__mro__
     )
 
 
 def _is_optax_state(node: Any) -> bool:
     # `LookaheadParams` are parameters, two of each.
-    is_record = isinstance(node, tuple) and hasattr(node, "_fields") and type(node).__name__ != "LookaheadParams"
+    is_record = isinstance(node, tuple) and hasattr(type(node), "_fields") and type(node).__name__ != "LookaheadParams"
     return is_record and _is_defined_in("optax", node)
 
 
@@ -83,8 +85,8 @@ def _fields(node: Any) -> Mapping[str, Any]:
     """A container's parts by their keys: a mapping's, or the fields of a record."""
     if isinstance(node, Mapping):
         return node
-    names = getattr(node, "_fields", getattr(node, "__dataclass_fields__", ()))
-    return {name: getattr(node, name) for name in names if hasattr(node, name)}
+    names = getattr(type(node), "_fields", getattr(type(node), "__dataclass_fields__", ()))
+    return {name: getattr(node, name) for name in names if has_own(node, name)}
 
 
 def _is_training_state(node: Any) -> bool:
@@ -130,7 +132,7 @@ def _equinox_modules(tree: Any) -> Iterator[tuple[str, Claim]]:
         return
     for path, module in _nodes(tree, lambda node: _is_defined_in("equinox", node, name="Module")):
         for keys, leaf in jax.tree_util.tree_leaves_with_path(module):
-            is_float = hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
+            is_float = has_own(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
             if is_float:
                 yield path + jax.tree_util.keystr(keys), INEXACT
 

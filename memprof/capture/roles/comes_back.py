@@ -58,7 +58,7 @@ class Ends:
 
 
 _Signature = tuple[tuple[str, Array], ...]
-_MADE_FROM, _DEPENDS, _SAME_NAME, _PER_LEAF, _SAME_PLACE = 1.0, 0.3, 0.2, 0.001, 0.0005
+_MADE_FROM, _SAME_NAME, _PER_LEAF, _SAME_PLACE, _DEPENDS = 1.0, 0.2, 0.001, 0.0005, 0.0001
 
 
 def next_values(
@@ -118,10 +118,11 @@ class _Matching:
         one, other = self._arguments.paths[leaf], self._results.paths[result]
         made = self._results.made[result]
         is_made_from = bool((made.lineage | made.directly) >> leaf & 1)
-        if _last_name(one) == _last_name(other) != "" and (is_made_from or self._depends(leaf, result)):
-            return Evidence.CONTAINER
-        if self._is_at_its_place(one, other) and (is_made_from or self._depends(leaf, result)):
-            return Evidence.PLACE
+        if is_made_from or made.itself or self._depends(leaf, result):
+            if _last_name(one) == _last_name(other) != "":
+                return Evidence.CONTAINER
+            if self._is_at_its_place(one, other):
+                return Evidence.PLACE
         return Evidence.ELEMENTS if is_made_from else None
 
     def _is_at_its_place(self, one: str, other: str) -> bool:
@@ -146,7 +147,7 @@ class _Matching:
         for row, column in zip(*linear_sum_assignment(scores, maximize=True), strict=True):
             one, other = ones[row], others[column]
             pairs = zip(inside[one], outside[other], strict=True)
-            if any(self._is_of(leaf, result) for leaf, result in pairs):
+            if self._is_alike(one, other) or any(self._is_of(leaf, result) for leaf, result in pairs):
                 yield one, other
 
     def _score(self, one: str, leaves: Sequence[int], other: str, results: Sequence[int]) -> float:
@@ -156,11 +157,15 @@ class _Matching:
             score += _MADE_FROM * bool((made.lineage | made.directly) >> leaf & 1)
             score += _DEPENDS * self._depends(leaf, result)
             # A moment is made from fewer leaves than the parameters that it updates.
-            num_leaves = min(made.directly.bit_count(), 99)
-            score += _PER_LEAF * (num_leaves if self._differentiated >> leaf & 1 else -num_leaves)
+            is_moment = not self._differentiated >> leaf & 1
+            score -= _PER_LEAF * min(made.directly.bit_count(), 99) * is_moment
         score /= len(leaves)
         score += _SAME_NAME * (_last_name(one) == _last_name(other) != "")
         return score + _SAME_PLACE * (other.endswith(f"[{self._positions.get(one, '')}]"))
+
+    def _is_alike(self, one: str, other: str) -> bool:
+        """Whether two equal containers have one name, or one place at the ends of the step."""
+        return _last_name(one) == _last_name(other) != "" or self._is_at_its_place(one, other)
 
     def _is_of(self, leaf: int, result: int) -> bool:
         return bool(self._results.made[result].lineage >> leaf & 1) or self._depends(leaf, result)

@@ -106,6 +106,16 @@ def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: P
     return [claim or UNKNOWN for claim in completed]
 
 
+def trains_nothing(leaves: Sequence[Leaf], claims: Sequence[Claim], program: Program) -> bool:
+    """Whether state comes back from a step, and no gradient updates any of it."""
+    is_trained = program.is_training or any(claim in (_UNUSED, _UPDATED) for claim in claims)
+    states = (
+        leaf.use.is_changed and claim.role is Role.OTHER_STATE and claim is not _KEY
+        for leaf, claim in zip(leaves, claims, strict=True)
+    )
+    return not is_trained and any(states)
+
+
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
     """Sentences about arguments whose role, as their types tell it, is not what the program does with them."""
     return [
@@ -206,7 +216,8 @@ def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | No
     if not leaf.shape:
         return typed
     if use.is_changed:
-        is_data = data.has_batch_axis and not use.is_contained and not use.keeps_elements
+        is_data = data.has_batch_axis and not data.is_along_parameters
+        is_data = is_data and not use.is_contained and not use.keeps_elements
         return _DATA if is_data else _CARRIED
     if data.has_batch_axis:  # of a container that comes back, what else is in it tells
         return None if use.is_contained else _DATA

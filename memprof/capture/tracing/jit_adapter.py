@@ -19,6 +19,7 @@ import jax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from memprof.capture.own_attributes import has_own, own
 from memprof.capture.xla.xla_adapter import PROCESS_WIDE
 
 _NO_SUCH_AXIS = re.compile(r"Resource axis: (?P<axis>.+?) of (?P<spec>.+?) is not found in mesh: \((?P<axes>.*?),?\)")
@@ -33,7 +34,7 @@ _MOST_FRAMES = 40  # from a call of a framework's jit to that of the `jax.jit` i
 
 def is_framework_jit(fn: Any) -> bool:
     """Whether a jitted function is Flax's or Equinox's, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
-    return any(hasattr(fn, attribute) for attribute in _INNER_JIT.values())
+    return any(has_own(fn, attribute) for attribute in _INNER_JIT.values())
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
     Yields:
         The `jax.jit` inside.
     """
-    attribute = next(attribute for attribute in _INNER_JIT.values() if hasattr(fn, attribute))
+    attribute = next(attribute for attribute in _INNER_JIT.values() if has_own(fn, attribute))
     equinox_jit: Any = sys.modules.get("equinox._jit")
     with PROCESS_WIDE:
         inner = getattr(fn, attribute)
@@ -68,8 +69,8 @@ def jit_options(jitted: Any) -> Any:
 
 def jit_shardings(jitted: Any) -> tuple[Any, ...]:
     """What a jit was told of the shardings of its arguments and results (jax 0.10.2 to 0.12)."""
-    inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if hasattr(jitted, name)), jitted)
-    options = getattr(inner, "_jit_info", None)  # `jax.pmap` has none
+    inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)
+    options = own(inner, "_jit_info")  # `jax.pmap` has none
     return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
 
 
@@ -203,7 +204,7 @@ def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
 
 def function_of_pmap(fn: Any) -> Any:
     """The function that `jax.pmap` was given, by what it jits; None: that is no such thing (jax 0.10.2 to 0.12)."""
-    if getattr(fn, "__module__", "") != _PMAP:
+    if own(fn, "__module__") != _PMAP:
         return None
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     return getattr(cells["fun"].cell_contents, "f", None) if "fun" in cells else None
@@ -212,7 +213,7 @@ def function_of_pmap(fn: Any) -> Any:
 def function_of(fn: Any) -> Any:
     """What was jitted, without what it was wrapped in."""
     while True:
-        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None) or function_of_pmap(fn)
+        inner = own(fn, "__wrapped__") or own(fn, "func") or function_of_pmap(fn)
         if inner is None:
             return fn
         fn = inner
@@ -220,7 +221,7 @@ def function_of(fn: Any) -> Any:
 
 def is_of_jax(fn: Any) -> bool:
     """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
-    return str(getattr(function_of(fn), "__module__", "")).split(".")[0] == "jax"
+    return str(own(function_of(fn), "__module__")).split(".")[0] == "jax"
 
 
 class _Traces:

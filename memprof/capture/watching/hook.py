@@ -21,6 +21,7 @@ import msgspec
 
 from memprof.analysis.records.watched import Ending, SeenCall, SeenCompile
 from memprof.capture.compile import trace_call
+from memprof.capture.own_attributes import own
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
 from memprof.capture.roles.arguments import ends_of
@@ -211,11 +212,11 @@ class Watcher:
 
 def _name(fn: Any) -> str:
     inner = jit_adapter.function_of(fn)
-    return str(getattr(inner, "__name__", None) or type(inner).__name__)[:_MOST_TEXT]
+    return str(own(inner, "__name__") or type(inner).__name__)[:_MOST_TEXT]
 
 
 def _place(fn: Any) -> str:
-    code = getattr(jit_adapter.function_of(fn), "__code__", None)
+    code = own(jit_adapter.function_of(fn), "__code__")
     return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
