@@ -15,6 +15,9 @@ _OURS = str(Path(__file__).resolve().parents[1])
 _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
 
 
+# Packages of another environment that this one sees, through a `.pth` file say.
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+
 # A traceback of endless recursion, and an error of XLA that quotes the program, have thousands of lines.
 _MAX_LINES = 60
 _MAX_LINE_LENGTH = 500
@@ -70,6 +73,12 @@ def user_traceback(error: BaseException) -> str:
     return shortened("".join(shown.format()))
 
 
+def user_line(error: BaseException) -> str:
+    """The innermost line of the user's own code that an exception comes from, as `train.py:12`; empty without one."""
+    frames = _user_frames(traceback.TracebackException.from_exception(error, compact=True))
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
 def is_of_user_code(error: BaseException) -> bool:
     """Whether an exception comes from a line of the user's own code, and not only from what that code has asked for."""
     return any(_is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
@@ -82,4 +91,4 @@ def _user_frames(shown: traceback.TracebackException) -> list[traceback.FrameSum
 def _is_users(filename: str) -> bool:
     if _MODELS.search(filename):
         return True
-    return not filename.startswith(("<", _OURS, *_LIBRARY_FOLDERS))
+    return not (filename.startswith(("<", _OURS, *_LIBRARY_FOLDERS)) or _INSTALLED.search(filename))

@@ -81,7 +81,9 @@ def argument_leaves(
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
     given = _given(roles, paths)
     avals = jax.tree.leaves(step.traced.in_avals)
-    parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(paths)))}
+    num_tokens = xla_adapter.num_tokens(lowered)
+    kept = xla_adapter.kept_arguments(lowered, len(paths))
+    parameter_numbers = {flat: number for number, flat in enumerate(kept, num_tokens)}
     if None in given:
         found, doubts = _inferred(step, paths, owners, given, sorted(parameter_numbers))
     else:  # nothing is left to find out by following the arguments through the program, which takes as long as lowering
@@ -89,7 +91,8 @@ def argument_leaves(
     positions = {name: number for number, name in enumerate(step.names)}
     infos = jax.tree.leaves(step.traced.args_info)
     axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
-    return tuple(
+    tokens = tuple(_token(number) for number in range(num_tokens))
+    return tokens + tuple(
         ArgumentLeaf(
             path=path,
             role=role,
@@ -99,10 +102,23 @@ def argument_leaves(
             donated=bool(info.donated),
             parameter_number=parameter_numbers.get(flat),
             position=positions.get(owner),
-            mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat]],
+            mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat] - num_tokens],
         )
         for flat, (path, owner, role, aval, info) in enumerate(zip(paths, owners, found, avals, infos, strict=True))
     ), tuple(doubts)
+
+
+def _token(number: int) -> ArgumentLeaf:
+    """What orders the effects of a program, such as prints: a parameter without data."""
+    return ArgumentLeaf(
+        path=f"tokens[{number}]",
+        role=Role.OTHER_STATE,
+        shape=(),
+        dtype="token",
+        size_bytes=0,
+        donated=False,
+        parameter_number=number,
+    )
 
 
 def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role | None]:

@@ -28,6 +28,7 @@ _DOES_NOT_DIVIDE = re.compile(
     r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
 )
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+_CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 _PMAP = "jax._src.pmap"
 _MOST_FRAMES = 40  # from a call of a framework's jit to that of the `jax.jit` inside it
 
@@ -161,6 +162,15 @@ def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     pending.append(inner)
+
+
+def callbacks(traced: Any) -> tuple[str, ...]:
+    """The callbacks into Python of a traced step, with the lines that make them (jax 0.10.2 to 0.12)."""
+    from jax._src import source_info_util
+
+    found = (equation for equation in all_equations(traced.jaxpr.jaxpr) if equation.primitive.name in _CALLBACKS)
+    lines = (f"{each.primitive.name} {source_info_util.summarize(each.source_info)}".strip() for each in found)
+    return tuple(dict.fromkeys(lines))
 
 
 def has_pallas_kernels(traced: Any) -> bool:
