@@ -220,7 +220,7 @@ def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> 
 def test_a_callback_is_compiled_for_an_absent_gpu(command: Command) -> None:
     done = command("run", "code.py:callback", "--no-save", "--target", "h100-80gb")
     assert done.returncode == 0
-    assert "The step calls Python once (debug_print " in done.stdout
+    assert "The step calls Python once (debug_print code.py:" in done.stdout
 
 
 def test_a_line_that_computes_on_an_absent_gpu_is_named(command: Command) -> None:

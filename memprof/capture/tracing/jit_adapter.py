@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -168,9 +169,12 @@ def callbacks(traced: Any) -> tuple[str, ...]:
     """The callbacks into Python of a traced step, with the lines that make them (jax 0.10.2 to 0.12)."""
     from jax._src import source_info_util
 
-    found = (equation for equation in all_equations(traced.jaxpr.jaxpr) if equation.primitive.name in _CALLBACKS)
-    lines = (f"{each.primitive.name} {source_info_util.summarize(each.source_info)}".strip() for each in found)
-    return tuple(dict.fromkeys(lines))
+    def place(equation: Any) -> str:
+        text = source_info_util.summarize(equation.source_info)  # /home/me/train.py:12:8 (step)
+        return Path(text.partition(" (")[0].rpartition(":")[0]).name
+
+    found = [each for each in all_equations(traced.jaxpr.jaxpr) if each.primitive.name in _CALLBACKS]
+    return tuple(dict.fromkeys(f"{each.primitive.name} {place(each)}".strip() for each in found))
 
 
 def has_pallas_kernels(traced: Any) -> bool:

@@ -19,7 +19,10 @@ def test_an_axis_that_the_mesh_has_not_may_be_one_that_the_command_left_out() ->
 
 def test_a_line_that_runs_on_an_absent_gpu_is_named() -> None:
     errors = []
-    for message in ("'Executable' object has no attribute 'local_devices'", "... not available with compile-only client."):
+    for message in (
+        "'Executable' object has no attribute 'local_devices'",
+        "... not available with compile-only client.",
+    ):
         try:
             raise AttributeError(message)
         except AttributeError as error:

@@ -1,4 +1,4 @@
-"""Roles of what comes back: targets, environments, queues, statistics, scalars, samplers, optimizers written by hand."""
+"""Roles of what comes back: targets, environments, queues, statistics, scalars, samplers, handwritten optimizers."""
 
 from __future__ import annotations
 
