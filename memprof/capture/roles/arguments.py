@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,9 +11,9 @@ from jax.sharding import NamedSharding
 
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
-from memprof.capture.roles.by_type import nnx_variables
+from memprof.capture.roles.by_type import claims_by_type, nnx_variables
 from memprof.capture.roles.by_use import StepEnds, follow
-from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles, trains_nothing
+from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles, trains_nothing, typed_states
 from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
 from memprof.capture.tracing import jit_adapter
@@ -136,14 +137,16 @@ def _inferred(
     Args:
         used: the leaves that the program takes.
     """
-    program = follow(step.traced.jaxpr, ends_of(step, paths, owners))
+    by_type = claims_by_type(step.arguments)
+    ends = replace(ends_of(step, paths, owners), states=typed_states(by_type, paths))
+    program = follow(step.traced.jaxpr, ends)
     leaves = [
         Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use, given=role)
         for path, owner, aval, use, role in zip(
             paths, owners, jax.tree.leaves(step.traced.in_avals), program.uses, given, strict=True
         )
     ]
-    claims = infer_roles(step.arguments, leaves, program)
+    claims = infer_roles(by_type, leaves, program)
     taken = [(leaves[flat], claims[flat]) for flat in used]
     doubts = [*_unknown(taken), *_in_doubt(taken)]
     if not any(given) and trains_nothing(leaves, claims, program):
@@ -159,6 +162,7 @@ def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> St
         owners=_numbered(_parts(paths, owners)),
         positions={name: number for number, name in enumerate(step.names)},
         known=jit_adapter.returned_state(step.traced),
+        fields=getattr(type(step.traced.out_info), "_fields", ()),
     )
 
 

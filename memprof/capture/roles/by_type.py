@@ -7,7 +7,7 @@ arguments. A class is known by where it is defined, so that a user's own class o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,11 @@ from memprof.capture.own_attributes import has_own
 from memprof.capture.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
-OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optax optimizer")
+OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optimizer")
+SIMULATION = Claim(role=Role.OTHER_STATE, reason="state of a simulation")
+# Packages, besides optax, whose records of a state are those of an optimizer, or of a simulation.
+_OPTIMIZERS = ("jaxopt", "optimistix", "kfac_jax")
+_SIMULATORS = ("jax_md",)
 # Two that what the program does overrules.
 MODEL_STATE = Claim(role=Role.OTHER_STATE, reason="beside the parameters in a training state")
 INEXACT = Claim(role=Role.PARAMS, reason="an inexact array of an Equinox module")
@@ -30,7 +34,7 @@ def claims_by_type(arguments: Mapping[str, Any]) -> dict[str, Claim]:
         arguments: the step's arguments by name.
     """
     claims: dict[str, Claim] = {}
-    for find in (_training_states, _equinox_modules, _nnx_variables):  # the later one is surer
+    for find in (_training_states, _equinox_modules, _nnx_variables, _simulations):  # the later one is surer
         claims.update(_found(find, arguments))
     # An optimizer's state mirrors the parameters, modules and all: nothing inside it is what it is elsewhere.
     states = dict(_found(_optimizer_states, arguments))
@@ -69,9 +73,14 @@ def _is_optax_state(node: Any) -> bool:
     return is_record and _is_defined_in("optax", node)
 
 
+def _is_state_of(packages: Iterable[str], node: Any) -> bool:
+    """Whether a node is a record of one of these packages that they call a state."""
+    return type(node).__name__.endswith("State") and any(_is_defined_in(package, node) for package in packages)
+
+
 def _is_optimizer_state(node: Any) -> bool:
-    """A state of optax, or the states of a chain of transformations, of which some may be the user's own."""
-    if _is_optax_state(node):
+    """A state of an optimizer, or those of a chain of transformations, of which some may be the user's own."""
+    if _is_optax_state(node) or _is_state_of(_OPTIMIZERS, node):
         return True
     return type(node) is tuple and any(map(_is_optimizer_state, node)) and all(isinstance(part, tuple) for part in node)
 
@@ -79,6 +88,12 @@ def _is_optimizer_state(node: Any) -> bool:
 def _optimizer_states(tree: Any) -> Iterator[tuple[str, Claim]]:
     for path, _ in _nodes(tree, _is_optimizer_state):
         yield path, OPTIMIZER_STATE
+
+
+def _simulations(tree: Any) -> Iterator[tuple[str, Claim]]:
+    """A force is a gradient too: the data flow of molecular dynamics is that of momentum without friction."""
+    for path, _ in _nodes(tree, lambda node: _is_state_of(_SIMULATORS, node)):
+        yield path, SIMULATION
 
 
 def _fields(node: Any) -> Mapping[str, Any]:

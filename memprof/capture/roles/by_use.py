@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class StepEnds:
         owners: the number of the argument that each leaf is a part of, in order.
         positions: of the positional arguments, by name.
         known: results by the leaves whose next values they are, where the framework says so.
+        fields: of the named tuple that the step returns, if it does.
+        states: leaves that by their types are the state of an optimizer or a simulation, and no parameters.
     """
 
     arguments: Sequence[str]
@@ -36,6 +38,8 @@ class StepEnds:
     owners: Sequence[int]
     positions: Mapping[str, int]
     known: Mapping[int, int]
+    fields: Sequence[str] = ()
+    states: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -95,9 +99,10 @@ class _Pass:
         self.next = next_values(
             Ends(paths=ends.arguments, arrays=self._arrays, made=self.inputs),
             Ends(paths=ends.results, arrays=self._result_arrays, made=self._results),
-            ends.positions,
-            self.walk.differentiated,
-            ends.known,
+            positions=ends.positions,
+            fields=ends.fields,
+            differentiated=self.walk.differentiated,
+            known=ends.known,
         )
         self._made = [None if value is None else self._results[value.result] for value in self.next]
         self.trained = self._where(lambda n, made: made.of_gradients and bool(made.directly >> n & 1))
@@ -111,9 +116,9 @@ class _Pass:
     def parameters(self) -> int:
         """Leaves that are differentiated and trained, and neither moments nor averages of others."""
         floats = bits_of({n for n, array in enumerate(self._arrays) if _is_float(array)})
-        found = self.trained & self.walk.differentiated & floats & ~self.accepted()
-        moments = self._moments(found)
-        return found & ~moments & ~self.averages(found & ~moments)
+        found = self.trained & self.walk.differentiated & floats & ~bits_of(self._ends.states)
+        found &= ~self._moments(found) & ~self.accepted()
+        return found & ~self.averages(found)
 
     def accepted(self) -> int:
         """Leaves whose next value a random draw chooses: the positions of a sampler."""
@@ -217,7 +222,7 @@ def _is_float(array: Array) -> bool:
     return array.dtype.startswith(("float", "bfloat", "complex"))
 
 
-def bits_of(numbers: set[int]) -> int:
+def bits_of(numbers: Set[int]) -> int:
     """A set of leaves as bits."""
     return sum(1 << number for number in numbers)
 

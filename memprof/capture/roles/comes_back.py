@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
 from memprof.capture.roles.leaf import all_prefixes
 from memprof.capture.roles.updates import Array
@@ -62,16 +62,23 @@ _MADE_FROM, _SAME_NAME, _PER_LEAF, _SAME_PLACE, _DEPENDS = 1.0, 0.2, 0.001, 0.00
 
 
 def next_values(
-    arguments: Ends, results: Ends, positions: Mapping[str, int], differentiated: int, known: Mapping[int, int]
+    arguments: Ends,
+    results: Ends,
+    *,
+    positions: Mapping[str, int],
+    fields: Sequence[str],
+    differentiated: int,
+    known: Mapping[int, int],
 ) -> list[NextValue | None]:
     """The next value of each argument leaf; None where it does not come back.
 
     Args:
         positions: of the step's positional arguments, by name.
+        fields: of the named tuple that the step returns, if it does.
         differentiated: the leaves that what is differentiated reads.
         known: results by the leaves whose next values they are, where the framework says so.
     """
-    matching = _Matching(arguments, results, positions, differentiated)
+    matching = _Matching(arguments, results, positions, fields, differentiated)
     for leaf, result in known.items():
         matching.found[leaf] = NextValue(result=result, evidence=Evidence.CONTAINER)
     matching.match_containers()
@@ -80,9 +87,16 @@ def next_values(
 
 
 class _Matching:
-    def __init__(self, arguments: Ends, results: Ends, positions: Mapping[str, int], differentiated: int) -> None:
+    def __init__(
+        self,
+        arguments: Ends,
+        results: Ends,
+        positions: Mapping[str, int],
+        fields: Sequence[str],
+        differentiated: int,
+    ) -> None:
         self._arguments, self._results = arguments, results
-        self._positions, self._differentiated = positions, differentiated
+        self._positions, self._fields, self._differentiated = positions, fields, differentiated
         self.found: list[NextValue | None] = [None] * len(arguments.paths)
         self._nodes: dict[str, str] = {}  # the container of results in which one of arguments comes back
 
@@ -116,9 +130,8 @@ class _Matching:
 
     def _evidence(self, leaf: int, result: int) -> Evidence | None:
         one, other = self._arguments.paths[leaf], self._results.paths[result]
-        made = self._results.made[result]
-        is_made_from = bool((made.lineage | made.directly) >> leaf & 1)
-        if is_made_from or made.itself or self._depends(leaf, result):
+        is_made_from = self._is_made_from(leaf, result)
+        if is_made_from or self._results.made[result].itself or self._depends(leaf, result):
             if _last_name(one) == _last_name(other) != "":
                 return Evidence.CONTAINER
             if self._is_at_its_place(one, other):
@@ -126,17 +139,25 @@ class _Matching:
         return Evidence.ELEMENTS if is_made_from else None
 
     def _is_at_its_place(self, one: str, other: str) -> bool:
-        """Whether an argument comes back at its own place among the results, after all arguments before it."""
-        position = self._positions.get(one)
-        around = other.removesuffix(f"[{position}]")
-        if not position or around == other:
+        """Whether an argument and a result have one place, and so have the arguments before it that come back."""
+        position, (around, place) = self._positions.get(one), self._place(other)
+        if position is None or position != place:
             return False
-        before = [name for name, number in self._positions.items() if number < position]
-        return all(
-            self._nodes.get(name) == f"{around}[{number}]"
+        are_in_place = {
+            number: self._place(self._nodes[name]) == (around, number)
             for name, number in self._positions.items()
-            if name in before and name in self._nodes
-        ) and any(name in self._nodes for name in before)
+            if name in self._nodes and name != one
+        }
+        before = [is_in_place for number, is_in_place in are_in_place.items() if number < position]
+        return all(before) and any(are_in_place.values())
+
+    def _place(self, result: str) -> tuple[str, int | None]:
+        """The tuple that a result is in, and its number there; a named tuple is one, too."""
+        around, _, number = result.rpartition("[")
+        if number[:-1].isdigit():
+            return around, int(number[:-1])
+        name = result.removeprefix(".")
+        return ("", self._fields.index(name)) if name in self._fields else (result, None)
 
     def _assigned(self, inside: Mapping[str, list[int]], outside: Mapping[str, list[int]]) -> Iterator[tuple[str, str]]:
         """Pairs of equal containers by their scores; those that do not depend on each other stay alone."""
@@ -144,31 +165,40 @@ class _Matching:
         scores = np.array([[self._score(one, inside[one], other, outside[other]) for other in others] for one in ones])
         if not scores.size:
             return
+        are_updated = bool((scores >= _MADE_FROM / 2).any())
         for row, column in zip(*linear_sum_assignment(scores, maximize=True), strict=True):
             one, other = ones[row], others[column]
-            pairs = zip(inside[one], outside[other], strict=True)
-            if self._is_alike(one, other) or any(self._is_of(leaf, result) for leaf, result in pairs):
+            pairs = list(zip(inside[one], outside[other], strict=True))
+            is_own = self._is_alike(one, other) or any(self._is_made_from(*pair) for pair in pairs)
+            # Gradients that are returned beside new parameters are nobody's next value.
+            is_gradient = are_updated and all(self._is_gradient(result) for _, result in pairs)
+            if is_own or (not is_gradient and any(self._depends(*pair) for pair in pairs)):
                 yield one, other
 
     def _score(self, one: str, leaves: Sequence[int], other: str, results: Sequence[int]) -> float:
         score = 0.0
         for leaf, result in zip(leaves, results, strict=True):
             made = self._results.made[result]
-            score += _MADE_FROM * bool((made.lineage | made.directly) >> leaf & 1)
+            score += _MADE_FROM * self._is_made_from(leaf, result)
             score += _DEPENDS * self._depends(leaf, result)
             # A moment is made from fewer leaves than the parameters that it updates.
             is_moment = not self._differentiated >> leaf & 1
             score -= _PER_LEAF * min(made.directly.bit_count(), 99) * is_moment
         score /= len(leaves)
         score += _SAME_NAME * (_last_name(one) == _last_name(other) != "")
-        return score + _SAME_PLACE * (other.endswith(f"[{self._positions.get(one, '')}]"))
+        return score + _SAME_PLACE * (self._place(other)[1] == self._positions.get(one, -1))
 
     def _is_alike(self, one: str, other: str) -> bool:
         """Whether two equal containers have one name, or one place at the ends of the step."""
         return _last_name(one) == _last_name(other) != "" or self._is_at_its_place(one, other)
 
-    def _is_of(self, leaf: int, result: int) -> bool:
-        return bool(self._results.made[result].lineage >> leaf & 1) or self._depends(leaf, result)
+    def _is_made_from(self, leaf: int, result: int) -> bool:
+        made = self._results.made[result]
+        return bool((made.lineage | made.directly) >> leaf & 1)
+
+    def _is_gradient(self, result: int) -> bool:
+        made = self._results.made[result]
+        return made.of_gradients and not made.directly
 
     def _depends(self, leaf: int, result: int) -> bool:
         made = self._results.made[result]

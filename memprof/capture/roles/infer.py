@@ -24,7 +24,7 @@ import jax
 
 from memprof.analysis.records.categories import Role
 from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
-from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, claims_by_type
+from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, SIMULATION
 from memprof.capture.roles.by_use import Program, bits_of
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
 from memprof.capture.roles.updates import ArgumentUse
@@ -78,15 +78,25 @@ class Leaf:
         return bool(jax.numpy.issubdtype(self.dtype, jax.numpy.inexact))
 
 
-def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: Program) -> list[Claim]:
+def typed_states(by_type: Mapping[str, Claim], paths: Sequence[str]) -> frozenset[int]:
+    """Leaves that by their types are the state of an optimizer or a simulation."""
+    claims = _typed(by_type, paths)
+    return frozenset(n for n, claim in enumerate(claims) if claim in (OPTIMIZER_STATE, SIMULATION))
+
+
+def _typed(by_type: Mapping[str, Claim], paths: Sequence[str]) -> list[Claim | None]:
+    prefixes = (longest_prefix(path, by_type) for path in paths)
+    return [None if prefix is None else by_type[prefix] for prefix in prefixes]
+
+
+def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: Program) -> list[Claim]:
     """A claim for each leaf.
 
     Args:
-        arguments: the step's arguments by name, as the user gave them.
+        by_type: what the types of the step's arguments tell, by path (see `claims_by_type`).
         program: the step, followed.
     """
-    by_type = claims_by_type(arguments)
-    typed = [None if (prefix := longest_prefix(leaf.path, by_type)) is None else by_type[prefix] for leaf in leaves]
+    typed = _typed(by_type, [leaf.path for leaf in leaves])
     optimizers = bits_of({n for n, claim in enumerate(typed) if claim is OPTIMIZER_STATE})
     claims = [_first_claim(leaf, claim, program, optimizers) for leaf, claim in zip(leaves, typed, strict=True)]
     _claim_whole_averages(by_type, leaves, claims)
@@ -157,7 +167,7 @@ def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: 
         return _KEY
     if use.is_average and leaf.is_float:
         return _AVERAGE
-    if typed is OPTIMIZER_STATE:
+    if typed in (OPTIMIZER_STATE, SIMULATION):
         return typed
     if use.is_accepted and leaf.is_float and leaf.shape:
         return _POSITION
@@ -268,7 +278,9 @@ def _by_role(leaf: Leaf, data: DataUse, role: Role, program: Program) -> Claim |
         return _BESIDE if leaf.is_float and not is_other else None
     if role is Role.BATCH:
         return _BESIDE_DATA if leaf.shape and not data.is_along_parameters else None
-    return _BESIDE_OPTIMIZER if role is Role.OPTIMIZER_STATE else _BESIDE_STATE
+    if role is Role.OPTIMIZER_STATE:
+        return _BESIDE_OPTIMIZER if leaf.shape or leaf.use.enters_update else None
+    return _BESIDE_STATE
 
 
 def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program) -> None:
