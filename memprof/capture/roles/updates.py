@@ -104,7 +104,8 @@ def argument_uses(
     for leaves in back:
         carried |= leaves
     for leaves, result in zip(back, results, strict=True):
-        kept |= 0 if result.sources & ~carried else leaves
+        is_of_itself = leaves.bit_count() == 1 and not result.sources & ~leaves
+        kept |= leaves if is_of_itself else 0
     candidates = _new_values(inputs, results)
     averages = _averages(inputs, results, candidates, differentiated)
     for n, places in enumerate(candidates):
