@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,7 @@ class _Pass:
         self._made = [None if value is None else self._results[value.result] for value in self.next]
         self.trained = self._where(lambda n, made: made.of_gradients and bool(made.directly >> n & 1))
 
-    def _where(self, is_so: Any) -> int:
+    def _where(self, is_so: Callable[[int, Made], bool]) -> int:
         return bits_of({n for n, made in enumerate(self._made) if made is not None and is_so(n, made)})
 
     def leaves(self, bits: int) -> list[int]:
@@ -140,14 +140,16 @@ class _Pass:
 
     def averages(self, parameters: int) -> int:
         """Leaves that parameters of their shape enter, and that enter no new parameters."""
-        numbers = self.leaves(parameters)
-        return joined_bits(
-            1 << n
-            for n, made in enumerate(self._made)
-            if made is not None
-            and self._arrays[n].shape
-            and any(self._arrays[p] == self._arrays[n] and self._enters(p, n) for p in numbers)
-            and not any(self._made[p].directly >> n & 1 for p in numbers if p != n)  # type: ignore[union-attr]
+        alike: dict[Array, int] = {}
+        entered = 0
+        for n in self.leaves(parameters):
+            alike[self._arrays[n]] = alike.get(self._arrays[n], 0) | 1 << n
+            made = self._made[n]
+            entered |= 0 if made is None else made.directly & ~(1 << n)
+        return ~entered & self._where(
+            lambda n, made: (
+                bool(self._arrays[n].shape) and bool(made.directly & alike.get(self._arrays[n], 0) & ~(1 << n))
+            )
         )
 
     def _entering(self, parameters: int) -> int:

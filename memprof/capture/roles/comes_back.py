@@ -80,7 +80,7 @@ def next_values(
     """
     matching = _Matching(arguments, results, positions, fields, differentiated)
     for leaf, result in known.items():
-        matching.found[leaf] = NextValue(result=result, evidence=Evidence.CONTAINER)
+        matching.pair(leaf, result, Evidence.CONTAINER)
     matching.match_containers()
     matching.match_arrays()
     return matching.found
@@ -98,7 +98,13 @@ class _Matching:
         self._arguments, self._results = arguments, results
         self._positions, self._fields, self._differentiated = positions, fields, differentiated
         self.found: list[NextValue | None] = [None] * len(arguments.paths)
+        self._taken: set[int] = set()
         self._nodes: dict[str, str] = {}  # the container of results in which one of arguments comes back
+
+    def pair(self, leaf: int, result: int, evidence: Evidence) -> None:
+        """Take a result for the next value of a leaf."""
+        self.found[leaf] = NextValue(result=result, evidence=evidence)
+        self._taken.add(result)
 
     def match_containers(self) -> None:
         """Pair equal containers of several leaves, the largest first."""
@@ -111,7 +117,7 @@ class _Matching:
             for one, other in self._assigned(inside, outside):
                 self._nodes[one] = other
                 for leaf, result in zip(inside[one], outside[other], strict=True):
-                    self.found[leaf] = NextValue(result=result, evidence=Evidence.CONTAINER)
+                    self.pair(leaf, result, Evidence.CONTAINER)
 
     def match_arrays(self) -> None:
         """Pair arrays whose containers do not come back."""
@@ -126,7 +132,7 @@ class _Matching:
                 evidence = self._evidence(leaf, result)
                 if evidence is not None:
                     self._nodes[one] = other
-                    self.found[leaf] = NextValue(result=result, evidence=evidence)
+                    self.pair(leaf, result, evidence)
 
     def _evidence(self, leaf: int, result: int) -> Evidence | None:
         one, other = self._arguments.paths[leaf], self._results.paths[result]
@@ -208,8 +214,7 @@ class _Matching:
         return any(self.found[leaf] is not None for leaf in leaves)
 
     def _are_taken(self, results: Sequence[int]) -> bool:
-        taken = {value.result for value in self.found if value is not None}
-        return any(result in taken for result in results)
+        return not self._taken.isdisjoint(results)
 
 
 def _containers(ends: Ends) -> dict[_Signature, dict[str, list[int]]]:
