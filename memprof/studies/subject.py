@@ -135,10 +135,10 @@ class Subject:
         Raises:
             MemprofError: the reference names a `StepSpec`, and a row is no option of the compiler.
         """
-        chosen = parse_techniques(*rows)
-        if self.is_built_in or (rows and all(set(each.technique.sets) == {"compiler_options"} for each in chosen)):
+        if self.is_built_in or not names_step_spec(reference := parse(self.name)):
             return
-        if names_step_spec(reference := parse(self.name)):
+        chosen = [each for row in rows for each in parse_techniques(row)]
+        if not chosen or any(set(each.technique.sets) != {"compiler_options"} for each in chosen):
             raise MemprofError(unchangeable(str(reference)))
 
     def applies(self, techniques: str) -> bool:
