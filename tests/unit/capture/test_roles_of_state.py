@@ -486,6 +486,28 @@ def moments_and_their_counter_in_a_dict() -> Case:
 
 
 @case
+def a_counter_of_the_learner_beside_the_state_of_its_optimizer() -> Case:
+    class Params(NamedTuple):
+        online: Any
+        target: Any
+
+    class Learner(NamedTuple):
+        count: Any
+        moments: Any
+
+    def step(params: Params, learner: Learner, x: Any, y: Any) -> Any:
+        target = optax.periodic_update(params.online, params.target, learner.count, 50)
+        updates, moments = ADAM.update(jax.grad(against)(params.online, target, x, y), learner.moments)
+        return Params(optax.apply_updates(params.online, updates), target), Learner(learner.count + 1, moments)
+
+    args = (Params(WEIGHTS, WEIGHTS), Learner(COUNT, MOMENTS), X, Y)
+    expected = {
+        "params.online": P, "params.target": S, "learner.count": S, "learner.moments": OPT, "x": B, "y": B,
+    }  # fmt: skip
+    return step, args, expected
+
+
+@case
 def weights_that_are_averaged_now_and_then() -> Case:
     def step(state: Any, x: Any, y: Any) -> Any:
         weights, moments = trained(state["weights"], state["moments"], x, y)
