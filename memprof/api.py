@@ -24,6 +24,7 @@ from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.own_attributes import own
 from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
@@ -251,7 +252,7 @@ def profile(
         static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
         roles={} if roles is None else roles,
         kwargs=kwargs,
-        workload=label or str(getattr(step, "__name__", "") or "step"),
+        workload=label or str(own(step, "__name__") or "step"),
         compiler_options={} if compiler_options is None else compiler_options,
     )
     return profile_spec(spec, target=target, complete=complete)

@@ -21,7 +21,7 @@ from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
 from memprof.capture.processes.work_folder import work_folder
 from memprof.capture.roles.arguments import argument_leaves, place_on
-from memprof.capture.roles.leaf import longest_prefix
+from memprof.capture.roles.leaf import longest_prefix, shortened
 from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.targets.mesh import devices_of_step
 from memprof.capture.tracing import jit_adapter
@@ -214,6 +214,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
     progress("lowering")
     lowered = _lower(traced, target, devices)
     arguments, doubts = argument_leaves(traced, lowered, spec.roles)
+    doubts += _stubs(traced, target)
     _place_arguments(spec, lowered, arguments)
     flops = count_flops(traced.traced.jaxpr)
     capture = Capture(
@@ -326,7 +327,7 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
     Raises:
         MemprofError: the step runs on other devices than those of the target.
     """
-    with _on(devices.device), xla_adapter.full_tracebacks():
+    with _on(devices.device), xla_adapter.full_tracebacks(), xla_adapter.callbacks_of_absent_devices():
         if devices.written_for is not None:
             return xla_adapter.lower_for_platform(step.traced, target.platform)
         lowered = step.traced.lower()
@@ -336,6 +337,18 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
         if xla_adapter.is_lowered_for(lowered, devices.on_device):
             return lowered
         return xla_adapter.lower_for_platform(step.traced, target.platform)
+
+
+def _stubs(step: TracedStep, target: Target) -> tuple[str, ...]:
+    """A sentence about callbacks of a step that is compiled for an absent device."""
+    places = jit_adapter.callbacks(step.traced) if target.is_deviceless else ()
+    if not places:
+        return ()
+    times = "once" if len(places) == 1 else f"{len(places)} times"
+    return (
+        f"The step calls Python {times} ({shortened(places)}). For an absent GPU a stub with the same operands and"
+        " results is compiled instead; memory that the callback itself takes on the host is not counted.",
+    )
 
 
 def _on(device: jax.Device) -> AbstractContextManager[Any]:
@@ -362,9 +375,11 @@ def _compile(step: LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
         MemprofError: XLA does not accept an option that the step asks for.
     """
     dump, on_device = xla_adapter.dump_options(dump_folder), step.devices.on_device
+    # JAX hands callbacks over with a program, and the compiler for absent devices takes none.
+    is_portable_alone = step.capture.target.is_deviceless and xla_adapter.has_callbacks(step.lowered)
 
     def compile_it(ours: Mapping[str, Any]) -> Any:
-        if xla_adapter.is_lowered_for(step.lowered, on_device):
+        if xla_adapter.is_lowered_for(step.lowered, on_device) and not is_portable_alone:
             return step.lowered.compile(compiler_options={**ours, **step.asked, **dump})
         return xla_adapter.compile_portable(step.program, on_device, {**ours, **step.options, **dump})
 

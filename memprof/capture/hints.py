@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 import sys
 
-from memprof.capture.user_traceback import message_of
+from memprof.capture.user_traceback import message_of, user_line
+
+# What JAX says when a program is run on, or data is put onto, a device that is only compiled for (jax 0.10.2 to 0.12).
+_OF_ABSENT_DEVICES = (
+    "Executable' object has no attribute 'local_devices'",
+    "not available with compile-only client",
+    "only supported for addressable",
+    "owned by a non-PjRt-compatible client",
+    "Got jit memory kind: None, arg memory kind",
+)
 
 
 def hint(error: BaseException) -> str:
@@ -21,8 +30,11 @@ def hint(error: BaseException) -> str:
         stream = re.search(r"\"([^\"]+)\"", message)
         name = stream.group(1) if stream else "params"
         return f"the model draws random numbers from '{name}': pass rngs={{'{name}': key}} to its apply"
-    if "Unknown backend" in message and "callback" in _frames(error):
-        return _callback_hint()
+    if any(words in message for words in _OF_ABSENT_DEVICES):
+        return (
+            f"{user_line(error) or 'the code'} uses a GPU that you don't have as if it could run there: give shapes"
+            " (jax.eval_shape, jax.ShapeDtypeStruct) instead of arrays, or make them before the mesh is set"
+        )
     if "cudnn" in message.lower() and "dot_product_attention" in _frames(error):
         return "implementation='cudnn' asks for cuDNN while it is traced: install nvidia-cudnn-cu13 (or -cu12)"
     if "Couldn't find output tile sizes" in message:  # XLA's own kernels, where none was measured (jaxlib 0.10.2)
@@ -40,15 +52,6 @@ def hint(error: BaseException) -> str:
     if isinstance(error, TypeError) and "positional argument" in message:
         return "the arguments in the StepSpec must be those that the function takes"
     return ""
-
-
-def _callback_hint() -> str:
-    # The frames of Equinox are hidden from JAX's errors, so who called is not known.
-    equinox = "; for eqx.error_if set EQX_ON_ERROR=nan in the environment" if "equinox" in sys.modules else ""
-    return (
-        "callbacks, jax.debug.print and checks inside the step need the device itself: take them out of the step, or"
-        f" use --target cpu or local{equinox}"
-    )
 
 
 def _frames(error: BaseException) -> str:

@@ -14,7 +14,6 @@ _OURS = str(Path(__file__).resolve().parents[1])
 # Modules of memprof that hold models, whose lines are as good as the user's own.
 _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
 
-
 # A traceback of endless recursion, and an error of XLA that quotes the program, have thousands of lines.
 _MAX_LINES = 60
 _MAX_LINE_LENGTH = 500
@@ -68,6 +67,12 @@ def user_traceback(error: BaseException) -> str:
     shown.stack = traceback.StackSummary.from_list(frames)
     shown.__cause__ = shown.__context__ = None
     return shortened("".join(shown.format()))
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line of the user's own code that an exception comes from, as `train.py:12`; empty without one."""
+    frames = _user_frames(traceback.TracebackException.from_exception(error, compact=True))
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def is_of_user_code(error: BaseException) -> bool:

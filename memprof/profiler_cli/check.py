@@ -84,7 +84,7 @@ def check(
     from memprof.capture.xla.portable_program import CompileSettings
     from memprof.reports.json.answers import check_json
     from memprof.reports.views.check import check_document
-    from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, update_baseline
+    from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, target_of, update_baseline
 
     show = rendering(format, width=width, top=top)
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
@@ -100,6 +100,8 @@ def check(
         say(f"baseline written to {against}")
         return
     limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
+    if aim is None and limits.baseline is not None and not is_capture(what):
+        aim = target_of(limits.baseline)
     capture = _capture(what, preset, overrides, technique, role, arguments, aim, settings)
     result = check_capture(capture, limits)
     print_document(check_document(result, top=show.options.top), check_json(result), show)

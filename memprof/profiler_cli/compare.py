@@ -148,6 +148,7 @@ def compare(
     if arguments and not is_reference(name):
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject.check_changeable(technique)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     aim = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts)

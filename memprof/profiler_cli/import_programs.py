@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memprof.errors import MemprofError, unknown_name
-from memprof.files import IfTaken, check_folder_writable, make_folder
+from memprof.files import IfTaken, check_folder_writable, check_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages, write
@@ -39,7 +39,13 @@ _Largest = Annotated[
     typer.Option("--largest", min=1, max=options.MOST, help="Capture so many programs, the largest first; else one."),
 ]
 _Output = Annotated[
-    Path | None, typer.Option("-o", "--output", help="The folder to write captures to.", metavar="FOLDER")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="The folder to write captures to, or the file (*.memprof) of a single capture.",
+        metavar="FOLDER|FILE",
+    ),
 ]
 _Target = Annotated[
     str | None,
@@ -57,6 +63,7 @@ def import_programs(
     role: options.Roles = [],  # noqa: B006
     target: _Target = None,
     output: _Output = None,
+    force: options.Force = False,
     width: options.Width = None,
 ) -> None:
     """Make captures of programs that others have compiled, from the files that they left.
@@ -71,6 +78,7 @@ def import_programs(
         memprof import dump --role 'model.scale=other_state'
     """
     from memprof.analysis.pipeline import analyze
+    from memprof.capture.capture_file import write_capture
     from memprof.capture.foreign.importing import import_program, sizes_of
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
@@ -80,8 +88,13 @@ def import_programs(
         if is_capture(str(path)):
             raise MemprofError(f"{path} is a capture, as memprof writes them: show it with `memprof show`")
     show = rendering("terminal", width=width, full=False)
-    aim, roles, folder = resolve_asked(target), parse_roles(role), output or Path()
-    check_folder_writable(folder)
+    aim, roles = resolve_asked(target), parse_roles(role)
+    file = output if output is not None and is_capture(output.name) and not output.is_dir() else None
+    folder = Path() if output is None else output
+    if file is not None:
+        check_writable(file, overwrite=force)
+    else:
+        check_folder_writable(folder)
     with stages("import") as stage:
         found: list[tuple[FoundProgram, Sizes]] = []
         damaged: list[MemprofError] = []
@@ -96,11 +109,14 @@ def import_programs(
             raise damaged[0]
         found.sort(key=lambda pair: -pair[1].footprint_bytes)
         chosen = _chosen([each for each, _ in found], program, largest)
+        if file is not None and len(chosen) > 1:
+            raise MemprofError(f"{file} holds a single capture, and {len(chosen)} programs are captured: name a folder")
         captures = [import_program(each, roles=roles, target=aim) for each in chosen]
         reports = [analyze(capture) for capture in captures]
     if len(found) > 1:
         write(lower(imported_document(_as_rows(found)), show.options))
-    written = _written(captures, folder)
+    if_taken = IfTaken.REPLACE if force else IfTaken.REFUSE
+    written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
     if len(reports) == 1:
         print_report(reports[0], show.of_capture(written[0]))
     for each_damaged in damaged:

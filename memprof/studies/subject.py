@@ -19,8 +19,8 @@ from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.mesh_axes import on_mesh
 from memprof.workloads.overrides import split_override
-from memprof.workloads.user.build import UserStep
-from memprof.workloads.user.reference import is_reference, parse
+from memprof.workloads.user.build import UserStep, unchangeable
+from memprof.workloads.user.reference import is_reference, names_step_spec, parse
 
 # Rows that teach: each technique against the one row that lacks it, then what they come to together.
 TEACHING_ROWS = (
@@ -127,6 +127,21 @@ class Subject:
             return _TEACHING_ROWS_OF_A_LOSS
         self.plan()
         return tuple(filter(self.applies, TEACHING_ROWS))
+
+    def check_changeable(self, rows: Sequence[str]) -> None:
+        """Refuse rows of techniques for a step as it is, as far as that is known without importing the user's code.
+
+        Args:
+            rows: joined with `+` each; without rows, the teaching ones are meant.
+
+        Raises:
+            MemprofError: the reference names a `StepSpec`, and a row is no option of the compiler.
+        """
+        if self.is_built_in or not names_step_spec(reference := parse(self.name)):
+            return
+        chosen = [each for row in rows for each in parse_techniques(row)]
+        if not chosen or any(set(each.technique.sets) != {"compiler_options"} for each in chosen):
+            raise MemprofError(unchangeable(str(reference)))
 
     def applies(self, techniques: str) -> bool:
         """Whether techniques do, as far as that is known without the user's code."""

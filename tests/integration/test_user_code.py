@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from integration.command import Command
 
+_ON_THE_MESH = "    key = jax.random.key(0)  # on the mesh"
 _CODE = """
 import sys
 import jax, jax.numpy as jnp, optax
@@ -36,6 +37,11 @@ def printing(x):
     return x
 
 callback = memprof.StepSpec(printing, (X,))
+
+def on_a_mesh() -> memprof.StepSpec:
+    jax.set_mesh(memprof.mesh("h100-80gb", {"data": 2}))
+    key = jax.random.key(0)  # on the mesh
+    return memprof.StepSpec(loss, (key, X))
 kept = []
 
 def leaking(x):
@@ -211,11 +217,17 @@ def test_a_flag_with_a_value_that_xla_cannot_read_is_named(command: Command) -> 
     assert f"XLA cannot read a value that XLA_FLAGS gives it, {flags}: correct it" in done.stderr
 
 
-def test_a_callback_needs_the_device(command: Command) -> None:
+def test_a_callback_is_compiled_for_an_absent_gpu(command: Command) -> None:
     done = command("run", "code.py:callback", "--no-save", "--target", "h100-80gb")
+    assert done.returncode == 0
+    assert "The step calls Python once (debug_print code.py:" in done.stdout
+
+
+def test_a_line_that_computes_on_an_absent_gpu_is_named(command: Command) -> None:
+    done = command("run", "code.py:on_a_mesh", "--no-save")
     assert done.returncode == 3
-    assert "take them out of the step, or use --target cpu or local" in done.stderr
-    assert 'jax.debug.print("{}", x.sum())' in done.stderr
+    assert "jax.random.key(0)  # on the mesh" in done.stderr
+    assert f"code.py:{_CODE.splitlines().index(_ON_THE_MESH) + 1} uses a GPU that you don't have" in done.stderr
 
 
 def test_an_import_that_fails_is_the_users(command: Command) -> None:

@@ -1,8 +1,8 @@
-"""What the arguments of a step are for: parameters, optimizer state, input data, other state.
+"""The roles of a step's arguments: parameters, optimizer state, input data, other state.
 
-Inferred from the types of the containers (`by_type.py`), from what the traced program does with the arguments
-(`by_use.py`, on one pass by `walk.py`), from the axes along which it applies parameters (`by_data.py`, `axes.py`),
-and, for what is left, from what lies beside it and from shapes (`infer.py`, which asks all in order). Never from a
-substring of a name. Of a program that others have compiled: `by_program.py`. What both take from what is updated is in
-`updates.py`.
+The data flow of the traced program decides (`by_use.py`): what comes back (`comes_back.py`), and what a gradient
+updates (`walk.py`, one pass through the program). Types of containers are evidence beside it (`by_type.py`). Input data
+are known by the axes along which the program applies parameters (`by_data.py`, `axes.py`); the rest by its neighbours
+and shapes (`infer.py`, which asks all in order). A substring of a name never decides. `by_program.py` does the same for
+programs compiled elsewhere; `updates.py` is what both share.
 """

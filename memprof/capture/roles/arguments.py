@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,14 +11,19 @@ from jax.sharding import NamedSharding
 
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
-from memprof.capture.roles.by_type import nnx_variables
-from memprof.capture.roles.by_use import follow
-from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles
+from memprof.capture.roles.by_type import claims_by_type, nnx_variables
+from memprof.capture.roles.by_use import StepEnds, follow
+from memprof.capture.roles.infer import UNKNOWN, Leaf, disagreements, infer_roles, trains_nothing, typed_states
 from memprof.capture.roles.leaf import Claim, all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.targets.choose import Devices
+from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import Place, TracedStep, several_devices
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
+
+TRAINS_NOTHING = (
+    "The step trains nothing: no gradient updates its arguments, so the state that comes back counts as other_state."
+)
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
@@ -76,7 +82,9 @@ def argument_leaves(
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
     given = _given(roles, paths)
     avals = jax.tree.leaves(step.traced.in_avals)
-    parameter_numbers = {flat: number for number, flat in enumerate(xla_adapter.kept_arguments(lowered, len(paths)))}
+    num_tokens = xla_adapter.num_tokens(lowered)
+    kept = xla_adapter.kept_arguments(lowered, len(paths))
+    parameter_numbers = {flat: number for number, flat in enumerate(kept, num_tokens)}
     if None in given:
         found, doubts = _inferred(step, paths, owners, given, sorted(parameter_numbers))
     else:  # nothing is left to find out by following the arguments through the program, which takes as long as lowering
@@ -84,7 +92,8 @@ def argument_leaves(
     positions = {name: number for number, name in enumerate(step.names)}
     infos = jax.tree.leaves(step.traced.args_info)
     axes = [_mesh_axes(sharding) for sharding in xla_adapter.argument_shardings(lowered)]
-    return tuple(
+    tokens = tuple(_token(number) for number in range(num_tokens))
+    return tokens + tuple(
         ArgumentLeaf(
             path=path,
             role=role,
@@ -94,10 +103,23 @@ def argument_leaves(
             donated=bool(info.donated),
             parameter_number=parameter_numbers.get(flat),
             position=positions.get(owner),
-            mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat]],
+            mesh_axes=None if flat not in parameter_numbers else axes[parameter_numbers[flat] - num_tokens],
         )
         for flat, (path, owner, role, aval, info) in enumerate(zip(paths, owners, found, avals, infos, strict=True))
     ), tuple(doubts)
+
+
+def _token(number: int) -> ArgumentLeaf:
+    """What orders the effects of a program, such as prints: a parameter without data."""
+    return ArgumentLeaf(
+        path=f"tokens[{number}]",
+        role=Role.OTHER_STATE,
+        shape=(),
+        dtype="token",
+        size_bytes=0,
+        donated=False,
+        parameter_number=number,
+    )
 
 
 def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role | None]:
@@ -115,16 +137,33 @@ def _inferred(
     Args:
         used: the leaves that the program takes.
     """
-    program = follow(step.traced.jaxpr, _numbered(_parts(paths, owners)))
+    by_type = claims_by_type(step.arguments)
+    ends = replace(ends_of(step, paths, owners), states=typed_states(by_type, paths))
+    program = follow(step.traced.jaxpr, ends)
     leaves = [
         Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use, given=role)
         for path, owner, aval, use, role in zip(
             paths, owners, jax.tree.leaves(step.traced.in_avals), program.uses, given, strict=True
         )
     ]
-    claims = infer_roles(step.arguments, leaves, program)
+    claims = infer_roles(by_type, leaves, program)
     taken = [(leaves[flat], claims[flat]) for flat in used]
-    return [claim.role for claim in claims], [*_unknown(taken), *_in_doubt(taken)]
+    doubts = [*_unknown(taken), *_in_doubt(taken)]
+    if not any(given) and trains_nothing(leaves, claims, program):
+        doubts.append(TRAINS_NOTHING)
+    return [claim.role for claim in claims], doubts
+
+
+def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> StepEnds:
+    """Where the arguments of a step lie, and its results."""
+    return StepEnds(
+        arguments=paths,
+        results=[jax.tree_util.keystr(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(step.traced.out_info)],
+        owners=_numbered(_parts(paths, owners)),
+        positions={name: number for number, name in enumerate(step.names)},
+        known=jit_adapter.returned_state(step.traced),
+        fields=getattr(type(step.traced.out_info), "_fields", ()),
+    )
 
 
 def _mesh_axes(sharding: Any) -> tuple[str, ...] | None:

@@ -7,16 +7,21 @@ arguments. A class is known by where it is defined, so that a user's own class o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 from memprof.analysis.records.categories import Role
+from memprof.capture.own_attributes import has_own
 from memprof.capture.roles.leaf import Claim, longest_prefix
 
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
-_OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optax optimizer")
+OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optimizer")
+SIMULATION = Claim(role=Role.OTHER_STATE, reason="state of a simulation")
+# Packages, besides optax, whose records of a state are those of an optimizer, or of a simulation.
+_OPTIMIZERS = ("jaxopt", "optimistix", "kfac_jax")
+_SIMULATORS = ("jax_md",)
 # Two that what the program does overrules.
 MODEL_STATE = Claim(role=Role.OTHER_STATE, reason="beside the parameters in a training state")
 INEXACT = Claim(role=Role.PARAMS, reason="an inexact array of an Equinox module")
@@ -29,7 +34,7 @@ def claims_by_type(arguments: Mapping[str, Any]) -> dict[str, Claim]:
         arguments: the step's arguments by name.
     """
     claims: dict[str, Claim] = {}
-    for find in (_training_states, _equinox_modules, _nnx_variables):  # the later one is surer
+    for find in (_training_states, _equinox_modules, _nnx_variables, _simulations):  # the later one is surer
         claims.update(_found(find, arguments))
     # An optimizer's state mirrors the parameters, modules and all: nothing inside it is what it is elsewhere.
     states = dict(_found(_optimizer_states, arguments))
@@ -57,34 +62,46 @@ def _nodes(tree: Any, is_wanted: Callable[[Any], bool]) -> Iterator[tuple[str, A
 
 def _is_defined_in(package: str, node: Any, *, name: str | None = None) -> bool:
     return any(
-        cls.__module__.split(".")[0] == package and (name is None or cls.__name__ == name) for cls in type(node).__mro__
+        str(cls.__module__).split(".")[0] == package and (name is None or cls.__name__ == name)
+        for cls in type(node).__mro__
     )
 
 
 def _is_optax_state(node: Any) -> bool:
     # `LookaheadParams` are parameters, two of each.
-    is_record = isinstance(node, tuple) and hasattr(node, "_fields") and type(node).__name__ != "LookaheadParams"
+    is_record = isinstance(node, tuple) and hasattr(type(node), "_fields") and type(node).__name__ != "LookaheadParams"
     return is_record and _is_defined_in("optax", node)
 
 
+def _is_state_of(packages: Iterable[str], node: Any) -> bool:
+    """Whether a node is a record of one of these packages that they call a state."""
+    return type(node).__name__.endswith("State") and any(_is_defined_in(package, node) for package in packages)
+
+
 def _is_optimizer_state(node: Any) -> bool:
-    """A state of optax, or the states of a chain of transformations, of which some may be the user's own."""
-    if _is_optax_state(node):
+    """A state of an optimizer, or those of a chain of transformations, of which some may be the user's own."""
+    if _is_optax_state(node) or _is_state_of(_OPTIMIZERS, node):
         return True
     return type(node) is tuple and any(map(_is_optimizer_state, node)) and all(isinstance(part, tuple) for part in node)
 
 
 def _optimizer_states(tree: Any) -> Iterator[tuple[str, Claim]]:
     for path, _ in _nodes(tree, _is_optimizer_state):
-        yield path, _OPTIMIZER_STATE
+        yield path, OPTIMIZER_STATE
+
+
+def _simulations(tree: Any) -> Iterator[tuple[str, Claim]]:
+    """A force is a gradient too: the data flow of molecular dynamics is that of momentum without friction."""
+    for path, _ in _nodes(tree, lambda node: _is_state_of(_SIMULATORS, node)):
+        yield path, SIMULATION
 
 
 def _fields(node: Any) -> Mapping[str, Any]:
     """A container's parts by their keys: a mapping's, or the fields of a record."""
     if isinstance(node, Mapping):
         return node
-    names = getattr(node, "_fields", getattr(node, "__dataclass_fields__", ()))
-    return {name: getattr(node, name) for name in names if hasattr(node, name)}
+    names = getattr(type(node), "_fields", getattr(type(node), "__dataclass_fields__", ()))
+    return {name: getattr(node, name) for name in names if has_own(node, name)}
 
 
 def _is_training_state(node: Any) -> bool:
@@ -130,7 +147,7 @@ def _equinox_modules(tree: Any) -> Iterator[tuple[str, Claim]]:
         return
     for path, module in _nodes(tree, lambda node: _is_defined_in("equinox", node, name="Module")):
         for keys, leaf in jax.tree_util.tree_leaves_with_path(module):
-            is_float = hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
+            is_float = has_own(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact)
             if is_float:
                 yield path + jax.tree_util.keystr(keys), INEXACT
 

@@ -1,7 +1,11 @@
 """The role of every argument leaf, and what could not be inferred.
 
-In order: roles that the user gives; random keys, by dtype; averages of parameters; the types of containers; what the
-program trains; what is read along the axes of the data. For what is left:
+The principle: a gradient of the loss with respect to the *params* updates them; *optimizer_state* enters that update
+and comes back; *other_state* comes back otherwise; the *batch* does not come back. The data flow of the traced program
+proves it; types of containers are evidence where it leaves the question open.
+
+In order: roles that the user gives; random keys; what the program trains, averages or carries; the types of containers;
+what is read along the axes of the data. For what is left:
 
 - a leaf beside others of one kind in one container is of that kind: a bias beside weights that are not trained, a count
   of nodes beside a graph's features; not beside a batch what lies along parameters (masks, permutations, means);
@@ -20,14 +24,18 @@ import jax
 
 from memprof.analysis.records.categories import Role
 from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
-from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, claims_by_type
-from memprof.capture.roles.by_use import Program
+from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, SIMULATION
+from memprof.capture.roles.by_use import Program, bits_of
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
 from memprof.capture.roles.updates import ArgumentUse
 from memprof.capture.roles.walk import is_key
 
 _KEY = Claim(role=Role.OTHER_STATE, reason="a random key")
 _AVERAGE = Claim(role=Role.OTHER_STATE, reason="made from new parameters, which are not made from it")
+_POSITION = Claim(role=Role.OTHER_STATE, reason="a random draw accepts or rejects its next value, as a sampler does")
+_OF_GRADIENTS = Claim(role=Role.OTHER_STATE, reason="made from gradients, but no parameters are made from it")
+_ENTERS = Claim(role=Role.OPTIMIZER_STATE, reason="comes back, and enters the update of parameters")
+_UNUSED = Claim(role=Role.PARAMS, reason="updated by an optimizer, with a gradient of zero")
 _TRAINED = Claim(role=Role.PARAMS, reason="the step differentiates with respect to it and updates it")
 _GRADIENT_RETURNED = Claim(role=Role.PARAMS, reason="the step returns its gradient")
 _UPDATED = Claim(
@@ -70,30 +78,52 @@ class Leaf:
         return bool(jax.numpy.issubdtype(self.dtype, jax.numpy.inexact))
 
 
-def infer_roles(arguments: Mapping[str, Any], leaves: Sequence[Leaf], program: Program) -> list[Claim]:
+def typed_states(by_type: Mapping[str, Claim], paths: Sequence[str]) -> frozenset[int]:
+    """Leaves that by their types are the state of an optimizer or a simulation."""
+    claims = _typed(by_type, paths)
+    return frozenset(n for n, claim in enumerate(claims) if claim in (OPTIMIZER_STATE, SIMULATION))
+
+
+def _typed(by_type: Mapping[str, Claim], paths: Sequence[str]) -> list[Claim | None]:
+    prefixes = (longest_prefix(path, by_type) for path in paths)
+    return [None if prefix is None else by_type[prefix] for prefix in prefixes]
+
+
+def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: Program) -> list[Claim]:
     """A claim for each leaf.
 
     Args:
-        arguments: the step's arguments by name, as the user gave them.
+        by_type: what the types of the step's arguments tell, by path (see `claims_by_type`).
         program: the step, followed.
     """
-    by_type = claims_by_type(arguments)
-    typed = [None if (prefix := longest_prefix(leaf.path, by_type)) is None else by_type[prefix] for leaf in leaves]
-    takes_gradients = any(leaf.use.is_differentiated_for or leaf.use.is_trained for leaf in leaves)
-    claims = [_first_claim(leaf, claim, takes_gradients) for leaf, claim in zip(leaves, typed, strict=True)]
+    typed = _typed(by_type, [leaf.path for leaf in leaves])
+    optimizers = bits_of({n for n, claim in enumerate(typed) if claim is OPTIMIZER_STATE})
+    claims = [_first_claim(leaf, claim, program, optimizers) for leaf, claim in zip(leaves, typed, strict=True)]
     _claim_whole_averages(by_type, leaves, claims)
-    if not takes_gradients:
+    if not program.is_training:
         _claim_applied(leaves, claims, program)
-    parameters = {n for n, claim in enumerate(claims) if claim is not None and claim.role is Role.PARAMS}
+    parameters = {
+        n for n, claim in enumerate(claims) if claim is not None and (claim.role is Role.PARAMS or claim is _POSITION)
+    }
     data = data_uses(program, parameters, {n for n, claim in enumerate(claims) if claim is None})
     claims = [
         claim or _claim_by_data(leaf, use, weak)
         for leaf, claim, use, weak in zip(leaves, claims, data, typed, strict=True)
     ]
     claims = [_without_false_state(n, leaves, claims, data) for n in range(len(leaves))]
-    completed = [claim or _beside(n, leaves, claims, data) for n, claim in enumerate(claims)]
+    completed = [claim or _beside(n, leaves, claims, data, program) for n, claim in enumerate(claims)]
     _complete(leaves, completed, data, program)
     return [claim or UNKNOWN for claim in completed]
+
+
+def trains_nothing(leaves: Sequence[Leaf], claims: Sequence[Claim], program: Program) -> bool:
+    """Whether state comes back from a step, and no gradient updates any of it."""
+    is_trained = program.is_training or any(claim in (_UNUSED, _UPDATED) for claim in claims)
+    states = (
+        leaf.use.is_changed and claim.role is Role.OTHER_STATE and claim is not _KEY
+        for leaf, claim in zip(leaves, claims, strict=True)
+    )
+    return not is_trained and any(states)
 
 
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
@@ -108,12 +138,7 @@ def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
         *_disagreement(
             leaves,
             claims,
-            lambda leaf, claim: (
-                claim.role is Role.OPTIMIZER_STATE
-                and bool(leaf.shape)
-                and leaf.use.is_trained
-                and leaf.use.is_differentiated
-            ),
+            lambda leaf, claim: claim.role is Role.OPTIMIZER_STATE and bool(leaf.shape) and leaf.use.is_parameter,
             "is differentiated and updated as parameters are, but is not taken for parameters",
         ),
     ]
@@ -129,24 +154,46 @@ def _disagreement(
     return [f"{paths[0]}{others} {what}; if that is wrong, say what it is with --role '{paths[0]}=...' or roles="]
 
 
-def _first_claim(leaf: Leaf, typed: Claim | None, takes_gradients: bool) -> Claim | None:
-    """What types and training tell."""
+def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: int) -> Claim | None:
+    """What training tells, and types where it tells nothing.
+
+    Args:
+        optimizers: the leaves that are an optimizer's state by their types, as bits.
+    """
+    use = leaf.use
     if leaf.given is not None:
         return Claim(role=leaf.given, reason="given by the user")
-    if is_key(leaf):
+    if is_key(leaf) or (use.is_key and str(leaf.dtype) == "uint32" and leaf.shape[-1:] in ((2,), (4,))):
         return _KEY
-    if leaf.use.is_average and leaf.is_float:
+    if use.is_average and leaf.is_float:
         return _AVERAGE
-    if typed is not None and typed not in (MODEL_STATE, INEXACT):
+    if typed in (OPTIMIZER_STATE, SIMULATION):
         return typed
-    if leaf.use.is_differentiated_for:
+    if use.is_accepted and leaf.is_float and leaf.shape:
+        return _POSITION
+    if use.is_parameter:
+        return _TRAINED
+    if use.is_differentiated_for:
         return _GRADIENT_RETURNED
-    if leaf.use.is_trained and leaf.is_float:
-        if not leaf.use.is_differentiated:
-            return _UPDATED
-        if leaf.shape:  # a scalar is the scale of the loss, more likely
-            return _TRAINED
-    return typed if typed is INEXACT and not takes_gradients else None
+    if leaf.is_float and use.is_carried and not use.is_trained and use.is_made_from & optimizers:
+        return _UNUSED
+    if leaf.shape and use.is_changed and (changed := _claim_changed(leaf, program)) is not None:
+        return changed
+    if typed is not None and typed not in (MODEL_STATE, INEXACT):
+        is_changed = use.is_changed and typed.role is Role.PARAMS and program.is_training
+        return _CARRIED if is_changed else typed
+    return typed if typed is INEXACT and not program.is_training and not use.is_changed else None
+
+
+def _claim_changed(leaf: Leaf, program: Program) -> Claim | None:
+    """What is known of an array that comes back changed, by what it has to do with gradients."""
+    use = leaf.use
+    if not program.is_training:
+        is_sampler = any(each.is_accepted for each in program.uses)
+        return _UPDATED if use.is_trained and not is_sampler else None
+    if use.enters_update and (use.is_trained or leaf.is_float):
+        return _UPDATED if use.is_trained else _ENTERS
+    return _OF_GRADIENTS if use.is_trained else None
 
 
 def _claim_whole_averages(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], claims: list[Claim | None]) -> None:
@@ -167,7 +214,7 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
         if claims[n] is None and leaf.argument == "params" and leaf.shape:
             claims[n] = _NAMED
     if not any(claim is not None and claim.role is Role.PARAMS for claim in claims):
-        left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_carried}
+        left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_changed}
         for n in applied(program, left):
             if leaves[n].is_float:
                 claims[n] = _APPLIED
@@ -175,13 +222,15 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
 
 def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | None:
     """What is known of a leaf that is not trained, once the parameters are known."""
+    use = leaf.use
     if not leaf.shape:
-        is_learned = leaf.use.is_trained and leaf.use.is_differentiated  # or the scale of the loss
-        return _CARRIED if leaf.use.is_carried and not is_learned else typed
-    if leaf.use.is_carried and not leaf.use.is_kept:
-        return _CARRIED
-    if data.has_batch_axis:
-        return _CARRIED if leaf.use.is_carried else _DATA
+        return typed
+    if use.is_changed:
+        is_data = data.has_batch_axis and not data.is_along_parameters
+        is_data = is_data and not use.is_contained and not use.keeps_elements
+        return _DATA if is_data else _CARRIED
+    if data.has_batch_axis:  # of a container that comes back, what else is in it tells
+        return None if use.is_contained else _DATA
     if data.is_weight:
         return _FROZEN
     if data.is_scale and data.is_along_parameters:
@@ -193,7 +242,7 @@ def _without_false_state(
     n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse]
 ) -> Claim | None:
     """A claim, unless it takes data for state because a result, as the loss of each example is, looks like it."""
-    if claims[n] is not _CARRIED or not data[n].has_batch_axis:
+    if claims[n] is not _CARRIED or not data[n].has_batch_axis or leaves[n].use.is_in_place:
         return claims[n]
     is_beside_data = any(
         claim is _DATA and leaf.argument == leaves[n].argument for leaf, claim in zip(leaves, claims, strict=True)
@@ -201,7 +250,9 @@ def _without_false_state(
     return _DATA if is_beside_data or len(leaves[n].shape) == 1 else _CARRIED
 
 
-def _beside(n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse]) -> Claim | None:
+def _beside(
+    n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse], program: Program
+) -> Claim | None:
     """By what else is in the smallest container of a leaf of which anything is known."""
     leaf = leaves[n]
     for prefix in list(all_prefixes(leaf.path))[1:]:
@@ -213,19 +264,23 @@ def _beside(n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data
             and other.path[len(prefix) : len(prefix) + 1] in (".", "[")
         }
         if len(roles) == 1:
-            return _by_role(leaf, data[n], roles.pop())
+            return _by_role(leaf, data[n], roles.pop(), program)
         if roles:
             return None
     return None
 
 
-def _by_role(leaf: Leaf, data: DataUse, role: Role) -> Claim | None:
+def _by_role(leaf: Leaf, data: DataUse, role: Role, program: Program) -> Claim | None:
     if role is Role.PARAMS:
+        if not leaf.shape and program.is_training:  # it would be trained, too
+            return None
         is_other = data.is_statistic or (data.is_scale and bool(leaf.shape))
         return _BESIDE if leaf.is_float and not is_other else None
     if role is Role.BATCH:
         return _BESIDE_DATA if leaf.shape and not data.is_along_parameters else None
-    return _BESIDE_OPTIMIZER if role is Role.OPTIMIZER_STATE else _BESIDE_STATE
+    if role is Role.OPTIMIZER_STATE:
+        return _BESIDE_OPTIMIZER if leaf.shape or leaf.use.enters_update else None
+    return _BESIDE_STATE
 
 
 def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program) -> None:
@@ -246,10 +301,12 @@ def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence
         for n in numbers:
             if claims[n] is not None:
                 continue
-            if not leaves[n].shape:
-                claims[n] = _SCALAR
-            elif leaves[n].use.is_carried:
+            if leaves[n].use.is_carried and not (data[n].has_batch_axis and leaves[n].use.is_kept):
                 claims[n] = _CARRIED
+            elif not leaves[n].shape:
+                claims[n] = _SCALAR
+            elif data[n].has_batch_axis:
+                claims[n] = _DATA
             elif has_batch and data[n].is_along_parameters:
                 claims[n] = _ALONG
             elif is_all_left and len({leaves[each].shape[0] for each in arrays}) == 1:

@@ -51,10 +51,18 @@ class ArgumentUse:
     Attributes:
         is_differentiated: what is differentiated reads it as it comes, or cast or reshaped.
         is_trained: a result of its shape and dtype is made from it and from gradients.
-        is_average: is trained, from new parameters that are not made from it.
-        is_carried: a result of its shape and dtype is made from it, element by element.
-        is_kept: is carried, and no data changes it: it is returned as it is, or after a decay.
+        is_average: parameters of its shape go into it, and it goes into no new parameters.
+        is_carried: it has a next value: a result of its shape and dtype takes its place.
+        is_kept: is carried, but not changed: it is returned as it is, or after a decay.
         is_differentiated_for: the step returns its gradient.
+        is_parameter: is differentiated and trained, and is neither a moment nor an average of another leaf.
+        is_accepted: a random draw decides whether its next value is the proposed one, as in a Metropolis test.
+        enters_update: new parameters are made from it, now or in a later step.
+        is_contained: its next value lies in the same container, or under the same name.
+        is_in_place: is contained, or its next value stands at its own place among the results.
+        keeps_elements: its elements flow into its next value.
+        is_made_from: the leaves that its next value is made from directly.
+        is_key: random keys are made of it.
     """
 
     is_differentiated: bool
@@ -63,6 +71,19 @@ class ArgumentUse:
     is_carried: bool = False
     is_kept: bool = False
     is_differentiated_for: bool = False
+    is_parameter: bool = False
+    is_accepted: bool = False
+    enters_update: bool = False
+    is_contained: bool = False
+    is_in_place: bool = False
+    keeps_elements: bool = False
+    is_made_from: int = 0
+    is_key: bool = False
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it comes back, and not as it was."""
+        return self.is_carried and not self.is_kept
 
 
 def argument_uses(
@@ -83,13 +104,14 @@ def argument_uses(
     for leaves in back:
         carried |= leaves
     for leaves, result in zip(back, results, strict=True):
-        kept |= 0 if result.sources & ~carried else leaves
+        is_of_itself = leaves.bit_count() == 1 and not result.sources & ~leaves
+        kept |= leaves if is_of_itself else 0
     candidates = _new_values(inputs, results)
     averages = _averages(inputs, results, candidates, differentiated)
     for n, places in enumerate(candidates):
         trained |= bool(places) << n
     gradients = [result.array for result in results if result.of_gradients and not result.directly]
-    for_gradients = _argument_like(gradients, inputs, owners)
+    for_gradients = argument_like(gradients, inputs, owners)
     return [
         ArgumentUse(
             is_differentiated=bool(differentiated >> n & 1),
@@ -143,7 +165,7 @@ def _averages(
     return averages
 
 
-def _argument_like(gradients: Sequence[Array], inputs: Sequence[Array], owners: Sequence[int]) -> set[int]:
+def argument_like(gradients: Sequence[Array], inputs: Sequence[Array], owners: Sequence[int]) -> set[int]:
     """The leaves of the first argument whose shapes are, one by one, those of the gradients that the step returns."""
     for owner in dict.fromkeys(owners):
         members = [n for n, each in enumerate(owners) if each == owner]

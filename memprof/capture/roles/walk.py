@@ -2,13 +2,18 @@
 
 JAX names every operation after the transformations around it: `jvp(` marks what is differentiated, `transpose(` what
 differentiation derives, and neither mark the rest of the step.
+
+A second pass can be given the results that are new parameters (`Walk.updated`). Everything downstream of such a result
+then counts as made from the parameter, and no longer from the gradient that updated it: a target network mixed with
+new parameters, or an environment in which a new policy acts, is not updated by a gradient itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -25,28 +30,43 @@ class Made:
     Attributes:
         directly: leaves that reach it through operations outside of differentiation alone.
         forward: leaves that reach it without passing through the backward pass and in one shape all the way.
+        lineage: leaves whose elements go into its own: through neither the backward pass, nor a product, nor a sum.
         sources: arrays that it depends on in any way; keys and scalars do not count.
         itself: the leaf that it is, unchanged.
-        of_gradients: an operation of the backward pass lies upstream.
+        accepted: leaves between which and a proposal a random draw decides, as a Metropolis test does.
+        of_gradients: an operation of the backward pass lies upstream, and no boolean in between.
+        is_random: random bits lie upstream.
+        is_draw: it compares random bits with something that is made from arrays.
         axes: the numbers of its axes.
     """
 
     directly: int = 0
     forward: int = 0
+    lineage: int = 0
     sources: int = 0
     itself: int = 0
+    accepted: int = 0
     of_gradients: bool = False
+    is_random: bool = False
+    is_draw: bool = False
     axes: Numbers = ()
 
     def __or__(self, other: Made) -> Made:
         return Made(
             self.directly | other.directly,
             self.forward | other.forward,
+            self.lineage | other.lineage,
             self.sources | other.sources,
             self.itself if self.itself == other.itself else 0,
+            self.accepted | other.accepted,
             self.of_gradients or other.of_gradients,
+            self.is_random or other.is_random,
+            self.is_draw or other.is_draw,
             self.axes,
         )
+
+
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class Kind(Enum):
@@ -81,28 +101,48 @@ class Meeting:
 
 @dataclass(slots=True)
 class Walk:
-    """What was seen on a pass through a jaxpr and all jaxprs inside it."""
+    """What was seen on a pass through a jaxpr and all jaxprs inside it.
+
+    Attributes:
+        differentiated: leaves that what is differentiated reads.
+        differentiated_alone: those of them that it reads before they are combined with other leaves.
+        keys: leaves that random keys are made of.
+        updated: what new parameters are made from, by the number of the parameter; filled where `follow` is given them.
+    """
 
     axes: Axes = field(default_factory=Axes)
     differentiated: int = 0
+    differentiated_alone: int = 0
+    keys: int = 0
     meetings: set[Meeting] = field(default_factory=set)
+    updated: dict[int, Made] = field(default_factory=dict)
     _phases: dict[str, Named] = field(default_factory=dict)
 
     def arguments(self, invars: Sequence[Any]) -> list[Made]:
         """The leaves of a step's arguments as values."""
-        return [
-            Made(bit, bit, bit if _is_array(invar.aval) else 0, bit, False, self.axes.new(invar.aval.shape))
-            for bit, invar in ((1 << number, invar) for number, invar in enumerate(invars))
-        ]
+        return [self._leaf(number, invar.aval) for number, invar in enumerate(invars)]
 
-    def follow(self, jaxpr: Any, made: Sequence[Made], around: Named) -> list[Made]:
+    def _leaf(self, number: int, aval: Any, axes: Numbers | None = None) -> Made:
+        bit = 1 << number
+        return Made(
+            directly=bit,
+            forward=bit,
+            lineage=bit,
+            sources=bit if _is_array(aval) else 0,
+            itself=bit if axes is None else 0,
+            axes=self.axes.new(aval.shape) if axes is None else axes,
+        )
+
+    def follow(self, jaxpr: Any, made: Sequence[Made], around: Named, new: Mapping[int, int] = _NONE) -> list[Made]:
         """What the results of a jaxpr are made from.
 
         Args:
             made: what its inputs are made from.
             around: the phase of the operation that the jaxpr lies in.
+            new: results that are new parameters, with the numbers of these parameters.
         """
         known: dict[Any, Made] = dict(zip(jaxpr.invars, made, strict=True))
+        parameters = _new_variables(jaxpr, new) if new else {}
 
         def of(atom: Any) -> Made:
             if isinstance(atom, core.Literal):
@@ -113,7 +153,8 @@ class Walk:
 
         for equation in jaxpr.eqns:
             phase = self._phase(equation, around)
-            results = self._results(equation, [*map(of, equation.invars)], phase)
+            inside = {n: parameters[var] for n, var in enumerate(equation.outvars) if var in parameters}
+            results = self._results(equation, [*map(of, equation.invars)], phase, inside)
             known.update(zip(equation.outvars, results, strict=True))
         return [of(atom) for atom in jaxpr.outvars]
 
@@ -124,64 +165,89 @@ class Walk:
         own = self._phases[name]
         return around if own in (Named.NOTHING, Named.UNPHASED) else own
 
-    def _results(self, equation: Any, made: list[Made], phase: Named) -> list[Made]:
+    def _results(self, equation: Any, made: list[Made], phase: Named, new: Mapping[int, int]) -> list[Made]:
         name, params = equation.primitive.name, equation.params
         if name == "scan":
             body = params["jaxpr"].jaxpr
-            return self._loop(body, made, *_scan_layout(equation, body), phase)
+            return self._loop(body, made, *_scan_layout(equation, body), phase, new)
         if name == "while":
             num_constants = params["cond_nconsts"]
             body = params["body_jaxpr"].jaxpr
-            return self._loop(body, made[num_constants:], params["body_nconsts"], len(equation.outvars), phase)
+            return self._loop(body, made[num_constants:], params["body_nconsts"], len(equation.outvars), phase, new)
         if name == "cond":
-            return self._branches([branch.jaxpr for branch in params["branches"]], made[1:], phase)
+            return self._branches([branch.jaxpr for branch in params["branches"]], made[0], made[1:], phase, new)
         if name in _UNCHANGED:
             return made
-        inner = _called(equation)
+        inner = called_jaxpr(equation)
         if inner is not None:
-            return self.follow(inner, made, phase)
-        return self._operation(equation, made, phase)
+            return self.follow(inner, made, phase, new)
+        results = self._operation(equation, made, phase)
+        for place, number in new.items():
+            self.updated[number] = self.updated[number] | results[place] if number in self.updated else results[place]
+            results[place] = self._leaf(number, equation.outvars[place].aval, results[place].axes)
+        return results
 
     def _operation(self, equation: Any, made: list[Made], phase: Named) -> list[Made]:
+        name = equation.primitive.name
         everything = _joined(made)
-        if equation.primitive.name == "select_n":  # what decides between two values does not go into either
-            chosen = _joined(made[1:])
-            everything = replace(chosen, sources=everything.sources)
+        if name == "select_n":  # what decides between two values does not go into either
+            everything = replace(_decided(made[0], made[1:]), sources=everything.sources)
+        if name == "random_wrap":
+            self.keys |= made[0].lineage
         if phase is not Named.UNPHASED:
             for each in made:
                 # What has been updated already speaks of what it was updated with, too.
                 self.differentiated |= 0 if each.of_gradients else each.directly
+                is_alone = not each.of_gradients and each.directly.bit_count() == 1
+                self.differentiated_alone |= each.directly if is_alone else 0
         is_backward = phase is Named.BACKWARD
         axes = self.axes.of_results(equation, [each.axes for each in made])
         if axes and not is_backward:  # what prints has no results
             self.meetings.update(_meetings(equation, made, axes[0]))
+        is_draw = everything.is_draw or (name in _COMPARISONS and _is_drawn(made))
+        keeps_elements = not is_backward and name not in _CONTRACTIONS and not name.startswith(("reduce_", "arg"))
         return [
             Made(
                 directly=everything.directly if phase is Named.UNPHASED else 0,
                 forward=0 if is_backward else _elementwise(equation, made, outvar),
+                lineage=everything.lineage if keeps_elements else 0,
                 sources=everything.sources,
-                of_gradients=everything.of_gradients or is_backward,
+                accepted=everything.accepted,
+                of_gradients=(everything.of_gradients or is_backward) and not _is_boolean(outvar.aval),
+                is_random=everything.is_random or name in _RANDOM,
+                is_draw=is_draw and _is_decision(outvar.aval),
                 axes=numbers,
             )
             for outvar, numbers in zip(equation.outvars, axes, strict=True)
         ]
 
-    def _branches(self, branches: Sequence[Any], made: Sequence[Made], phase: Named) -> list[Made]:
-        all_results = [self.follow(branch, made, phase) for branch in branches]
+    def _branches(
+        self, branches: Sequence[Any], chosen_by: Made, made: Sequence[Made], phase: Named, new: Mapping[int, int]
+    ) -> list[Made]:
+        all_results = [self.follow(branch, made, phase, new) for branch in branches]
         for results in all_results[1:]:
             for one, other in zip(all_results[0], results, strict=True):
                 self.axes.join_all(one.axes, other.axes)
-        return [_joined(results) for results in zip(*all_results, strict=True)]
+        return [_decided(chosen_by, results) for results in zip(*all_results, strict=True)]
 
-    def _loop(self, body: Any, made: list[Made], num_constants: int, num_carried: int, phase: Named) -> list[Made]:
+    def _loop(
+        self,
+        body: Any,
+        made: list[Made],
+        num_constants: int,
+        num_carried: int,
+        phase: Named,
+        new: Mapping[int, int],
+    ) -> list[Made]:
         constants, carried = made[:num_constants], made[num_constants : num_constants + num_carried]
         outside = made[num_constants + num_carried :]
         turns = next((each.axes[0] for each in outside if each.axes), 0)
         for each in outside:
             self.axes.join_all(each.axes[:1], (turns,))
         mapped = [replace(each, axes=each.axes[1:], itself=0) for each in outside]
+        new_carried = {place: number for place, number in new.items() if place < num_carried}
         while True:
-            results = self.follow(body, [*constants, *carried, *mapped], phase)
+            results = self.follow(body, [*constants, *carried, *mapped], phase, new_carried)
             for before, after in zip(carried, results[:num_carried], strict=True):
                 self.axes.join_all(before.axes, after.axes)
             joined = [before | after for before, after in zip(carried, results[:num_carried], strict=True)]
@@ -191,11 +257,62 @@ class Walk:
             carried = joined
 
 
+def _decided(by: Made, cases: Sequence[Made]) -> Made:
+    """One of several values; where a draw decides between them, the leaves that they go back to are accepted."""
+    chosen = _joined(cases)
+    return replace(chosen, accepted=chosen.accepted | chosen.lineage) if by.is_draw else chosen
+
+
+def _is_drawn(made: Sequence[Made]) -> bool:
+    """Whether a comparison is one of random bits alone with something that is made from arrays."""
+    return any(each.is_random and not each.sources for each in made) and any(each.sources for each in made)
+
+
+def _new_variables(jaxpr: Any, new: Mapping[int, int]) -> dict[Any, int]:
+    """The variables of a jaxpr that hold new parameters: its results, and those among which a result is chosen."""
+    inputs = set(jaxpr.invars)
+    found = {
+        jaxpr.outvars[place]: number for place, number in new.items() if isinstance(jaxpr.outvars[place], core.Var)
+    }
+    for equation in reversed(jaxpr.eqns):
+        for place, var in enumerate(equation.outvars):
+            if var in found:
+                chosen = (atom for atom in _chosen_from(equation, place) if isinstance(atom, core.Var))
+                found |= {atom: found[var] for atom in chosen if atom.aval.shape == var.aval.shape}
+    return {var: number for var, number in found.items() if var not in inputs}
+
+
+def _chosen_from(equation: Any, place: int) -> Sequence[Any]:
+    """The operands of which one is a result of an equation, as it is."""
+    name = equation.primitive.name
+    if name == "select_n":
+        return list(equation.invars[1:])
+    if name in _UNCHANGED:
+        return [equation.invars[place]]
+    inner = called_jaxpr(equation)
+    if inner is None:
+        return []
+    outer = dict(zip(inner.invars, equation.invars, strict=True))
+    makers = {var: (each, number) for each in inner.eqns for number, var in enumerate(each.outvars)}
+    pending, found = [inner.outvars[place]], []
+    while pending:
+        atom = pending.pop()
+        if not isinstance(atom, core.Var):
+            continue
+        if atom in outer:
+            found.append(outer[atom])
+        elif atom in makers:
+            pending.extend(_chosen_from(*makers[atom]))
+    return found
+
+
 # Operations that only say where or when values are to be.
 _UNCHANGED = frozenset({"optimization_barrier", "device_put", "sharding_constraint", "copy", "copy_p"})
 # Operations each of whose results is made of many elements, even where the shapes happen to be equal.
 _CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
 _SCALINGS = frozenset({"mul", "div", "select_n", "and"})
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
+_RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform"})
 
 
 def _meetings(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meeting]:
@@ -248,6 +365,15 @@ def _stretched(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meeti
     ]
 
 
+def _is_boolean(aval: Any) -> bool:
+    return bool(jax.numpy.issubdtype(getattr(aval, "dtype", float), jax.numpy.bool_))
+
+
+def _is_decision(aval: Any) -> bool:
+    """A boolean, or the number of a branch."""
+    return _is_boolean(aval) or bool(jax.numpy.issubdtype(getattr(aval, "dtype", float), jax.numpy.integer))
+
+
 def _is_array(aval: Any) -> bool:
     return bool(aval.shape) and not is_key(aval)
 
@@ -294,7 +420,7 @@ def _joined(made: Sequence[Made]) -> Made:
     return everything
 
 
-def _called(equation: Any) -> Any:
+def called_jaxpr(equation: Any) -> Any:
     """The jaxpr that an operation only calls (`jit`, `checkpoint`, `custom_vjp_call`, ...); None for any other."""
     for value in equation.params.values():
         inner = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value

@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from memprof.analysis.records.capture import Target, Topology
+from memprof.capture.own_attributes import own
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of
@@ -256,7 +257,7 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
 
 def _sharding_of(leaf: Any) -> Any:
     try:
-        return getattr(leaf, "sharding", None)
+        return own(leaf, "sharding")
     except ValueError as error:  # a shape whose sharding is P(...) alone asks the mesh around only now
         mistake = sharding_mistake(error)
         if mistake is None:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from memprof.capture.own_attributes import has_own, own
 from memprof.capture.xla.xla_adapter import PROCESS_WIDE
 
 _NO_SUCH_AXIS = re.compile(r"Resource axis: (?P<axis>.+?) of (?P<spec>.+?) is not found in mesh: \((?P<axes>.*?),?\)")
@@ -27,13 +29,14 @@ _DOES_NOT_DIVIDE = re.compile(
     r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
 )
 _INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+_CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 _PMAP = "jax._src.pmap"
 _MOST_FRAMES = 40  # from a call of a framework's jit to that of the `jax.jit` inside it
 
 
 def is_framework_jit(fn: Any) -> bool:
     """Whether a jitted function is Flax's or Equinox's, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
-    return any(hasattr(fn, attribute) for attribute in _INNER_JIT.values())
+    return any(has_own(fn, attribute) for attribute in _INNER_JIT.values())
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
     Yields:
         The `jax.jit` inside.
     """
-    attribute = next(attribute for attribute in _INNER_JIT.values() if hasattr(fn, attribute))
+    attribute = next(attribute for attribute in _INNER_JIT.values() if has_own(fn, attribute))
     equinox_jit: Any = sys.modules.get("equinox._jit")
     with PROCESS_WIDE:
         inner = getattr(fn, attribute)
@@ -68,8 +71,8 @@ def jit_options(jitted: Any) -> Any:
 
 def jit_shardings(jitted: Any) -> tuple[Any, ...]:
     """What a jit was told of the shardings of its arguments and results (jax 0.10.2 to 0.12)."""
-    inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if hasattr(jitted, name)), jitted)
-    options = getattr(inner, "_jit_info", None)  # `jax.pmap` has none
+    inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)
+    options = own(inner, "_jit_info")  # `jax.pmap` has none
     return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
 
 
@@ -95,6 +98,25 @@ def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
 
     around: Mesh = thread_resources.env.physical_mesh
     return tuple(mesh for mesh in (jax.sharding.get_mesh(), around, jax.sharding.get_abstract_mesh()) if not mesh.empty)
+
+
+def returned_state(traced: Any) -> dict[int, int]:
+    """For the state of NNX objects that a step takes, which of its results is its next value (flax 0.12).
+
+    The jit of NNX returns the state of all arguments in the form that it takes them in.
+    """
+
+    def leaves(tree: Any) -> dict[str, int]:
+        found = enumerate(jax.tree_util.tree_leaves_with_path(tree))
+        return {jax.tree_util.keystr(keys): number for number, (keys, _) in found}
+
+    def is_state(node: Any) -> bool:
+        return type(node).__module__ == "flax.nnx.extract"
+
+    states = jax.tree_util.tree_leaves_with_path(traced.out_info, is_leaf=is_state)
+    prefixes = tuple(jax.tree_util.keystr(keys) for keys, node in states if is_state(node))
+    results = {path: number for path, number in leaves(traced.out_info).items() if path.startswith(prefixes)}
+    return {number: results[path] for path, number in leaves(traced.args_info).items() if path in results}
 
 
 def options_name_devices(options: Any) -> bool:
@@ -143,6 +165,18 @@ def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
                     pending.append(inner)
 
 
+def callbacks(traced: Any) -> tuple[str, ...]:
+    """The callbacks into Python of a traced step, with the lines that make them (jax 0.10.2 to 0.12)."""
+    from jax._src import source_info_util
+
+    def place(equation: Any) -> str:
+        text = source_info_util.summarize(equation.source_info)  # /home/me/train.py:12:8 (step)
+        return Path(text.partition(" (")[0].rpartition(":")[0]).name
+
+    found = [each for each in all_equations(traced.jaxpr.jaxpr) if each.primitive.name in _CALLBACKS]
+    return tuple(dict.fromkeys(f"{each.primitive.name} {place(each)}".strip() for each in found))
+
+
 def has_pallas_kernels(traced: Any) -> bool:
     """Whether a traced step calls kernels written in Pallas (jax 0.10.2 to 0.12)."""
     return any(equation.primitive.name == "pallas_call" for equation in all_equations(traced.jaxpr.jaxpr))
@@ -184,7 +218,7 @@ def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
 
 def function_of_pmap(fn: Any) -> Any:
     """The function that `jax.pmap` was given, by what it jits; None: that is no such thing (jax 0.10.2 to 0.12)."""
-    if getattr(fn, "__module__", "") != _PMAP:
+    if own(fn, "__module__") != _PMAP:
         return None
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     return getattr(cells["fun"].cell_contents, "f", None) if "fun" in cells else None
@@ -193,7 +227,7 @@ def function_of_pmap(fn: Any) -> Any:
 def function_of(fn: Any) -> Any:
     """What was jitted, without what it was wrapped in."""
     while True:
-        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "func", None) or function_of_pmap(fn)
+        inner = own(fn, "__wrapped__") or own(fn, "func") or function_of_pmap(fn)
         if inner is None:
             return fn
         fn = inner
@@ -201,7 +235,7 @@ def function_of(fn: Any) -> Any:
 
 def is_of_jax(fn: Any) -> bool:
     """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
-    return str(getattr(function_of(fn), "__module__", "")).split(".")[0] == "jax"
+    return str(own(function_of(fn), "__module__")).split(".")[0] == "jax"
 
 
 class _Traces:

@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 
+from memprof.capture.own_attributes import has_own, own
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.user_traceback import is_of_user_code
@@ -103,7 +104,7 @@ def jit_step(spec: StepSpec) -> JittedStep:
 def inside_of(step: JittedStep, inner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JittedStep:
     """The `jax.jit` inside a framework's jitted function, with what the framework calls it with."""
     # Equinox groups the arguments again; all of its arrays are known by their identity.
-    is_grouped = not hasattr(step.fn, "trace") or len(args) != len(step.names)
+    is_grouped = not has_own(step.fn, "trace") or len(args) != len(step.names)
     names = tuple(f"args[{number}]" for number in range(len(args))) if is_grouped else step.names
     return replace(step, fn=inner, args=args, kwargs=kwargs, inner_names=names)
 
@@ -184,7 +185,7 @@ class _Observer:
             self.trace(*self._step.args, **self._step.kwargs)
             return
         with jit_adapter.inner_jit_replaced(fn, self) as self._inner:
-            (fn.trace if hasattr(fn, "trace") else fn.lower)(*self._step.args, **self._step.kwargs)
+            (fn.trace if has_own(fn, "trace") else fn.lower)(*self._step.args, **self._step.kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """What the framework calls in place of `jax.jit(...).trace`."""
@@ -195,7 +196,7 @@ class _Observer:
         self.abstract: list[Any] = []
         static = {number % len(args) for number in options.static_argnums if -len(args) <= number < len(args)}
         # Equinox groups the arguments again; all of its arrays are known by their identity.
-        own = self._step.names if hasattr(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
+        own = self._step.names if has_own(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
         names = own if self._step.inner_names is None else self._step.inner_names
         abstract_args = tuple(
             value if number in static else self._abstract(name, value)
@@ -247,7 +248,7 @@ def _paths_by_identity(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, or the shape of one."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return has_own(leaf, "shape") and has_own(leaf, "dtype")
 
 
 def is_array_like(leaf: Any) -> bool:
@@ -268,7 +269,7 @@ def _check_function(fn: Any) -> None:
     if isinstance(fn, (type, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
         what = f"the class {fn.__name__}" if isinstance(fn, type) else f"{type(fn).__name__.lower()} already"
         raise MemprofError(f"the step is {what}, but a function was expected: the one that makes one training step")
-    if _is_jitted(fn) and not hasattr(fn, "trace") and not _is_of("equinox", fn):
+    if _is_jitted(fn) and not has_own(fn, "trace") and not _is_of("equinox", fn):
         raise MemprofError(
             "the step is mapped over devices with jax.pmap, and memprof looks at the memory of one: give the function"
             " that one device runs, with jax.jit or without"
@@ -276,7 +277,7 @@ def _check_function(fn: Any) -> None:
 
 
 def _is_jitted(fn: Any) -> bool:
-    return callable(getattr(fn, "lower", None))
+    return callable(own(fn, "lower"))
 
 
 def _is_of(package: str, value: Any) -> bool:
@@ -288,7 +289,7 @@ def _unbound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[An
     """The function inside a bound method or a partial, where that is jitted or bound to a framework's module."""
     if isinstance(fn, types.MethodType) and (_is_jitted(fn.__func__) or _is_framework_object(fn.__self__)):
         return fn.__func__, (fn.__self__, *args), kwargs
-    if not _is_jitted(fn) and _is_jitted(getattr(fn, "func", None)):  # Python's partial, or Equinox's
+    if not _is_jitted(fn) and _is_jitted(own(fn, "func")):  # Python's partial, or Equinox's
         return fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
     return fn, args, kwargs
 
@@ -373,7 +374,7 @@ def _equinox_jit(step: JittedStep, donated: tuple[int, ...]) -> JittedStep:
         values = dict(zip(donated, donated_values, strict=True)) | kept_values
         return fn(*(values[number] for number in range(num_args)), **kwargs)
 
-    regrouped.__name__ = regrouped.__qualname__ = getattr(step.fn, "__name__", type(step.fn).__name__)
+    regrouped.__name__ = regrouped.__qualname__ = str(own(step.fn, "__name__") or type(step.fn).__name__)
     kept = {number: value for number, value in enumerate(step.args) if number not in donated}
     return replace(
         step,

@@ -21,8 +21,10 @@ import msgspec
 
 from memprof.analysis.records.watched import Ending, SeenCall, SeenCompile
 from memprof.capture.compile import trace_call
+from memprof.capture.own_attributes import own
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
+from memprof.capture.roles.arguments import ends_of
 from memprof.capture.roles.by_use import follow
 from memprof.capture.running.live_arrays import live_arrays, since_start, type_text
 from memprof.capture.targets.mesh import target_of_step
@@ -210,11 +212,11 @@ class Watcher:
 
 def _name(fn: Any) -> str:
     inner = jit_adapter.function_of(fn)
-    return str(getattr(inner, "__name__", None) or type(inner).__name__)[:_MOST_TEXT]
+    return str(own(inner, "__name__") or type(inner).__name__)[:_MOST_TEXT]
 
 
 def _place(fn: Any) -> str:
-    code = getattr(jit_adapter.function_of(fn), "__code__", None)
+    code = own(jit_adapter.function_of(fn), "__code__")
     return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
@@ -240,8 +242,9 @@ def _results(traced: Any) -> tuple[str, ...]:
 
 
 def _updates(traced: TracedStep) -> bool:
-    uses = follow(traced.traced.jaxpr, range(len(traced.paths))).uses
-    return any(use.is_trained and use.is_differentiated for use in uses)
+    return any(
+        use.is_parameter for use in follow(traced.traced.jaxpr, ends_of(traced, traced.paths, traced.paths)).uses
+    )
 
 
 def _aval_text(aval: Any) -> str:

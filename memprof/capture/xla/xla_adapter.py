@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -208,6 +209,44 @@ def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
     """
     kept = lowered._lowering.compile_args.get("kept_var_idx")
     return list(range(num_leaves)) if kept is None else sorted(kept)
+
+
+def num_tokens(lowered: jax.stages.Lowered) -> int:
+    """The number of tokens that order a program's effects; they are its first parameters (jax 0.10.2 to 0.12)."""
+    return len(lowered._lowering.compile_args["ordered_effects"])
+
+
+def has_callbacks(lowered: jax.stages.Lowered) -> bool:
+    """Whether a lowered program calls back into Python (jax 0.10.2 to 0.12)."""
+    return bool(lowered._lowering.compile_args["host_callbacks"])
+
+
+@contextmanager
+def callbacks_of_absent_devices() -> Iterator[None]:
+    """Lower callbacks into Python for a device that this process does not have (jax 0.10.2 to 0.12).
+
+    JAX asks for the device's backend, and does not use it for a GPU. Without it, the program calls the same function of
+    XLA with the same operands and results, so its plan is the same. It is compiled, and never run.
+    """
+    from jax._src.interpreters import mlir
+
+    context: Any = mlir.ModuleContext
+    get_backend = context.get_backend
+
+    def get_backend_if_any(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return get_backend(self, *args, **kwargs)
+        except RuntimeError:
+            if sys._getframe(1).f_code.co_name != "emit_python_callback":
+                raise
+            return None
+
+    with PROCESS_WIDE:
+        context.get_backend = get_backend_if_any
+        try:
+            yield
+        finally:
+            context.get_backend = get_backend
 
 
 def argument_shardings(lowered: jax.stages.Lowered) -> list[Any]:

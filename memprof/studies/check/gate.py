@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.targets.resolve import resolve
+from memprof.capture.targets.resolve import read_mesh, resolve
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
@@ -21,6 +22,7 @@ from memprof.workloads.composition import parse_techniques, verdicts
 
 _DEFAULT_THRESHOLD = "footprint:+0%"
 _CAPTURE_SUFFIX = ".memprof"
+_MESH = re.compile(r"(?P<axes>.*=.*) \(\d+ devices(?: on (?P<hosts>\d+) hosts)?\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,16 @@ def load_baseline(path: Path) -> Baseline:
         MemprofError: there is no such file, or it is neither.
     """
     return baseline_of(analyze(read_capture(path))) if path.suffix == _CAPTURE_SUFFIX else read_baseline(path)
+
+
+def target_of(baseline: Baseline) -> Target | None:
+    """The target that a baseline was made for; None if this memprof does not know it by its name."""
+    mesh = _MESH.fullmatch(baseline.origin["mesh"])
+    topology = Topology() if mesh is None else read_mesh(mesh["axes"], int(mesh["hosts"] or 1))
+    try:
+        return replace(resolve(baseline.origin.get("target", ""), topology), reason="that of the baseline")
+    except MemprofError:
+        return None
 
 
 def check_replaceable(path: Path, *, force: bool) -> None:

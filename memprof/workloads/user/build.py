@@ -77,13 +77,18 @@ class UserStep:
         return replace(step, workload=name, roles={**step.roles, **self.roles}, config={**config, **step.config})
 
 
+def unchangeable(where: str) -> str:
+    """A sentence about a `StepSpec` under techniques."""
+    return (
+        f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss, parameters,"
+        " optimizer, batch), and memprof builds the step around it"
+    )
+
+
 def _with_compiler_options(step: StepSpec, applied: Sequence[AppliedTechnique], where: str) -> StepSpec:
     """A step as it is, under techniques that concern its compile alone."""
     if any(set(each.technique.sets) != {"compiler_options"} for each in applied):
-        raise MemprofError(
-            f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss,"
-            " parameters, optimizer, batch), and memprof builds the step around it"
-        )
+        raise MemprofError(unchangeable(where))
     options = apply_techniques(TrainConfig(), applied).compiler_option_values()
     return replace(
         step,

@@ -5,6 +5,7 @@ Importing runs the user's code, so `load` is for the child process; `parse` is q
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -18,6 +19,8 @@ from typing import Any
 from memprof.errors import MemprofError, unknown_name
 
 _DEFAULT_NAME = "step_spec"
+_STEP_SPEC = "StepSpec"
+_SPECS = {_STEP_SPEC, "TrainSpec"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,31 @@ def parse(text: str) -> Reference:
     if not os.path.isfile(place):  # of a name that is too long, `Path` raises an error
         raise MemprofError(f"there is no file {place}; give the path of the Python file that defines {name}")
     return Reference(module=path.stem, path=path.resolve(), name=name)
+
+
+def names_step_spec(reference: Reference) -> bool:
+    """Whether a reference names a `StepSpec`, or a function that makes one, as far as the file itself says so."""
+    if reference.path is None:
+        return False
+    try:
+        body = ast.parse(reference.path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # importing it says so
+        return False
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == reference.name:
+            names = _identifiers(statement.returns) & _SPECS or _identifiers(statement) & _SPECS
+            return names == {_STEP_SPEC}
+        if isinstance(statement, ast.Assign) and reference.name in map(ast.unparse, statement.targets):
+            made = statement.value
+            return isinstance(made, ast.Call) and _identifiers(made.func) & _SPECS == {_STEP_SPEC}
+    return False
+
+
+def _identifiers(node: ast.AST | None) -> set[str]:
+    """The names and attributes in a piece of code; those of annotations that are texts, too."""
+    parts = [] if node is None else ast.walk(node)
+    texts = (getattr(part, "id", getattr(part, "attr", getattr(part, "value", None))) for part in parts)
+    return {text.rpartition(".")[2] for text in texts if isinstance(text, str)}
 
 
 def load(reference: Reference, arguments: Sequence[str]) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -143,3 +145,35 @@ def test_an_option_for_an_argument_that_is_not_there() -> None:
     with pytest.raises(MemprofError, match="donate_argnums names argument 7, but the step has 1 positional"):
         jit_step(StepSpec(lambda x: x, (X,), donate_argnums=(7,)))
     assert facts(StepSpec(lambda x, y: x + y, (X, X), donate_argnums=(-1,))) == [("x", False, 0), ("y", True, 1)]
+
+
+class _AnswersEverything:
+    """As `nnx.Rngs`, proxies and lazy modules do."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any) -> Any:
+        return args[0] * 2
+
+
+class _RefusesEverything(_AnswersEverything):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(f"{name} is loaded when it is used")
+
+
+@pytest.mark.parametrize("made", [_AnswersEverything, _RefusesEverything, mock.MagicMock])
+def test_an_object_that_answers_to_every_attribute_is_taken_for_what_its_class_is(made: Callable[[], Any]) -> None:
+    def step(weights: Any, settings: Any, x: Any) -> Any:
+        return jax.tree.map(lambda w: w - 0.1, weights), x * 2
+
+    spec = StepSpec(step, ({"w": jnp.ones(3)}, {"settings": made()}, jnp.ones(3)))
+    assert traced(spec).paths == ("weights['w']", "x")
+
+
+def test_a_step_that_answers_to_every_attribute_is_a_function_that_is_not_jitted() -> None:
+    assert traced(StepSpec(_AnswersEverything(), (jnp.ones(3),), donate_argnums=(0,))).paths == ("args[0]",)

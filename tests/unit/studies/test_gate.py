@@ -16,12 +16,14 @@ from memprof.analysis.comparison import NamedChange, Verdict
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
+from memprof.capture.targets.resolve import resolve, topology_of
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import Maximum, check, parse_threshold
+from memprof.studies.check.gate import target_of
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
 _NUM_BYTES = 4000  # of each category, 1000 float32 numbers
@@ -194,3 +196,16 @@ def test_the_json_is_that_of_the_schema_and_the_document_leads_with_what_failed(
     texts = [getattr(block, "text", "") for block in check_document(result, top=5).blocks]
     assert texts[0] == "1 of 2 checks failed"
     assert texts[1].startswith("footprint went from")
+
+
+@pytest.mark.parametrize(
+    "topology", [Topology(), topology_of({"fsdp": 4, "tp": 2}, 1), topology_of({"data": 16}, 2)], ids=str
+)
+def test_a_baseline_says_what_target_it_is_for(topology: Topology) -> None:
+    target = resolve("l4", topology)
+    found = target_of(baseline_of(replace(_step(), target=target)))
+    assert found == replace(target, reason="that of the baseline")
+
+
+def test_a_target_that_has_no_name_of_its_own_is_not_taken_from_a_baseline() -> None:
+    assert target_of(baseline_of(replace(_step(), target=replace(resolve("l4"), name="NVIDIA X")))) is None

@@ -98,3 +98,14 @@ def test_the_command_has_all_choices() -> None:
     assert run_command(subject, resolve("l4"), "bf16") == (
         "memprof run package.train:step --target l4 -t bf16 --set 'a=b c' --role x=params -- -v"
     )
+
+
+def test_rows_of_techniques_are_refused_for_a_step_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("import memprof\nspec = memprof.StepSpec(step, (x,))\n", encoding="utf-8")
+    subject = find_subject(f"{file}:spec")
+    for rows in ([], ["bf16"], ["xla:a=1", "bf16"]):
+        with pytest.raises(MemprofError, match="is a StepSpec, a step as it is, which techniques cannot change"):
+            subject.check_changeable(rows)
+    subject.check_changeable(["xla:a=1", "xla:a=2"])
+    find_subject("mlp").check_changeable(["baseline", "bf16"])
