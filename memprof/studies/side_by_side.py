@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_all
 from memprof.capture.processes.task import Task
@@ -68,6 +69,7 @@ def compile_rows(
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
     finished: Callable[[str], Capture | None] = lambda key: None,
+    pool: PoolSettings | None = None,
 ) -> tuple[list[Report], list[FailedRow]]:
     """Compile and analyse all rows.
 
@@ -78,6 +80,7 @@ def compile_rows(
         keep: called with each capture as soon as it is there, so that nothing finished is lost.
         finished: what an earlier command has compiled with a row's key (see `row_key.py`), if anything; such a row is
             taken, unless steps are to run.
+        pool: the settings of JAX's allocator to judge by; None: those of each capture.
 
     Returns:
         The reports in the order of the rows, and the rows that failed.
@@ -88,7 +91,7 @@ def compile_rows(
     for task in tasks:
         taken = finished(keys[task.label]) if keys[task.label] and not task.num_steps else None
         if taken is not None:
-            reports[task.label] = _analyzed(replace(taken, label=task.label))
+            reports[task.label] = _analyzed(replace(taken, label=task.label), pool)
             progress(task.label, "done")
     left = [task for task in tasks if task.label not in reports]
     for result in compile_all(left, num_jobs=num_jobs, progress=progress):
@@ -98,7 +101,7 @@ def compile_rows(
         else:
             capture = replace(result.capture, label=label, row=keys[label])
             keep(capture)
-            reports[label] = _analyzed(capture)
+            reports[label] = _analyzed(capture, pool)
         progress(label, "done" if label in reports else "failed")
     order = [task.label for task in tasks]
     return (
@@ -107,9 +110,9 @@ def compile_rows(
     )
 
 
-def _analyzed(capture: Capture) -> Report:
+def _analyzed(capture: Capture, pool: PoolSettings | None) -> Report:
     """Without what needs the program: there may be hundreds of rows, and the largest programs take a gigabyte."""
-    return replace(analyze(capture), schedule=None, why=None)
+    return replace(analyze(capture, pool=pool), schedule=None, why=None)
 
 
 def set_side_by_side(

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.measurement import Measurement
+from memprof.analysis.records.pool import PoolSettings
 from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
 
 # One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
@@ -222,6 +223,7 @@ class Capture:
         row: all that decided what the compile gave, as one text; empty where that is not known.
         inputs: digests of the files that the user's code was made of and read, by path.
         folders: where the user's code lay; None in captures that do not tell.
+        pool: the settings of JAX's allocator where the step was compiled.
     """
 
     label: Text
@@ -245,6 +247,7 @@ class Capture:
     replay: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None
+    pool: PoolSettings = field(default_factory=PoolSettings)
     file: str | None = field(default=None, compare=False)
 
     @property

@@ -23,7 +23,7 @@ from memprof.reports.views.configurations import (
     row_name,
 )
 from memprof.reports.views.differences import difference_blocks
-from memprof.reports.views.header import target_values, toolchain_values
+from memprof.reports.views.header import TONES, target_values, toolchain_values
 
 _NAMED_ROWS = 3
 _NOT_MEASURED = "Nothing here was measured on a device."
@@ -82,6 +82,7 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
         *_best(rows),
+        *_verdicts(rows),
         group_legend(),
         *effect_blocks(rows),
     )
@@ -90,6 +91,16 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
 def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     best = best_row(rows)
     return (Note(tone=Tone.ACCENT, text=f"{best[0].name}: {best[1]}"),) if best else ()
+
+
+def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """Whether each row fits, in a sentence."""
+    verdicts = [(row.name, row.report.verdict) for row in rows]
+    return tuple(
+        Note(text=f"{name} {verdict.sentence}", tone=TONES[verdict.answer])
+        for name, verdict in verdicts
+        if verdict.fits is not None
+    )
 
 
 def _of_each(rows: Sequence[ComparedRow]) -> str:
