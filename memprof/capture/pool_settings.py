@@ -21,6 +21,8 @@ _FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRA
 _UNIFIED = "TF_FORCE_UNIFIED_MEMORY"
 _ALL = (_ALLOCATOR, _PREALLOCATE, _FRACTION, _OLD_FRACTION, _UNIFIED)
 _DEFAULT = "default"
+# Children of memprof do not preallocate. Nobody else spells it so, and the user's own value is kept beside it.
+_OFF_IN_CHILDREN, _KEPT_PREALLOCATE = "0", "MEMPROF_XLA_PYTHON_CLIENT_PREALLOCATE"
 
 
 def pool_settings(
@@ -35,9 +37,16 @@ def pool_settings(
     Raises:
         MemprofError: the environment has a value that JAX refuses.
     """
+    environment = _of_user(environment)
     if target.platform != "cuda" or not any(environment.get(name) for name in _ALL):
         return recorded or PoolSettings()
     return _of_environment(environment)
+
+
+def without_preallocation(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a child process, whose allocator takes memory as it goes: else it has no peak to measure."""
+    own = environment.get(_KEPT_PREALLOCATE, environment.get(_PREALLOCATE, ""))
+    return {_PREALLOCATE: _OFF_IN_CHILDREN, _KEPT_PREALLOCATE: own}
 
 
 def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, str] = os.environ) -> PoolSettings:
@@ -51,7 +60,7 @@ def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, 
     """
     share = parse_share(text)
     fraction = _number(text) if share is None else float(share)
-    settings = _of_environment({**environment, _FRACTION: "", _OLD_FRACTION: ""})
+    settings = _of_environment({**_of_user(environment), _FRACTION: "", _OLD_FRACTION: ""})
     most = MOST_MEM_FRACTION if settings.unified_memory else 1.0
     if fraction is None or not 0 < fraction <= most:
         raise MemprofError(
@@ -60,6 +69,13 @@ def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, 
     # A fraction means something to a pool alone.
     allocator = settings.allocator if settings.allocator.is_capped else Allocator.BFC
     return replace(settings, allocator=allocator, mem_fraction=fraction, origin=f"{option}{text.strip()}")
+
+
+def _of_user(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment without what memprof sets in its child processes."""
+    if environment.get(_PREALLOCATE) != _OFF_IN_CHILDREN or _KEPT_PREALLOCATE not in environment:
+        return environment
+    return {**environment, _PREALLOCATE: environment[_KEPT_PREALLOCATE]}
 
 
 def _of_environment(environment: Mapping[str, str]) -> PoolSettings:

@@ -31,8 +31,8 @@ main()
 _INSTRUCTIONS = (
     "Says where every byte of device memory of a JAX training step goes, by compiling it for a GPU that need not be"
     " there. A step is a built-in workload (transformer, mlp) or FILE.py:NAME, where NAME is a function that returns"
-    " memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits the pool that JAX takes of the card, 75% by default; `live peak` is the most that is"
-    " live at once."
+    " memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits the pool that JAX"
+    " takes of the card, 75% by default; `live peak` is the most that is live at once."
 )
 _CAVEAT = "Sizes are the compiler's; categories and modules are inferred; nothing was measured on a device."
 

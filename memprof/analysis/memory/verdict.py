@@ -86,9 +86,9 @@ def pool_bytes_of(target: Target, settings: PoolSettings) -> int | None:
     memory_bytes = target.memory_bytes
     if memory_bytes is None or target.platform != "cuda":
         return memory_bytes
-    if not settings.allocator.is_capped:
-        return max(memory_bytes - _system_bytes(target), 0)
     fraction = settings.fraction
+    if not settings.allocator.is_capped or (fraction >= 1 and not settings.allocator.has_pieces):
+        return max(memory_bytes - _system_bytes(target), 0)
     if settings.unified_memory and settings.allocator.has_pieces:
         return int(memory_bytes * max(fraction, Fraction(1)))
     while fraction >= 1:
@@ -206,6 +206,8 @@ class _Pool:
                 f"{settings.allocator.value} has no limit){kept}"
             )
         origin = settings.origin or "the default"
+        if settings.fraction >= 1 and not settings.unified_memory:
+            origin += ", which XLA lowers by tenths until the card grants it"
         share = Fraction(self.size_bytes + reserve_bytes, self.target.memory_bytes or 1)
         if not settings.unified_memory and settings.fraction < 1:
             share = settings.fraction

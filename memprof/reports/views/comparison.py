@@ -94,12 +94,14 @@ def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
 
 
 def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
-    """Whether each row fits, in a sentence."""
-    verdicts = [(row.name, row.report.verdict) for row in rows]
+    """Whether the rows fit, a sentence each; of many rows that fit, the largest stands for them."""
+    judged = [row for row in rows if row.report.fits is not None]
+    fitting = [row for row in judged if row.report.fits]
+    if len(fitting) > _NAMED_ROWS:
+        largest = max(fitting, key=lambda row: row.report.footprint_bytes)
+        judged = [row for row in judged if row is largest or not row.report.fits]
     return tuple(
-        Note(text=f"{name} {verdict.sentence}", tone=TONES[verdict.answer])
-        for name, verdict in verdicts
-        if verdict.fits is not None
+        Note(text=f"{row.name} {row.report.verdict.sentence}", tone=TONES[row.report.verdict.answer]) for row in judged
     )
 
 

@@ -36,10 +36,10 @@ class MemoryRequest:
         """Raises `MemprofError` for the mistakes that show before the target is at hand."""
         if self.target is not None and self.target.platform == "cpu" and self.memory is None:
             raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
-        if self.target is not None and (self.memory is not None or self.target.memory_bytes is not None):
-            self.budget(self.target, self.pool or pool_settings(self.target))
+        if self.target is not None and self.target.memory_bytes is not None:
+            self.budget(self.target, pool_settings(self.target))
         elif self.memory is not None:
-            parse_bytes(self.memory)
+            self._kept_bytes(parse_bytes(self.memory))
 
     def budget(self, target: Target, settings: PoolSettings) -> Budget:
         """The pool, and what of it must stay free.
@@ -54,20 +54,33 @@ class MemoryRequest:
         memory_bytes = parse_bytes(self.memory) if self.memory is not None else target.memory_bytes
         if memory_bytes is None:
             raise MemprofError("the target has no fixed amount of memory; say with --memory what must suffice")
-        share = Fraction(0) if self.reserve in (None, "0", "none") else parse_share(self.reserve or "")
-        kept_bytes = parse_bytes(self.reserve or "") if share is None else int(memory_bytes * share)
         budget = Budget(
             target=replace(target, memory_bytes=memory_bytes),
             settings=self.pool or settings,
-            kept_bytes=kept_bytes,
+            kept_bytes=self._kept_bytes(memory_bytes),
             is_chosen=self.pool is not None,
         )
         if budget.size_bytes <= 0:
-            raise MemprofError(
-                f"the reserve of {kept_bytes:,} bytes leaves nothing of the pool of {budget.size_bytes + kept_bytes:,};"
-                " make it smaller"
-            )
+            raise _leaves_nothing(budget.kept_bytes, budget.size_bytes + budget.kept_bytes, "pool")
         return budget
+
+    def _kept_bytes(self, memory_bytes: int) -> int:
+        """What must stay free.
+
+        Raises:
+            MemprofError: it is no amount, or as much as there is.
+        """
+        share = Fraction(0) if self.reserve in (None, "0", "none") else parse_share(self.reserve or "")
+        kept_bytes = parse_bytes(self.reserve or "") if share is None else int(memory_bytes * share)
+        if kept_bytes >= memory_bytes:
+            raise _leaves_nothing(kept_bytes, memory_bytes, "memory")
+        return kept_bytes
+
+
+def _leaves_nothing(kept_bytes: int, size_bytes: int, what: str) -> MemprofError:
+    return MemprofError(
+        f"the reserve of {kept_bytes:,} bytes leaves nothing of the {what} of {size_bytes:,}; make it smaller"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

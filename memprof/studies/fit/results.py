@@ -105,7 +105,7 @@ class FitResult:
     @property
     def reserve_bytes(self) -> int:
         """What of the memory a step may not take."""
-        return self.memory_bytes - self.budget_bytes
+        return max(self.memory_bytes - self.budget_bytes, 0)
 
     @property
     def is_of_devices(self) -> bool:
@@ -245,7 +245,7 @@ class TechniquesResult:
     @property
     def reserve_bytes(self) -> int:
         """What of the memory a step may not take."""
-        return self.memory_bytes - self.budget_bytes
+        return max(self.memory_bytes - self.budget_bytes, 0)
 
     @property
     def verdict(self) -> Verdict | None:
