@@ -140,8 +140,8 @@ def judge(pieces: Pieces, target: Target, settings: PoolSettings, *, reserve_byt
     over = f"{footprint} is {format_bytes(short_bytes)} more than {pool.words(reserve_bytes)}"
     if pieces.footprint_bytes <= pool.size_bytes:
         over = (
-            f"{footprint} is less than {pool.words(reserve_bytes)}, but a training loop finds no free piece that is"
-            f" large enough; it needs {format_bytes(short_bytes)} more"
+            f"{footprint} fits {pool.words(reserve_bytes)} by its sum, but not piece by piece: in a training loop the"
+            f" largest free piece is too small, and the pool lacks {format_bytes(short_bytes)}"
         )
     fraction = _smallest_fraction(pieces, pool, reserve_bytes)
     if fraction is not None:
@@ -172,18 +172,13 @@ class _Pool:
         """Whether another fraction makes it another size."""
         return self.target.platform == "cuda" and self.settings.allocator.is_capped
 
-    def missing(self, pieces: Pieces, size_bytes: int | None = None) -> int:
-        """What it lacks to hold the pieces; 0 if it holds them.
-
-        Args:
-            size_bytes: another size than its own.
-        """
-        size_bytes = self.size_bytes if size_bytes is None else size_bytes
-        if pieces.footprint_bytes > size_bytes:
-            return pieces.footprint_bytes - size_bytes
+    def missing(self, pieces: Pieces) -> int:
+        """The bytes that it lacks to hold the pieces; 0 if it holds them."""
+        if pieces.footprint_bytes > self.size_bytes:
+            return pieces.footprint_bytes - self.size_bytes
         if not (self.is_share and self.settings.allocator.has_pieces):
             return 0
-        return missing_bytes(pieces, size_bytes, grows=not self.settings.preallocate)
+        return missing_bytes(pieces, self.size_bytes, grows=not self.settings.preallocate)
 
     def holds(self, pieces: Pieces, size_bytes: int) -> bool:
         """Whether it would hold the pieces with another size."""

@@ -80,7 +80,7 @@ def test_a_configuration_has_all_sizes_in_bytes() -> None:
         "flops": "6530000000000",
         "fits": "true",
         "answer": "fits",
-        "pool_bytes": "63697010688",
+        "pool_bytes": "18971246592",
         "took_effect": "true",
         "evidence": "bf16: 100% of the bytes of activations but the logits are bf16",
     }
