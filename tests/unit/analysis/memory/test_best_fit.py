@@ -7,6 +7,7 @@ bfc_allocator_test.cc (xla/tsl/framework), with the numbers that they expect; th
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -17,7 +18,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 def _check_apart(pool: BestFitPool, addresses: list[int]) -> None:
     places = sorted((address, address + pool.size_of(address)) for address in addresses)
-    assert all(end <= following for (_, end), (following, _) in zip(places, places[1:], strict=False))
+    assert all(end <= following for (_, end), (following, _) in pairwise(places))
 
 
 @pytest.mark.parametrize("grows", [False, True])

@@ -1,4 +1,4 @@
-"""What a training loop asks of the pool: pieces of a program, and loops that fit by their sum and not by their pieces."""
+"""What a training loop asks of the pool: the pieces of a program, and loops that fit by their sum alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_without_a_batch_the_sum_is_enough() -> None:
 
 
 def test_state_that_is_not_donated_moves_from_place_to_place() -> None:
-    # Old and new state of 30 KiB each, and a temp block of 30: 90 KiB. Each new state takes the place of the one before.
+    # Old and new state of 30 KiB each, and a temp block of 30: 90 KiB. A new state takes the place of the one before.
     loop = Pieces(replaced=_kib(10, 20), results=_kib(10, 20), temps=_kib(30))
     assert fits_in_pool(loop, 90 * KIB, grows=False)
     assert missing_bytes(loop, 89 * KIB, grows=False) == KIB

@@ -39,9 +39,9 @@ def _environment(text: str) -> dict[str, str]:
     return {short[name]: value for name, value in (each.split("=") for each in text.split())}
 
 
-# The cards: h100-80gb 84,942,979,072 bytes, a100-40gb 42,331,013,120, l4 23,642,701,824, t4 15,828,320,256. Three quarters
-# of them: 63,707,234,304, 31,748,259,840, 17,732,026,368, 11,871,240,192. Outside the pool lie 1,800 MiB on a card of
-# compute capability 9.0, 1,536 on 8.x, 1,050 on 7.5: so the largest fractions are .97, .96, .93, .93.
+# The cards: h100-80gb 84,942,979,072 bytes, a100-40gb 42,331,013,120, l4 23,642,701,824, t4 15,828,320,256. Three
+# quarters of them: 63,707,234,304, 31,748,259,840, 17,732,026,368, 11,871,240,192. Outside the pool lie 1,800 MiB on a
+# card of compute capability 9.0, 1,536 on 8.x, 1,050 on 7.5: so the largest fractions are .97, .96, .93, .93.
 @pytest.mark.parametrize(
     ("card", "environment", "footprint", "answer", "pool", "fraction", "short"),
     [
@@ -120,8 +120,8 @@ def test_the_sentence_has_the_line_to_set_and_the_pool() -> None:
     assert sentences == [
         f"fits: footprint 20.0 GiB of {pool}, 9.57 GiB to spare",
         f"fits with XLA_CLIENT_MEM_FRACTION=.92: footprint 36.0 GiB is 6.43 GiB more than {pool}",
-        f"does not fit: footprint 40.0 GiB is 10.4 GiB more than {pool}, and XLA_CLIENT_MEM_FRACTION=.96, the largest that"
-        " leaves room for CUDA's libraries, gives 37.8 GiB",
+        f"does not fit: footprint 40.0 GiB is 10.4 GiB more than {pool}, and XLA_CLIENT_MEM_FRACTION=.96, the largest"
+        " that leaves room for CUDA's libraries, gives 37.8 GiB",
     ]
 
 
@@ -130,7 +130,8 @@ def test_the_sentence_names_what_sets_the_pool() -> None:
     cases = {
         "FRACTION=.9": "JAX's pool of 35.5 GiB (90% of a100-40gb's 39.4 GiB, XLA_CLIENT_MEM_FRACTION=.9)",
         "PREALLOCATE=false": "JAX's pool of 29.6 GiB (75% of a100-40gb's 39.4 GiB, the default, not preallocated)",
-        "ALLOCATOR=platform": "the 37.9 GiB that a100-40gb can give (XLA_PYTHON_CLIENT_ALLOCATOR=platform has no limit)",
+        "ALLOCATOR=platform": "the 37.9 GiB that a100-40gb can give"
+        " (XLA_PYTHON_CLIENT_ALLOCATOR=platform has no limit)",
         "UNIFIED=1 OLD=2": "JAX's pool of 78.8 GiB (200% of a100-40gb's 39.4 GiB, XLA_PYTHON_CLIENT_MEM_FRACTION=2, "
         "unified memory)",
     }
