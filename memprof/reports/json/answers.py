@@ -56,6 +56,9 @@ class TrialJson(Struct, frozen=True, kw_only=True):
 
     value: Annotated[int, Meta(ge=1)]
     footprint_bytes: Size
+    needed_bytes: Annotated[
+        Size, about("The pool that it needs: the footprint, or more where a piece of it finds no place.")
+    ]
     fits: bool
     seconds: Annotated[float, Meta(ge=0), about("What the compile took, with importing and analysing.")]
 

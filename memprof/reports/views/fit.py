@@ -73,7 +73,7 @@ def _tried_values(result: FitResult) -> Table:
     )
     rows = []
     for trial in sorted(result.tried, key=lambda trial: trial.value):
-        over_bytes = trial.footprint_bytes - result.budget_bytes
+        over_bytes = trial.needed_bytes - result.budget_bytes
         text, tone = ("yes", Tone.GOOD) if trial.fits(result.budget_bytes) else ("no", Tone.BAD)
         cells = (
             Cell(text=str(trial.value)),
@@ -184,7 +184,7 @@ def _technique_row(tried: TriedTechniques, budget_bytes: int, *, was_run: bool) 
     cells = (
         Cell(text=tried.name),
         Cell(text="" if size is None else format_bytes(size)),
-        Cell(text="" if size is None else format_signed_bytes(size - budget_bytes)),
+        Cell(text="" if tried.needed_bytes is None else format_signed_bytes(tried.needed_bytes - budget_bytes)),
         Cell(text=text, key=tone, is_verdict=True),
         *([Cell(text=step)] if was_run else []),
         Cell(text="" if size is None else format_flops(tried.cost.recomputed_flops)),

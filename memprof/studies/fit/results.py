@@ -22,17 +22,17 @@ class Trial:
     """One compile: the value, its footprint as the compiler has it, and how long lowering and compiling took.
 
     Attributes:
-        needed_bytes: the pool that it needs if that is more than the footprint, since a piece finds no place.
+        needed_bytes: the pool that it needs: the footprint, or more if a piece finds no place.
     """
 
     value: int
     footprint_bytes: int
     seconds: float
-    needed_bytes: int = 0
+    needed_bytes: int
 
     def fits(self, budget_bytes: int) -> bool:
         """Whether that much is enough."""
-        return max(self.footprint_bytes, self.needed_bytes) <= budget_bytes
+        return self.needed_bytes <= budget_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -280,7 +280,14 @@ class _Compiles:
         actual = _start(self._request, capture.config) if value is None else value
         self.reports[actual] = report
         seconds = time.monotonic() - began
-        self.trials.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
+        self.trials.append(
+            Trial(
+                value=actual,
+                footprint_bytes=report.footprint_bytes,
+                seconds=seconds,
+                needed_bytes=report.footprint_bytes,  # until the budget is known
+            )
+        )
         return report
 
     def _compile(self, task: Task, value: int | None) -> Capture:

@@ -180,15 +180,18 @@ def test_settings_that_jax_refuses_are_one_sentence(
 
 
 def test_fit_searches_within_the_pool_and_names_what_a_larger_one_holds(command: Commands) -> None:
-    found = _json(command("fit", "mlp", "--memory", "100MiB", "--format", "json", "--no-save"))
-    assert found["budget_bytes"] == found["verdict"]["pool_bytes"] == 75 << 20
-    assert found["footprint_bytes"] <= found["budget_bytes"] < found["next_footprint_bytes"]
+    found = _json(command("fit", "mlp", "--memory", "10GiB", "--format", "json", "--no-save"))
+    assert found["budget_bytes"] == found["verdict"]["pool_bytes"] == 15 << 29
+    needed = {each["value"]: each["needed_bytes"] for each in found["tried"]}
+    # The next one fits by its sum, but not beside the batch before it.
+    assert found["next_footprint_bytes"] < found["budget_bytes"] < needed[found["next_value"]]
+    assert needed[found["value"]] <= found["budget_bytes"]
     assert found["verdict"]["answer"] == "fits"
     assert found["larger"]["value"] > found["value"]
-    assert found["larger"]["footprint_bytes"] > found["budget_bytes"]
+    assert found["larger"]["footprint_bytes"] > found["footprint_bytes"]
     assert found["larger"]["mem_fraction"] > 0.75
-    chosen = _json(command("fit", "mlp", "--memory", "100MiB", "--pool", "0.5", "--format", "json", "--no-save"))
-    assert (chosen["budget_bytes"], chosen["larger"]) == (50 << 20, None)  # a pool that was asked for stays
-    text = command("fit", "mlp", "--memory", "100MiB", "--no-save", "--width", "400").stdout
+    chosen = _json(command("fit", "mlp", "--memory", "10GiB", "--pool", "0.5", "--format", "json", "--no-save"))
+    assert (chosen["budget_bytes"], chosen["larger"]) == (5 << 30, None)  # a pool that was asked for stays
+    text = command("fit", "mlp", "--memory", "10GiB", "--no-save", "--width", "400").stdout
     assert f"batch_size={found['value']} fits: footprint " in text
     assert f"batch_size={found['larger']['value']} fits: " in text

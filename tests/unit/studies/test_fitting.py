@@ -26,7 +26,9 @@ def _result(*footprints: tuple[int, int]) -> FitResult:
         memory_bytes=1000,
         budget_bytes=940,
         verdict=judge(Pieces(held=(1,)), CPU, PoolSettings()),
-        tried=tuple(Trial(value=value, footprint_bytes=size, seconds=1.0) for value, size in footprints),
+        tried=tuple(
+            Trial(value=value, footprint_bytes=size, seconds=1.0, needed_bytes=size) for value, size in footprints
+        ),
         command="",
     )
 
