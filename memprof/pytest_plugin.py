@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "memprof(max=None, fits=None, against=None, fail_on=(), target=None, pool=None): limits of the StepSpec that the"
-        " test returns or yields; see `memprof check`.",
+        "memprof(max=None, fits=None, against=None, fail_on=(), target=None, pool=None): limits of the StepSpec that"
+        " the test returns or yields; see `memprof check`.",
     )
 
 
