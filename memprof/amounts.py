@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them: `40GiB`, `2 GB`, and shares of a whole such as `6%`."""
+"""Amounts of memory as people write them (`40GiB`, `2 GB`, shares of a whole such as `6%`), and as they read them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _UNITS = {
 _UNITS_BY_LOWER_CASE = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
 _NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)"
 _MOST_BYTES = 1024**6
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def parse_bytes(text: str) -> int:
@@ -44,3 +45,28 @@ def parse_share(text: str) -> Fraction | None:
     """The fraction that a percentage means (`6%`, `+2.5%`); None where the text is none."""
     match = re.fullmatch(rf"\+?{_NUMBER}\s*%", text.strip())
     return Fraction(match.group(1)) / 100 if match else None
+
+
+def format_bytes(size_bytes: int) -> str:
+    """A size in binary units: `0 B`, `1023 B`, `1.50 KiB`, `79.1 GiB`. Exact below 1 KiB."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    value, unit = scale(float(size_bytes), base=1024, num_units=len(_BYTE_UNITS))
+    return f"{three_digits(value)} {_BYTE_UNITS[unit]}"
+
+
+def scale(value: float, *, base: int, num_units: int, digits: int = 0) -> tuple[float, int]:
+    """Divide by `base` until the rounded value is below it (or the units run out)."""
+    unit = 0
+    while round(value, digits) >= base and unit < num_units - 1:
+        value /= base
+        unit += 1
+    return value, unit
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits, as far as they are before or just behind the point."""
+    for limit, digits in ((9.995, 2), (99.95, 1)):
+        if value < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memprof.amounts import parse_bytes
 from memprof.analysis import comparison as comparisons
+from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.pool import Answer, PoolSettings, Verdict
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.own_attributes import own
+from memprof.capture.pool_settings import parse_pool
 from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
@@ -37,7 +40,6 @@ from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
-from memprof.studies.fit.budget import DEFAULT_RESERVE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,8 +85,13 @@ class Profile:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the footprint is within the target's memory; None where the target has no fixed amount."""
+        """Whether the step fits the pool that JAX has on the target; None if the target's memory is not known."""
         return self.report.fits
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it fits, or with which fraction it would; with the size of the pool, and in a sentence."""
+        return self.report.verdict
 
     @property
     def advice(self) -> AdviceList:
@@ -219,6 +226,7 @@ def profile(
     label: str | None = None,
     compiler_options: Mapping[str, str] | None = None,
     complete: bool = False,
+    pool: float | str | None = None,
     **kwargs: Any,
 ) -> Profile:
     """Compile a step for a device, which need not be there, and say where every byte of its memory goes.
@@ -235,6 +243,7 @@ def profile(
         label: what reports call it; None: the function's name.
         compiler_options: XLA options for this compile.
         complete: compile to the end, and hold everything against the compiler's own totals; else XLA's plan is enough.
+        pool: JAX's share of the device's memory to judge by, 0.9 or "90%"; None: as JAX would take here.
         kwargs: its keyword arguments.
 
     Raises:
@@ -255,10 +264,12 @@ def profile(
         workload=label or str(own(step, "__name__") or "step"),
         compiler_options={} if compiler_options is None else compiler_options,
     )
-    return profile_spec(spec, target=target, complete=complete)
+    return profile_spec(spec, target=target, complete=complete, pool=pool)
 
 
-def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: bool = False) -> Profile:
+def profile_spec(
+    spec: StepSpec, *, target: str | Path | None = None, complete: bool = False, pool: float | str | None = None
+) -> Profile:
     """Like `profile`, of a step with everything that is known about it."""
     from memprof.capture.compile import capture_of
     from memprof.capture.hints import hint
@@ -271,6 +282,7 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
         raise MemprofError(f"a memprof.StepSpec was expected, but this is {shown(spec)}")
     if not isinstance(complete, bool):
         raise MemprofError(f"complete is {shown(complete)}, but True or False was expected")
+    judged_by = _pool(pool)
     asked = resolve_asked(None if target is None else _target_name(target))
     try:
         settings = CompileSettings(complete=complete)
@@ -278,7 +290,7 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
         with stages_shown(spec.workload) as progress:
             capture = capture_of(spec, chosen, progress=progress, settings=settings)
             progress("analysing")
-            report = analyze(capture)
+            report = analyze(capture, pool=judged_by)
     except Exception as error:  # the user's own, on its way: a remedy goes with it
         if not isinstance(error, MemprofError) and (remedy := hint(error)):
             error.add_note(f"memprof: {remedy}")
@@ -286,23 +298,34 @@ def profile_spec(spec: StepSpec, *, target: str | Path | None = None, complete: 
     return Profile(capture, report)
 
 
-def load(path: str | Path) -> Profile:
+def load(path: str | Path, *, pool: float | str | None = None) -> Profile:
     """Read a capture that `Profile.save` or `memprof run` wrote. Needs no JAX.
+
+    Args:
+        pool: JAX's share of the device's memory to judge by, as of `profile`.
 
     Raises:
         MemprofError: there is no such file, or it is no capture.
     """
     capture = read_capture(_path(path))
-    return Profile(capture, analyze(capture))
+    return Profile(capture, analyze(capture, pool=_pool(pool)))
 
 
-def fits(profile: Profile, memory: int | str | None = None, *, reserve: float = float(DEFAULT_RESERVE)) -> bool:
-    """Whether a step fits with room to spare for what lies outside XLA's memory pool (the CUDA context, libraries).
+def fits(
+    profile: Profile,
+    memory: int | str | None = None,
+    *,
+    reserve: float = 0.0,
+    pool: float | str | None = None,
+) -> bool:
+    """Whether a step fits the pool that JAX has: `Profile.verdict` for another memory, another pool, or with a reserve.
 
     Args:
-        memory: bytes, or a text such as `40GiB`; None: the memory of the device that the step was compiled for. The
-            footprint is that of this device: another one may need another program, and `profile` with it as a target.
-        reserve: the share of the memory that must stay free, an estimate that is not measured on the device.
+        memory: of the whole device, in bytes or as a text such as `40GiB`; None: of the device that the step was
+            compiled for. The footprint is that of this device: another one may need another program, and `profile` with
+            it as a target.
+        reserve: the share of the memory that must stay free in the pool.
+        pool: JAX's share of the device's memory, as of `profile`; None: as the profile was judged.
 
     Raises:
         MemprofError: the memory cannot be read, or there is none given and the device has no fixed amount.
@@ -314,11 +337,14 @@ def fits(profile: Profile, memory: int | str | None = None, *, reserve: float = 
     memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if memory_bytes is not None and (not isinstance(memory_bytes, int) or memory_bytes < 1):
         raise MemprofError(f"memory is {shown(memory)}, but bytes were expected, or a text such as '40GiB'")
+    report = profile.report
     if memory_bytes is None:
-        memory_bytes = profile.report.target.memory_bytes
+        memory_bytes = report.target.memory_bytes
     if memory_bytes is None:
-        raise MemprofError(f"{profile.report.target.name} has no fixed amount of memory: say how much there is")
-    return profile.footprint_bytes <= memory_bytes * (1 - reserve)
+        raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
+    device = replace(report.target, memory_bytes=memory_bytes)
+    verdict = judge(report.pieces, device, _pool(pool) or report.pool, reserve_bytes=int(memory_bytes * reserve))
+    return verdict.answer is Answer.FITS
 
 
 def compare(profiles: Mapping[str, Profile]) -> Comparison:
@@ -354,6 +380,15 @@ def _by_module(node: ModuleNode) -> dict[str, int]:
         sums[module.path] = sums.get(module.path, 0) + own
         pending.extend(module.children)
     return sums
+
+
+def _pool(pool: object) -> PoolSettings | None:
+    """The settings that a share asks for; None if there is none."""
+    if pool is None:
+        return None
+    if isinstance(pool, bool) or not isinstance(pool, (Real, str)):
+        raise MemprofError(f"pool is {shown(pool)}, but a share of the memory was expected: 0.9, or '90%'")
+    return parse_pool(str(pool), option="pool=")
 
 
 def _path(path: object) -> Path:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memprof.capture.tracing.step import StepSpec
     from memprof.studies.check.gate import Limits as CheckLimits
 
-_OPTIONS = ("max", "fits", "against", "fail_on", "target")
+_OPTIONS = ("max", "fits", "against", "fail_on", "target", "pool")
 _LIMITS = ("max", "fits", "against")
 _MARKER = "memprof"
 _PROPERTY = "memprof"  # a user property of the item, which pytest-xdist hands to the process that prints the summary
@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "memprof(max=None, fits=None, against=None, fail_on=(), target=None): limits of the StepSpec that the test"
-        " returns or yields; see `memprof check`.",
+        "memprof(max=None, fits=None, against=None, fail_on=(), target=None, pool=None): limits of the StepSpec that"
+        " the test returns or yields; see `memprof check`.",
     )
 
 
@@ -219,6 +219,7 @@ def _check(step: object, limits: Sequence[_Limits], item: pytest.Item) -> tuple[
 
 
 def _parsed_limits(keywords: Mapping[str, Any]) -> CheckLimits:
+    from memprof.capture.pool_settings import parse_pool
     from memprof.studies.check.gate import limits_of
 
     unknown = sorted(keywords.keys() - set(_OPTIONS))
@@ -232,14 +233,16 @@ def _parsed_limits(keywords: Mapping[str, Any]) -> CheckLimits:
         fits=keywords.get("fits"),
         against=Path(against) if against is not None else None,
         fail_on=[fail_on] if isinstance(fail_on, str) else fail_on,
+        pool=parse_pool(str(keywords["pool"]), option="pool=") if keywords.get("pool") is not None else None,
     )
 
 
 def _check_kind(name: str, value: object) -> None:
     """Raises `MemprofError` if a limit is not a text."""
     is_text = value is None or isinstance(value, str) or (isinstance(value, Path) and name in ("against", "target"))
+    is_share = name == "pool" and isinstance(value, float)
     is_several = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-    if not is_text and not (is_several and name == "fail_on"):
+    if not (is_text or is_share) and not (is_several and name == "fail_on"):
         raise MemprofError(f"{name} must be a text such as max='2 GiB', not {value!r:.80}")
 
 

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.pool import Pieces, PoolSettings
 from memprof.analysis.records.report import ModuleNode, ProgramFacts, Report
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 
@@ -86,6 +88,7 @@ def report(
     categories[Category.FRAGMENTATION] = fragmentation
     argument_bytes = sum(size for category, size in categories.items() if category in BASE[:4])
     temp_bytes = live_peak_bytes + fragmentation - argument_bytes
+    pieces = Pieces(held=(live_peak_bytes + fragmentation,))
     return Report(
         label=label,
         workload=label.split(" ", maxsplit=1)[0],
@@ -126,6 +129,9 @@ def report(
         timeline=timeline or flat_timeline(live),
         arguments=arguments,
         program=ProgramFacts(num_recomputed_operations=0, loops=(), host_bytes=0),
+        verdict=judge(pieces, target, PoolSettings()),
+        pieces=pieces,
+        pool=PoolSettings(),
         analysis_seconds=0.312,
     )
 

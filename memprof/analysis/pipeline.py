@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from memprof.analysis.attribution.module_paths import ModulePaths
@@ -31,11 +31,14 @@ from memprof.analysis.memory.accounting import Attribution, Memory, account_memo
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.memory.checks import check_shapes, check_totals
 from memprof.analysis.memory.device_traces import device_traces
+from memprof.analysis.memory.training_loop import pieces_of
+from memprof.analysis.memory.verdict import judge
 from memprof.analysis.mesh.collectives import collective_traffic
 from memprof.analysis.mesh.partitioner import partitioner_notes
 from memprof.analysis.records.capture import ArgumentLeaf, Capture
 from memprof.analysis.records.categories import Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report, Schedule
 from memprof.analysis.records.why_live import WhyLive
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
@@ -43,8 +46,11 @@ from memprof.analysis.scheduling.schedule import PeakOrder
 from memprof.errors import InternalError, MemprofError, as_damage
 
 
-def analyze(capture: Capture) -> Report:
+def analyze(capture: Capture, *, pool: PoolSettings | None = None) -> Report:
     """Say where every byte of the captured step's device memory goes.
+
+    Args:
+        pool: the settings of JAX's allocator to judge by; None: those in the capture.
 
     Raises:
         MemprofError: the capture's program cannot be read.
@@ -53,14 +59,17 @@ def analyze(capture: Capture) -> Report:
     """
     started = time.perf_counter()
     with _reading(capture):
-        return _report(capture, _look_into(capture), started)
+        return _report(_with_pool(capture, pool), _look_into(capture), started)
 
 
-def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ...]]:
+def analyze_peak(
+    capture: Capture, name: str, *, pool: PoolSettings | None = None
+) -> tuple[Report, tuple[WhyLive, ...]]:
     """The report, and why buffers are live at the peak, the largest first.
 
     Args:
         name: of the instruction that makes them, or a part of their op name, argument path, source line or module.
+        pool: see `analyze`.
 
     Raises:
         MemprofError: nothing that is live at the peak has such a name; or as `analyze` does.
@@ -68,7 +77,7 @@ def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ..
     """
     started = time.perf_counter()
     with _reading(capture):
-        report = _report(capture, _look_into(capture), started)
+        report = _report(_with_pool(capture, pool), _look_into(capture), started)
         named = [buffer for buffer in report.buffers if buffer.name == name] or [
             buffer
             for buffer in report.buffers
@@ -82,6 +91,10 @@ def analyze_peak(capture: Capture, name: str) -> tuple[Report, tuple[WhyLive, ..
             )
         assert report.why is not None
         return report, report.why(named)
+
+
+def _with_pool(capture: Capture, pool: PoolSettings | None) -> Capture:
+    return capture if pool is None else replace(capture, pool=pool)
 
 
 @contextmanager
@@ -144,6 +157,8 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
     buffers = memory.at_peak
     rest = memory.footprint_bytes - memory.live_peak_bytes
     forward_flops = _forward_flops(capture.flops_by_scope, values)
+    pieces = pieces_of(table, capture.arguments)
+    assert pieces.footprint_bytes == memory.footprint_bytes
     return Report(
         label=capture.label,
         workload=capture.workload,
@@ -182,6 +197,9 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
             backward_end=parts.patterns.backward_end,
             has_fenced_values=bool(capture.fenced_values),
         ),
+        verdict=judge(pieces, capture.target, capture.pool),
+        pieces=pieces,
+        pool=capture.pool,
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(

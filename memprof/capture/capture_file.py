@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.records.capture import MAX_OPERATIONS, Capture
+from memprof.capture.pool_settings import pool_settings
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
 from memprof.untrusted import UnfitError, as_record, clean, open_regular, parse_json, quote
@@ -80,10 +81,11 @@ def without_source(capture: Capture) -> Capture:
 
 
 def read_capture(path: Path) -> Capture:
-    """Read a capture file.
+    """Read a capture file. Its step is judged by the pool that JAX would have here, if the environment says so.
 
     Raises:
-        MemprofError: there is no such file, or it is no capture, damaged, or of another schema.
+        MemprofError: there is no such file, or it is no capture, damaged, or of another schema; or the environment has
+            a setting of the pool that JAX refuses.
     """
     try:
         capture = _unpack(_content(path), path)
@@ -95,7 +97,7 @@ def read_capture(path: Path) -> Capture:
         raise MemprofError(f"{path} is no capture, or a damaged one: {error}; {_MAKE_AGAIN}") from error
     except OSError as error:
         raise MemprofError(f"{path} cannot be read: {error.strerror or error}") from error
-    return dataclasses.replace(capture, file=str(path))
+    return dataclasses.replace(capture, file=str(path), pool=pool_settings(capture.target, capture.pool))
 
 
 def encoded_without_program(capture: Capture) -> bytes:

@@ -17,6 +17,7 @@ import jax
 
 from memprof.analysis.hlo.decoded import no_garbage_collection
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
+from memprof.capture.pool_settings import pool_settings
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
 from memprof.capture.processes.work_folder import work_folder
@@ -234,6 +235,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
         timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
         hlo_proto=b"",
         folders=code_folders(),
+        pool=pool_settings(target),
     )
     return LoweredStep(capture=capture, devices=devices, traced=traced, lowered=lowered, asked=spec.compiler_options)
 

@@ -8,6 +8,7 @@ from memprof.profiler_cli.render import print_document, rendering
 
 def advise(
     capture: options.CaptureFile,
+    pool: options.Pool = None,
     format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
@@ -31,6 +32,6 @@ def advise(
 
     show = rendering(format, output=output, force=force, width=width)
     show.check_shows_documents("advice")
-    report = analyze(read_capture(capture))
+    report = analyze(read_capture(capture), pool=options.chosen_pool(pool))
     advice = find_advice(report)
     print_document(advice_document(report, advice), advice_list_json(report, advice), show)

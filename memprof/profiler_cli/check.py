@@ -26,7 +26,8 @@ _Maximum = Annotated[
     str | None, typer.Option("--max", help="The footprint must not exceed this: 30GiB.", metavar="AMOUNT")
 ]
 _Fits = Annotated[
-    str | None, typer.Option("--fits", help="The step must fit this GPU, less 6% of its memory.", metavar="TARGET")
+    str | None,
+    typer.Option("--fits", help="The step must fit the memory pool that JAX has on this GPU.", metavar="TARGET"),
 ]
 _Against = Annotated[
     Path | None,
@@ -69,6 +70,7 @@ def check(
     cache: options.Cache = True,
     cluster: options.Cluster = None,
     complete: options.Complete = False,
+    pool: options.Pool = None,
     format: options.Format = None,  # noqa: A002 - the option's name
     top: options.Top = None,
     width: options.Width = None,
@@ -99,7 +101,14 @@ def check(
         update_baseline(capture, against)
         say(f"baseline written to {against}")
         return
-    limits = limits_of(maximum=maximum, fits=fits, against=against, fail_on=fail_on, require_effect=require_effect)
+    limits = limits_of(
+        maximum=maximum,
+        fits=fits,
+        against=against,
+        fail_on=fail_on,
+        require_effect=require_effect,
+        pool=options.chosen_pool(pool),
+    )
     if aim is None and limits.baseline is not None and not is_capture(what):
         aim = target_of(limits.baseline)
     capture = _capture(what, preset, overrides, technique, role, arguments, aim, settings)

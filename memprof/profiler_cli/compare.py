@@ -21,6 +21,7 @@ from memprof.reports.options import By, Order
 
 if TYPE_CHECKING:
     from memprof.analysis.comparison import ReportComparison
+    from memprof.analysis.records.pool import PoolSettings
 
 
 class ComparedBy(StrEnum):
@@ -103,6 +104,7 @@ def compare(
     steps: options.Steps = None,
     complete: options.Complete = False,
     cluster: options.Cluster = None,
+    pool: options.Pool = None,
     jobs: _Jobs = None,
     output: _Output = None,
     force: options.Force = False,
@@ -142,11 +144,12 @@ def compare(
         width=width,
     )
     if all(map(is_capture, what)):
-        print_comparison(_of_captures([Path(name) for name in what], reference), show)
+        print_comparison(_of_captures([Path(name) for name in what], reference, options.chosen_pool(pool)), show)
         return
     name, *arguments = what
     if arguments and not is_reference(name):
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
+    judged_by = options.chosen_pool(pool)
     subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     subject.check_changeable(technique)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
@@ -165,7 +168,9 @@ def compare(
         is_of_it=lambda capture: capture.request in requests,
     ) as kept:
         with row_stages([task.label for task in tasks]) as progress:
-            reports, failures = compile_rows(tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep)
+            reports, failures = compile_rows(
+                tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, pool=judged_by
+            )
         again = f"memprof compare {shlex.quote(str(kept.folder))}"
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
@@ -173,7 +178,7 @@ def compare(
     print_comparison(set_side_by_side(reports, failures, reference=reference), show)
 
 
-def _of_captures(paths: list[Path], reference: str | None) -> ReportComparison:
+def _of_captures(paths: list[Path], reference: str | None, pool: PoolSettings | None) -> ReportComparison:
     """Compare saved captures; where two have one label, the name of the file tells them apart."""
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
@@ -183,7 +188,8 @@ def _of_captures(paths: list[Path], reference: str | None) -> ReportComparison:
     labels = [capture.label for capture in captures]
     reports = [
         analyze(
-            capture if labels.count(capture.label) == 1 else replace(capture, label=f"{capture.label} ({path.stem})")
+            capture if labels.count(capture.label) == 1 else replace(capture, label=f"{capture.label} ({path.stem})"),
+            pool=pool,
         )
         for capture, path in zip(captures, paths, strict=True)
     ]

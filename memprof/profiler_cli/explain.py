@@ -19,6 +19,7 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
+    from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
     from memprof.studies.explain.records import OutOfMemory
 
@@ -36,6 +37,7 @@ _Programs = Annotated[
 def explain(
     log: _Log,
     program: _Programs = [],  # noqa: B006 - Typer copies it
+    pool: options.Pool = None,
     format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
@@ -57,7 +59,7 @@ def explain(
 
     show = rendering(format, output=output, force=force, top=top, width=width)
     show.check_shows_documents("an explanation")
-    explanation = explain_log(_read(log), _programs(program))
+    explanation = explain_log(_read(log), _programs(program, options.chosen_pool(pool)))
     record = explanation_json(explanation, sentences(explanation))
     print_document(explanation_document(explanation, top=show.options.top), record, show)
 
@@ -88,7 +90,7 @@ def _open(log: str) -> io.BufferedReader:
     return open(log, "rb") if is_pipe else open_regular(Path(log))
 
 
-def _programs(paths: list[Path]) -> list[Report]:
+def _programs(paths: list[Path], pool: PoolSettings | None) -> list[Report]:
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
     from memprof.capture.foreign.dumps import programs_in
@@ -97,4 +99,4 @@ def _programs(paths: list[Path]) -> list[Report]:
     captures = [read_capture(path) for path in paths if is_capture(str(path))]
     dumps = [path for path in paths if not is_capture(str(path))]
     captures += [import_program(found, roles={}, target=None) for found in programs_in(dumps)]
-    return [analyze(capture) for capture in captures]
+    return [analyze(capture, pool=pool) for capture in captures]

@@ -41,7 +41,11 @@ _Vary = Annotated[
 ]
 _Reserve = Annotated[
     str | None,
-    typer.Option("--reserve", help="What must stay free: 6%, 2GiB or 0; by default 6%.", metavar="AMOUNT"),
+    typer.Option(
+        "--reserve",
+        help="What must stay free of the memory pool: 2GiB, or 6% of the card; by default nothing.",
+        metavar="AMOUNT",
+    ),
 ]
 _MultipleOf = Annotated[
     int | None,
@@ -96,6 +100,7 @@ def fit(
     cache: options.Cache = True,
     complete: options.Complete = False,
     cluster: options.Cluster = None,
+    pool: options.Pool = None,
     steps: _Steps = None,
     jobs: _Jobs = None,
     output: _Output = None,
@@ -136,7 +141,10 @@ def fit(
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = _FIRST_MESH
     wanted = MemoryRequest(
-        target=resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), memory=memory, reserve=reserve
+        target=resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts),
+        memory=memory,
+        reserve=reserve,
+        pool=options.chosen_pool(pool),
     )
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     kept = partial(
@@ -220,5 +228,5 @@ def _print_cheapest_techniques(
         smallest = result.smallest
         raise NothingFitsError(
             f"nothing fits: the smallest that was compiled, {smallest.name}, takes {smallest.footprint_bytes:,} bytes"
-            f" of {result.budget_bytes:,}"
+            f" of {result.budget_bytes:,}; {smallest.verdict.sentence if smallest.verdict else ''}"
         )

@@ -31,8 +31,8 @@ main()
 _INSTRUCTIONS = (
     "Says where every byte of device memory of a JAX training step goes, by compiling it for a GPU that need not be"
     " there. A step is a built-in workload (transformer, mlp) or FILE.py:NAME, where NAME is a function that returns"
-    " memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits; `live peak` is the most that is"
-    " live at once."
+    " memprof.StepSpec(train_step, arguments). `footprint` decides whether a step fits the pool that JAX"
+    " takes of the card, 75% by default; `live peak` is the most that is live at once."
 )
 _CAVEAT = "Sizes are the compiler's; categories and modules are inferred; nothing was measured on a device."
 
@@ -40,6 +40,7 @@ Step = Annotated[str, "FILE.py:NAME, package.module:NAME, transformer or mlp"]
 Target = Annotated[str, "a GPU: h100-80gb, a100-40gb, l4, ...; or cpu"]
 Techniques = Annotated[str, "techniques joined with +, such as bf16+remat+donate; they need a built-in or a TrainSpec"]
 Settings = Annotated[tuple[str, ...], "fields of the workload, or parameters of the function: batch_size=16"]
+Pool = Annotated[str, "JAX's share of the card's memory to judge by, such as 0.9; empty: as JAX would take it, 75%"]
 Capture = Annotated[str, "a file that `run` has written: NAME.memprof"]
 
 
@@ -72,10 +73,17 @@ def server() -> MCPServer[Any]:
 
 
 async def run(
-    step: Step, target: Target = "h100-80gb", techniques: Techniques = "", settings: Settings = (), preset: str = ""
+    step: Step,
+    target: Target = "h100-80gb",
+    techniques: Techniques = "",
+    settings: Settings = (),
+    preset: str = "",
+    pool: Pool = "",
 ) -> str:
     """Compile one training step, and say where its device memory goes: whether it fits, categories, largest buffers."""
-    return await _memprof("run", step, *_options(target=target, technique=techniques, set=settings, preset=preset))
+    return await _memprof(
+        "run", step, *_options(target=target, technique=techniques, set=settings, preset=preset, pool=pool)
+    )
 
 
 async def compare(
@@ -86,6 +94,7 @@ async def compare(
     target: Target = "h100-80gb",
     settings: Settings = (),
     preset: str = "",
+    pool: Pool = "",
 ) -> str:
     """Compile a step with several techniques: what each saves, what it costs, and whether it took effect."""
     return await _memprof("compare", step, *_options(target=target, technique=rows, set=settings, preset=preset))
@@ -98,20 +107,25 @@ async def fit(
     techniques: Techniques = "",
     settings: Settings = (),
     preset: str = "",
+    pool: Pool = "",
 ) -> str:
     """Find the largest batch, or another field, with which a step fits the memory of a GPU."""
-    options = _options(target=target, vary=vary, technique=techniques, set=settings, preset=preset)
+    options = _options(target=target, vary=vary, technique=techniques, set=settings, preset=preset, pool=pool)
     return await _memprof("fit", step, *options)
 
 
-async def advise(capture: Capture) -> str:
+async def advise(capture: Capture, pool: Pool = "") -> str:
     """Say what could be done about the peak of a captured step: savings, costs, and the line of code for each."""
-    return await _memprof("advise", capture)
+    return await _memprof("advise", capture, *_options(pool=pool))
 
 
-async def show(capture: Capture, by: Annotated[str, "category, module, source, dtype, phase or buffer"] = "") -> str:
+async def show(
+    capture: Capture,
+    by: Annotated[str, "category, module, source, dtype, phase or buffer"] = "",
+    pool: Pool = "",
+) -> str:
     """Show a captured step again, by one key."""
-    return await _memprof("show", capture, *_options(by=by))
+    return await _memprof("show", capture, *_options(by=by, pool=pool))
 
 
 async def import_programs(path: Annotated[str, "an XLA dump, or a log directory of XProf"]) -> str:

@@ -131,7 +131,7 @@ ROWS = (
     Row(
         commands=("check",),
         where=lambda values: values["update"],
-        options=("maximum", "fits", "fail_on", "require_effect", "format", "top", "width"),
+        options=("maximum", "fits", "pool", "fail_on", "require_effect", "format", "top", "width"),
         why="checks, and --update writes a baseline without checking",
     ),
     Row(
@@ -213,14 +213,38 @@ ROWS = (
     Row(
         commands=("show",),
         where=lambda values: _format(values) == XPROF,
-        options=("diff", "why", "force", "source", "width", *_VIEWS),
+        options=("diff", "why", "force", "source", "width", "pool", *_VIEWS),
         why="is for reports; --format xprof writes the compiled program, whole, under a name of its own",
     ),
     Row(
         commands=("show",),
         where=lambda values: values["why"] is not None,
-        options=("diff", "by", "depth", "full", "verbose", "source", "editor"),
+        options=("diff", "by", "depth", "full", "verbose", "source", "editor", "pool"),
         why="is for the report, and --why is about buffers of a name",
+    ),
+    Row(
+        commands=("show",),
+        where=lambda values: values["diff"] is not None,
+        options=("pool",),
+        why="is for the verdict on one step, and --diff is about two",
+    ),
+    Row(
+        commands=("run", "show"),
+        where=lambda values: _is_data(values) and _format(values) != JSON,
+        options=("pool",),
+        why="is for the verdict, which {format} does not have",
+    ),
+    Row(
+        commands=("compare",),
+        where=lambda values: values["by"] is not None,
+        options=("pool",),
+        why="is for the verdicts, which --by {by} does not show",
+    ),
+    Row(
+        commands=("explain",),
+        where=lambda values: not values["program"],
+        options=("pool",),
+        why="is for the verdict on a program: give it with --program",
     ),
     Row(
         where=lambda values: _format(values) != TERMINAL,

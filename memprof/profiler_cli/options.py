@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from memprof.analysis.records.pool import PoolSettings
 
 LEAST_WIDTH, MOST_WIDTH = 40, 1000
 MOST_JOBS = 256
@@ -38,6 +41,17 @@ def complete_formats(incomplete: str) -> list[str]:
     from memprof.reports.format import formats
 
     return _beginning(incomplete, (each.name for each in formats()))
+
+
+def chosen_pool(text: str | None) -> PoolSettings | None:
+    """The settings of JAX's pool that `--pool` asks for; None if it was not given.
+
+    Raises:
+        MemprofError: it is no share.
+    """
+    from memprof.capture.pool_settings import parse_pool
+
+    return None if text is None else parse_pool(text)
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -121,6 +135,15 @@ Mesh = Annotated[
 ]  # fmt: skip
 Hosts = Annotated[
     int | None, typer.Option("--hosts", min=1, max=MOST, help="On how many hosts the mesh's devices are.")
+]
+Pool = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        help="JAX's share of the card's memory to judge by, 0.9 or 90%; by default as JAX would take here: as the"
+        " environment says, else 75%.",
+        metavar="SHARE",
+    ),
 ]
 Steps = Annotated[
     int | None,

@@ -3,7 +3,8 @@
     [tool.memprof]
     target = "a100-80gb"
     memory = "70GiB"
-    reserve = "4%"
+    reserve = "2GiB"
+    pool = "0.9"
     format = "markdown"
     editor = "cursor://file{file}:{line}"
 
@@ -25,6 +26,7 @@ _COMMANDS = {
     "target": ("run", "compare", "fit", "check"),
     "memory": ("fit",),
     "reserve": ("fit",),
+    "pool": ("run", "compare", "fit", "check", "watch", "advise", "show", "explain"),
     "format": ("run", "compare", "fit", "check", "advise", "show"),
     "editor": ("run", "show"),
 }
@@ -98,6 +100,10 @@ def _check(key: str, value: str) -> None:
         from memprof.reports.options import editor_link
 
         editor_link(value)
+    elif key == "pool":
+        from memprof.capture.pool_settings import parse_pool
+
+        parse_pool(value)
     else:
         from memprof.amounts import parse_bytes, parse_share
 

@@ -58,6 +58,7 @@ def run(
     steps: options.Steps = None,
     complete: options.Complete = False,
     cluster: options.Cluster = None,
+    pool: options.Pool = None,
     output: _Output = None,
     save: _Save = True,
     force: _Force = False,
@@ -106,6 +107,7 @@ def run(
         with_advice=advise,
     )
     aim, techniques = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), "+".join(technique)
+    judged_by = options.chosen_pool(pool)
     subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
     settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
@@ -120,7 +122,7 @@ def run(
             capture = without_source(capture)
         path, not_written = _written(capture, output, force=force) if save else (None, None)
         stage("analysing")
-        report = analyze(capture)
+        report = analyze(capture, pool=judged_by)
     if verify and report.measured is not None and report.measured.num_processes > 1:
         raise MemprofError(
             f"--verify is for one process, and this is one of {report.measured.num_processes} of a job: leave it out"

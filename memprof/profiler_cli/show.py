@@ -31,6 +31,7 @@ def show(
             metavar="NAME",
         ),
     ] = None,
+    pool: options.Pool = None,
     by: Annotated[By | None, typer.Option("--by", help="One breakdown alone.")] = None,
     format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
@@ -87,16 +88,17 @@ def show(
         source=source,
         editor=editor_link(editor),
     )
+    judged_by = options.chosen_pool(pool)
     if why is not None:
         wanted.check_shows_documents("why a buffer is live")
-        report, reasons = analyze_peak(read_capture(capture), why)
+        report, reasons = analyze_peak(read_capture(capture), why, pool=judged_by)
         print_document(why_document(report, reasons, top=wanted.options.top), why_json(report, reasons), wanted)
         return
-    report = analyze(read_capture(capture))
+    report = analyze(read_capture(capture), pool=judged_by)
     if diff is None:
         print_report(report, wanted.of_capture(capture))
         return
-    earlier = analyze(read_capture(diff))
+    earlier = analyze(read_capture(diff), pool=judged_by)
     if earlier.label == report.label:
         names = (diff.stem, capture.stem) if diff.stem != capture.stem else ("before", "after")
         earlier, report = (

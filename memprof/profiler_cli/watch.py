@@ -20,6 +20,7 @@ from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
+    from memprof.analysis.records.pool import PoolSettings, Verdict
     from memprof.capture.watching.process import StopAfter
     from memprof.studies.explain.explanation import Explanation
     from memprof.studies.watch.job import Job
@@ -59,6 +60,7 @@ def watch(
     module: _Module = False,
     target: options.Target = None,
     stop_after: _StopAfter = None,
+    pool: options.Pool = None,
     keep: _Keep = 3,
     output: _Output = None,
     format: options.Format = None,  # noqa: A002 - the option's name
@@ -84,7 +86,7 @@ def watch(
     folder, report_file = (None, output) if is_report(output) else (output, None)
     show = rendering(format, output=report_file, force=force, width=width, top=top)
     show.check_shows_documents("a watched script")
-    aim, stop = resolve_asked(target), _stop_after(stop_after)
+    aim, stop, judged_by = resolve_asked(target), _stop_after(stop_after), options.chosen_pool(pool)
     aim = aim if aim is not None and aim.is_deviceless else None
     folder = folder or Path(file_name("watch", script.rpartition(".")[2] if module else Path(script).stem))
     if keep:
@@ -102,7 +104,8 @@ def watch(
         has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
         exit_code = ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended
         captures = _captures(job, work, keep)
-        _print(job, _explanation(job, captures, work), int(exit_code), show)
+        explanation = _explanation(job, captures, work, judged_by)
+        _print(job, explanation, _verdict(job, work, judged_by), int(exit_code), show)
         if ended == -signal.SIGKILL:
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
         _write(captures, folder)
@@ -135,7 +138,17 @@ def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
     return [capture_of(each, work) for each in largest[:keep]]
 
 
-def _explanation(job: Job, captures: Sequence[Capture], work: Path) -> Explanation | None:
+def _verdict(job: Job, work: Path, pool: PoolSettings | None) -> Verdict | None:
+    """Whether the largest program fits; None if XLA has left no plan of it."""
+    from memprof.analysis.pipeline import analyze
+    from memprof.studies.watch.reading import capture_of
+
+    if not job.programs or job.programs[0].largest.footprint_bytes is None:
+        return None
+    return analyze(capture_of(job.programs[0].largest, work), pool=pool).verdict
+
+
+def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSettings | None) -> Explanation | None:
     """Why memory ran out, by the error that the script ended with; None where it did not."""
     from memprof.analysis.pipeline import analyze
     from memprof.studies.explain.explanation import explain
@@ -145,21 +158,21 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path) -> Explanati
     if job.ending is None or not job.ending.is_out_of_memory:
         return None
     of_jax = [capture_of(each, work) for each in job.of_jax[-_MOST_OF_JAX:] if each.footprint_bytes is not None]
-    return explain(read_log(job.ending.error), [analyze(each) for each in (*captures, *of_jax)])
+    return explain(read_log(job.ending.error), [analyze(each, pool=pool) for each in (*captures, *of_jax)])
 
 
-def _print(job: Job, explanation: Explanation | None, exit_code: int, show: Rendering) -> None:
+def _print(job: Job, explanation: Explanation | None, verdict: Verdict | None, exit_code: int, show: Rendering) -> None:
     from memprof.reports.document import Document
     from memprof.reports.json.runs import explanation_json, job_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.reports.views.job import job_document
 
-    document, explained = job_document(job, top=show.options.top), None
+    document, explained = job_document(job, top=show.options.top, verdict=verdict), None
     if explanation is not None:
         more = explanation_document(explanation, top=show.options.top)
         document = Document(blocks=(*document.blocks, *more.blocks))
         explained = explanation_json(explanation, sentences(explanation))
-    print_document(document, job_json(job, exit_code=exit_code, explanation=explained), show)
+    print_document(document, job_json(job, exit_code=exit_code, explanation=explained, verdict=verdict), show)
 
 
 def _write(captures: Sequence[Capture], folder: Path) -> None:

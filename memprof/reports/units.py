@@ -1,21 +1,15 @@
-"""Numbers as people read them. The only place where a report rounds.
+"""Numbers as people read them. Reports round here alone (and in `format_bytes`, which sentences below reports use too).
 
 Sizes keep three significant digits, so that a column of them is at most eight characters wide and a row never wraps.
 """
 
 from __future__ import annotations
 
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+from memprof.amounts import format_bytes as format_bytes
+from memprof.amounts import scale, three_digits
+
 _COUNT_SUFFIXES = ("", "K", "M", "B", "T", "Q")
 _FLOP_PREFIXES = ("", "K", "M", "G", "T", "P", "E", "Z")
-
-
-def format_bytes(size_bytes: int) -> str:
-    """A size in binary units: `0 B`, `1023 B`, `1.50 KiB`, `79.1 GiB`. Exact below 1 KiB."""
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    value, unit = _scale(float(size_bytes), base=1024, num_units=len(_BYTE_UNITS))
-    return f"{_three_digits(value)} {_BYTE_UNITS[unit]}"
 
 
 def format_signed_bytes(delta_bytes: int) -> str:
@@ -32,7 +26,7 @@ def format_count(count: int) -> str:
     """A number of things: `950`, `1.5K`, `124.4M`, `65.0B` (thousands, millions, billions)."""
     if count < 1000:
         return str(count)
-    value, unit = _scale(float(count), base=1000, num_units=len(_COUNT_SUFFIXES), digits=1)
+    value, unit = scale(float(count), base=1000, num_units=len(_COUNT_SUFFIXES), digits=1)
     return f"{value:.1f}{_COUNT_SUFFIXES[unit]}"
 
 
@@ -40,8 +34,8 @@ def format_flops(flops: int, *, unit: str = "FLOP") -> str:
     """An amount of floating-point operations (not a rate), in decimal units: `6.53 TFLOP`; without unit, `6.53 T`."""
     if flops < 1000:
         return f"{flops} {unit}".rstrip()
-    value, prefix = _scale(float(flops), base=1000, num_units=len(_FLOP_PREFIXES))
-    return f"{_three_digits(value)} {_FLOP_PREFIXES[prefix]}{unit}"
+    value, prefix = scale(float(flops), base=1000, num_units=len(_FLOP_PREFIXES))
+    return f"{three_digits(value)} {_FLOP_PREFIXES[prefix]}{unit}"
 
 
 def format_share(part: int, whole: int) -> str:
@@ -60,7 +54,7 @@ def format_share(part: int, whole: int) -> str:
 
 def format_ratio(ratio: float) -> str:
     """How many times as large: `0.43x`, `12.8x`, `340x`. What is not nothing never reads `0.00x`."""
-    return "<0.01x" if 0 < ratio < 0.005 else f"{_three_digits(ratio)}x"
+    return "<0.01x" if 0 < ratio < 0.005 else f"{three_digits(ratio)}x"
 
 
 def format_seconds(seconds: float) -> str:
@@ -72,13 +66,13 @@ def format_short_seconds(seconds: float) -> str:
     """A measured duration, three digits: `85.2 µs`, `1.42 ms`, `2.31 s`."""
     for factor, unit in ((1e6, "µs"), (1e3, "ms")):
         if seconds * factor < 999.5:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    return f"{_three_digits(seconds)} s"
+            return f"{three_digits(seconds * factor)} {unit}"
+    return f"{three_digits(seconds)} s"
 
 
 def format_rate(per_second: float) -> str:
     """How many in a second: `12.4`, `950`, `1.5K`, `124.4M`."""
-    return _three_digits(per_second) if per_second < 99.95 else format_count(round(per_second))
+    return three_digits(per_second) if per_second < 99.95 else format_count(round(per_second))
 
 
 def format_fraction(fraction: float) -> str:
@@ -100,19 +94,3 @@ def format_signed_share(delta: int, whole: int) -> str:
 def format_array_type(dtype: str, shape: tuple[int, ...]) -> str:
     """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
     return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-def _scale(value: float, *, base: int, num_units: int, digits: int = 0) -> tuple[float, int]:
-    """Divide by `base` until the rounded value is below it (or the units run out)."""
-    unit = 0
-    while round(value, digits) >= base and unit < num_units - 1:
-        value /= base
-        unit += 1
-    return value, unit
-
-
-def _three_digits(value: float) -> str:
-    for limit, digits in ((9.995, 2), (99.95, 1)):
-        if value < limit:
-            return f"{value:.{digits}f}"
-    return f"{value:.0f}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, failure_reasons
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_all
 from memprof.capture.processes.task import Task
@@ -66,6 +67,7 @@ def compile_rows(
     num_jobs: int,
     progress: Callable[[str, str], None],
     keep: Callable[[Capture], None],
+    pool: PoolSettings | None = None,
 ) -> tuple[list[Report], list[FailedRow]]:
     """Compile and analyse all rows.
 
@@ -74,6 +76,7 @@ def compile_rows(
         num_jobs: how many rows at most at a time.
         progress: called with a row's label and the stage that it is at, at the end `done` or `failed`.
         keep: called with each capture as soon as it exists, so that no finished row is lost.
+        pool: the settings of JAX's allocator to judge by; None: those of each capture.
 
     Returns:
         The reports in the order of the rows, and the rows that failed.
@@ -87,7 +90,7 @@ def compile_rows(
         else:
             capture = replace(result.capture, label=label, request=request_digest(result.task))
             keep(capture)
-            reports[label] = _analyzed(capture)
+            reports[label] = _analyzed(capture, pool)
         progress(label, "done" if label in reports else "failed")
     order = [task.label for task in tasks]
     return (
@@ -96,9 +99,9 @@ def compile_rows(
     )
 
 
-def _analyzed(capture: Capture) -> Report:
+def _analyzed(capture: Capture, pool: PoolSettings | None) -> Report:
     """Without what needs the program: there may be hundreds of rows, and the largest programs take a gigabyte."""
-    return replace(analyze(capture), schedule=None, why=None)
+    return replace(analyze(capture, pool=pool), schedule=None, why=None)
 
 
 def set_side_by_side(

@@ -152,12 +152,14 @@ def test_bad_requests_get_a_sentence() -> None:
     assert json.loads(profile.render("json"))["footprint_bytes"] == profile.footprint_bytes
 
 
-def test_a_step_fits_where_its_footprint_leaves_the_reserve() -> None:
+def test_a_step_fits_if_its_footprint_leaves_the_reserve() -> None:
     profile = memprof.profile(lambda x: x + x, 1.0, target="cpu")
     assert profile.footprint_bytes == 8  # a float32 in and one out
     assert memprof.fits(profile, 10)
-    assert not memprof.fits(profile, 8)  # 6% must stay free
-    assert memprof.fits(profile, 8, reserve=0)
+    assert memprof.fits(profile, 8)  # the CPU has no pool of its own
+    assert not memprof.fits(profile, 7)
+    assert not memprof.fits(profile, 10, reserve=0.3)
+    assert profile.verdict.answer == "unknown"
     assert memprof.fits(profile, "1 KiB")
     with pytest.raises(memprof.MemprofError, match="cpu has no fixed amount of memory"):
         memprof.fits(profile)

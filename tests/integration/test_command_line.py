@@ -372,6 +372,21 @@ class TestMistakes:
         assert_one_sentence(ended.stderr, fragment)
         assert memprof.left_behind() == []
 
+    def test_a_pool_is_that_of_the_environment_and_an_option_overrides_it(self, memprof):
+        share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
+        command = ("run", "mlp", "--preset", "tiny", "--target", "l4", "--format", "json")
+        verdict = json.loads(memprof(*command, **share).stdout)["verdict"]
+        assert verdict == {
+            "answer": "fits",
+            "pool_bytes": gpus()["l4"].memory_bytes // 2,
+            "mem_fraction": None,
+            "short_bytes": 0,
+        }
+        (capture,) = memprof.folder.glob("*.memprof")
+        assert json.loads(memprof("show", capture, "--format", "json").stdout)["verdict"] == verdict
+        chosen = json.loads(memprof("show", capture, "--pool", "25%", "--format", "json", **share).stdout)["verdict"]
+        assert chosen["pool_bytes"] == gpus()["l4"].memory_bytes // 4
+
     def test_a_missing_extra_is_named_with_what_installs_it(self, memprof):
         environment = memprof.run_before_start(WITHOUT_DEVICELESS)
         ended = memprof("run", "mlp", "--preset", "tiny", "--target", "l4", "--no-save", **environment)

@@ -54,8 +54,8 @@ def test_a_parameter_of_a_users_function_is_varied(memprof: Command) -> None:
     found = _fit(memprof, "fit", "train.py", "--vary", "batch", "--target", "cpu", "--memory", "100KiB", "--no-save")
     assert found["field"] == "batch"
     assert found["command"] == f"memprof run train.py --target cpu --set batch={found['value']}"
-    assert found["reserve_bytes"] == 6144  # 6% of 102400
-    assert found["footprint_bytes"] <= 96256 < found["next_footprint_bytes"]
+    assert found["reserve_bytes"] == 0  # the CPU has no pool of its own
+    assert found["footprint_bytes"] <= 102_400 < found["next_footprint_bytes"]
     assert not list(memprof.folder.glob("fit-*"))
 
 
@@ -100,7 +100,8 @@ def test_a_memory_below_the_parameters_is_told_with_the_arithmetic(memprof: Comm
     done = memprof(*TINY, "--memory", "1KiB", "--reserve", "0", "--no-save")
     assert done.returncode == 2
     assert "the parameters alone do not fit: params " in done.stderr
-    assert "but memory 1,024 - reserve 0 = 1,024" in done.stderr
+    assert "does not fit: footprint " in done.stderr
+    assert "more than 1.00 KiB of cpu" in done.stderr
 
 
 def test_a_field_that_does_not_matter_is_an_error(memprof: Command) -> None:

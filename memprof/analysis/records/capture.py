@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.measurement import Measurement
+from memprof.analysis.records.pool import PoolSettings
 from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
 
 # One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
@@ -223,6 +224,7 @@ class Capture:
         file: where the capture was read from, for messages; None where it was made in this process.
         request: a digest of what a command of several rows asked for; empty for any other command.
         folders: where the user's code lay; None in captures that do not tell.
+        pool: the settings of JAX's allocator where the step was compiled.
     """
 
     label: Text
@@ -246,6 +248,7 @@ class Capture:
     replay: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None
+    pool: PoolSettings = field(default_factory=PoolSettings)
     file: str | None = field(default=None, compare=False)
 
     @property

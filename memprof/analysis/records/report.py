@@ -12,6 +12,7 @@ from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, Sourc
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
+from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
 from memprof.analysis.records.timeline import Timeline
 from memprof.analysis.records.why_live import WhyLive
 
@@ -194,6 +195,8 @@ class Report:
         arguments: all leaves of the step's arguments.
         parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
+        verdict: whether the step fits the pool that JAX has.
+        pieces, pool: what the verdict is made of: the allocations, and the settings of JAX's allocator.
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
@@ -227,6 +230,9 @@ class Report:
     arguments: tuple[ArgumentLeaf, ...]
     program: ProgramFacts
     analysis_seconds: float
+    verdict: Verdict
+    pieces: Pieces
+    pool: PoolSettings
     parameter_bytes: Mapping[int, int] = field(default_factory=dict)
     collectives: tuple[CollectiveTraffic, ...] = ()
     partitioner_notes: tuple[PartitionerNote, ...] = ()
@@ -249,6 +255,5 @@ class Report:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the footprint is within the target's memory; None where the target has no fixed amount."""
-        memory_bytes = self.target.memory_bytes
-        return None if memory_bytes is None else self.footprint_bytes <= memory_bytes
+        """Whether the step fits the pool that JAX has, without a change; None if the device's memory is not known."""
+        return self.verdict.fits

@@ -20,6 +20,7 @@ from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.memory.checks import check_memory_spaces, plan_totals, totals_of
 from memprof.analysis.records.capture import Capture, Target, Timings, Toolchain, Topology
 from memprof.capture.foreign.dumps import FoundProgram
+from memprof.capture.pool_settings import pool_settings
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import cpu, of_file, of_gpu
@@ -110,6 +111,7 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
         hlo_proto=found.hlo_proto,
         replay=totals_of(table),
         file=str(found.file),
+        pool=pool_settings(target),
     )
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
+from memprof.capture.pool_settings import without_preallocation
 from memprof.capture.processes import process_tree
 from memprof.capture.processes.forked_process import SERVER, ForkedProcess
 from memprof.capture.processes.task import (
@@ -286,8 +287,7 @@ def _environment(work_folder: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         # Temporary files go with the work folder: XLA leaves those that it gives to ptxas behind when it is killed.
         "TMPDIR": str(work_folder),
-        # JAX takes three quarters of a GPU in advance, unless asked not to: then its allocator has no peak to measure.
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        **without_preallocation(os.environ),
     }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from memprof.analysis.memory.verdict import card_bytes
 from memprof.analysis.records.capture import Target
+from memprof.capture.pool_settings import pool_settings
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
 from memprof.capture.xla import xla_adapter
@@ -129,12 +131,16 @@ def _local(reason: str) -> Target:
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return cpu(f"{reason}; the local device is the CPU")
-    stats = device.memory_stats() or {}
-    return Target(
+    limit_bytes = (device.memory_stats() or {}).get("bytes_limit")
+    target = Target(
         name=LOCAL,
         description=device.device_kind,
         platform="cuda" if device.platform == "gpu" else device.platform,
-        memory_bytes=stats.get("bytes_limit"),
+        memory_bytes=limit_bytes,
         compute_capability=getattr(device, "compute_capability", None),
         reason=reason,
     )
+    if target.platform != "cuda" or limit_bytes is None:
+        return target
+    # JAX tells the size of its pool alone, which is this share of the card.
+    return replace(target, memory_bytes=card_bytes(limit_bytes, pool_settings(target)))

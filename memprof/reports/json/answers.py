@@ -11,11 +11,11 @@ from memprof.analysis.records.report import Report
 from memprof.reports.json.comparison import ComparisonJson, DiffJson
 from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json.runs import ExplanationJson, JobJson
-from memprof.reports.json.types import Size, about, filled
+from memprof.reports.json.types import Size, VerdictJson, about, filled
 from memprof.reports.json.why import WhyJson
 from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
-from memprof.studies.fit.results import Batch, CodeChange, FitResult, TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import Batch, CodeChange, FitResult, LargerValue, TechniquesResult, TriedTechniques
 
 _Techniques = tuple[str, ...]
 
@@ -26,6 +26,7 @@ class AdviceListJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     label: str
     target: str
     footprint_bytes: Size
+    verdict: VerdictJson
     advice: tuple[AdviceJson, ...]
 
 
@@ -44,6 +45,7 @@ class CheckJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memp
     label: str
     passed: Annotated[bool, about("Whether every item passed.")]
     footprint_bytes: Size
+    verdict: VerdictJson
     items: tuple[Item, ...]
     differences: Annotated[tuple[str, ...], about("Versions and flags that changed since the baseline.")]
     changes: tuple[CheckChangeJson, ...]
@@ -54,6 +56,9 @@ class TrialJson(Struct, frozen=True, kw_only=True):
 
     value: Annotated[int, Meta(ge=1)]
     footprint_bytes: Size
+    needed_bytes: Annotated[
+        Size, about("The pool that it needs: the footprint, or more where a piece of it finds no place.")
+    ]
     fits: bool
     seconds: Annotated[float, Meta(ge=0), about("What the compile took, with importing and analysing.")]
 
@@ -77,8 +82,8 @@ class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     footprint_bytes: Annotated[Size, about("Footprint of value.")]
     next_footprint_bytes: Annotated[Size, about("Footprint of next_value.")]
     memory_bytes: Size
-    reserve_bytes: Annotated[Size, about("What of the memory stays free.")]
-    budget_bytes: Annotated[Size, about("memory_bytes - reserve_bytes.")]
+    reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
+    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
     num_compiles: Annotated[int, Meta(ge=2)]
     tried: Annotated[
         tuple[TrialJson, ...], Meta(min_length=2), about("The compiles in the order in which they were made.")
@@ -88,6 +93,11 @@ class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     mesh: Annotated[str, about("The mesh that it was compiled for: `fsdp=4,tp=2`; empty for one device.")]
     num_devices: Annotated[int, Meta(ge=1), about("Of that mesh; footprints and memory are those of one device.")]
     batch: Annotated[Batch | None, about("The examples of a step with value; null where they are not known.")]
+    verdict: VerdictJson
+    larger: Annotated[
+        LargerValue | None,
+        about("What fits if the pool is made as large as the card allows; null where that is no larger value."),
+    ]
 
 
 class FitDevicesJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.fit_devices/1"):
@@ -105,9 +115,10 @@ class FitDevicesJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     ]
     next_footprint_bytes: Annotated[Size | None, about("Of each of those.")]
     memory_bytes: Annotated[Size, about("Of each device.")]
-    reserve_bytes: Annotated[Size, about("What of the memory stays free.")]
-    budget_bytes: Annotated[Size, about("memory_bytes - reserve_bytes.")]
+    reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
+    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
     num_compiles: Annotated[int, Meta(ge=1)]
+    verdict: VerdictJson
     tried: Annotated[
         tuple[TrialJson, ...], Meta(min_length=1), about("The compiles in the order in which they were made.")
     ]
@@ -135,13 +146,14 @@ class FitTechniquesJson(Struct, frozen=True, kw_only=True, tag_field="schema", t
     settings: Annotated[str, about("The preset and the fields that were asked for, in words.")]
     target: str
     memory_bytes: Size
-    reserve_bytes: Annotated[Size, about("What of the memory stays free.")]
-    budget_bytes: Annotated[Size, about("memory_bytes - reserve_bytes.")]
+    reserve_bytes: Annotated[Size, about("memory_bytes - budget_bytes.")]
+    budget_bytes: Annotated[Size, about("The pool that JAX has, less what is to stay free of it.")]
     answer: Annotated[
         _Techniques | None,
         about("The cheapest techniques that fit: an empty list where none is needed, null where nothing fits."),
     ]
     footprint_bytes: Annotated[Size | None, about("Footprint with the answer.")]
+    verdict: Annotated[VerdictJson | None, about("Of the answer; where nothing fits, of the smallest.")]
     command: Annotated[str | None, about("The command line that profiles the answer.")]
     changes: Annotated[tuple[CodeChange, ...], about("How a user does the answer's techniques in code of their own.")]
     num_combinations: Annotated[int, Meta(ge=1), about("How many combinations of the techniques that apply there are.")]
@@ -202,7 +214,7 @@ def fit_json(result: FitResult) -> FitJson | FitDevicesJson:
         "footprint_bytes": result.footprint_of(result.value),
         "next_footprint_bytes": None if before is None else result.footprint_of(before),
         "num_compiles": len(result.tried),
-        "tried": [filled(TrialJson, trial, fits=trial.footprint_bytes <= budget_bytes) for trial in result.tried],
+        "tried": [filled(TrialJson, trial, fits=trial.fits(budget_bytes)) for trial in result.tried],
     }
     if result.is_of_devices:
         return filled(FitDevicesJson, result, num_devices=result.value, next_num_devices=before, **facts)
@@ -227,7 +239,7 @@ def _tried(tried: TriedTechniques, budget_bytes: int) -> TriedTechniquesJson:
     return filled(
         TriedTechniquesJson,
         tried,
-        fits=tried.footprint_bytes is not None and tried.footprint_bytes <= budget_bytes,
+        fits=tried.fits(budget_bytes),
         changes_training=tried.cost.changes_training,
         recomputed_flops=tried.cost.recomputed_flops,
         problem=tried.problem or None,

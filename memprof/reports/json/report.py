@@ -20,7 +20,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.measurement import DriverMemory, MeasuredDevice, Measurement, OutOfMemory, PoolMemory
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.reports.json.mesh import MeshJson, mesh_json
-from memprof.reports.json.types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, about, filled
+from memprof.reports.json.types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, VerdictJson, about, filled
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 
@@ -243,9 +243,8 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     ]
     live_peak_bytes: Annotated[Size, about("The most bytes live at once. The footprint less this is fragmentation.")]
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
-    fits: Annotated[
-        bool | None, about("Whether the footprint is within the target's memory; null where that is not fixed.")
-    ]
+    fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
+    verdict: VerdictJson
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
     compiler: CompilerJson
     num_params: Annotated[Size, about("Trainable parameters (elements).")]

@@ -7,7 +7,8 @@ from typing import Annotated
 from msgspec import Struct
 
 from memprof.analysis.records.categories import Category, Phase
-from memprof.reports.json.types import Size, about, filled
+from memprof.analysis.records.pool import Verdict
+from memprof.reports.json.types import Size, VerdictJson, about, filled
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.records import Moment
 from memprof.studies.watch.job import Job
@@ -42,6 +43,7 @@ class ExplanationJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag
     capacity_bytes: Size | None
     parts: Annotated[dict[str, Size], about("What the program needs, in XLA's words.")]
     program: Annotated[str | None, about("The label of the program that asked for it, where it was given.")]
+    verdict: Annotated[VerdictJson | None, about("Of that program; null where it was not given.")]
     listed: tuple[ListedBufferJson, ...]
     sentences: tuple[str, ...]
 
@@ -100,6 +102,7 @@ class JobJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     label: Annotated[str, about("The script, as it was called.")]
     programs: Annotated[tuple[JobProgramJson, ...], about("Those that take most memory first.")]
     of_jax: OfJaxJson
+    verdict: Annotated[VerdictJson | None, about("Of the largest program; null where XLA has left no plan of it.")]
     moment: Annotated[MomentJson | None, about("null where no program of the script was seen.")]
     growth: Annotated[
         tuple[Growth, ...], about("Arrays that became more and more while nothing new was compiled, most bytes first.")
@@ -122,6 +125,7 @@ def explanation_json(explanation: Explanation, sentences: tuple[str, ...]) -> Ex
         free_bytes=explanation.free_bytes,
         capacity_bytes=explanation.capacity_bytes,
         program=None if program is None else program.label,
+        verdict=None if program is None else program.verdict,
         listed=[
             filled(ListedBufferJson, each.listed, phase=each.phase, category=each.buffer and each.buffer.category)
             for each in explanation.listed
@@ -130,14 +134,21 @@ def explanation_json(explanation: Explanation, sentences: tuple[str, ...]) -> Ex
     )
 
 
-def job_json(job: Job, *, exit_code: int, explanation: ExplanationJson | None) -> JobJson:
-    """What is printed of a watched script."""
+def job_json(
+    job: Job, *, exit_code: int, explanation: ExplanationJson | None, verdict: Verdict | None = None
+) -> JobJson:
+    """What is printed of a watched script.
+
+    Args:
+        verdict: of its largest program.
+    """
     return filled(
         JobJson,
         job,
         programs=[_program(each) for each in job.programs],
         of_jax=_of_jax(job.of_jax),
         exit_code=exit_code,
+        verdict=verdict,
         explanation=explanation,
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Struct
 
 from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category, Phase
+from memprof.analysis.records.pool import Answer
 from memprof.untrusted import convert
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -31,6 +32,15 @@ PhaseSums = Annotated[dict[Phase, Size], Meta(extra_json_schema={"propertyNames"
 CategorySizes = Annotated[dict[Category, Size], _of_all_categories({"minimum": 0})]
 CategoryChanges = Annotated[dict[Category, int], _of_all_categories({})]
 Number = Annotated[float | str, about("A text stands for what JSON has no number for.")]
+
+
+class VerdictJson(Struct, frozen=True, kw_only=True):
+    """Whether a step fits the memory pool that JAX has on its device."""
+
+    answer: Annotated[Answer, about("fits_with: it fits once XLA_CLIENT_MEM_FRACTION is raised to mem_fraction.")]
+    pool_bytes: Annotated[Size | None, about("Size of the pool; null where the device's memory is not known.")]
+    mem_fraction: Annotated[float | None, about("The smallest fraction that fits, for fits_with; else null.")]
+    short_bytes: Annotated[Size, about("How many bytes the pool lacks; 0 where it lacks none.")]
 
 
 def filled(kind: type[_Record], source: object, **others: object) -> _Record:

@@ -22,6 +22,7 @@ from memprof.reports.document import (
 )
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import aside_cell
+from memprof.reports.views.header import TONES
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.what_if import changed_at_peak
 
@@ -36,7 +37,9 @@ _CAUTION = (
 def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
     """The advice alone."""
     aside = f"footprint {format_bytes(report.footprint_bytes)} on {report.target.name}"
-    return Document(blocks=(Heading(text=report.label, level=1, aside=aside), *advice_blocks(report, advice)))
+    verdict = Note(text=report.verdict.sentence, tone=TONES[report.verdict.answer])
+    heading = Heading(text=report.label, level=1, aside=aside)
+    return Document(blocks=(heading, verdict, *advice_blocks(report, advice)))
 
 
 def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:

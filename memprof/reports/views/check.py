@@ -23,10 +23,19 @@ def check_document(result: CheckResult, *, top: int) -> Document:
         blocks=(
             Heading(text=verdict, level=1, aside=aside),
             *(Note(text=f"{item.sentence}.", tone=Tone.GOOD if item.passed else Tone.BAD) for item in items),
+            *_verdict(result),
             *_differences(result),
             *(block for what in ("category", "module", "buffer") for block in _changes(result, what, top)),
         )
     )
+
+
+def _verdict(result: CheckResult) -> tuple[Note, ...]:
+    """Whether the step fits, if that was not checked."""
+    verdict = result.verdict
+    if verdict.fits is None or any(item.sentence == verdict.sentence for item in result.items):
+        return ()
+    return (Note(text=f"{verdict.sentence}.", tone=Tone.MUTED),)
 
 
 def _differences(result: CheckResult) -> tuple[Block, ...]:

@@ -23,7 +23,7 @@ from memprof.reports.views.configurations import (
     row_name,
 )
 from memprof.reports.views.differences import difference_blocks
-from memprof.reports.views.header import target_values, toolchain_values
+from memprof.reports.views.header import TONES, target_values, toolchain_values
 
 _NAMED_ROWS = 3
 _NOT_MEASURED = "Nothing here was measured on a device."
@@ -82,6 +82,7 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
         *_best(rows),
+        *_verdicts(rows),
         group_legend(),
         *effect_blocks(rows),
     )
@@ -90,6 +91,18 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
 def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     best = best_row(rows)
     return (Note(tone=Tone.ACCENT, text=f"{best[0].name}: {best[1]}"),) if best else ()
+
+
+def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """Whether the rows fit, a sentence each; of many rows that fit, the largest stands for them."""
+    judged = [row for row in rows if row.report.fits is not None]
+    fitting = [row for row in judged if row.report.fits]
+    if len(fitting) > _NAMED_ROWS:
+        largest = max(fitting, key=lambda row: row.report.footprint_bytes)
+        judged = [row for row in judged if row is largest or not row.report.fits]
+    return tuple(
+        Note(text=f"{row.name} {row.report.verdict.sentence}", tone=TONES[row.report.verdict.answer]) for row in judged
+    )
 
 
 def _of_each(rows: Sequence[ComparedRow]) -> str:

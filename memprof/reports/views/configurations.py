@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from memprof.analysis.comparison import Effect, FailedRow, ReportComparison
+from memprof.analysis.memory.verdict import as_written
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, StackedBar, StackedBars, Table, Tone
 from memprof.reports.options import Order
 from memprof.reports.units import format_bytes, format_flops, format_rate, format_ratio, format_short_seconds
 from memprof.reports.views.cells import CATEGORY_GROUPS, aside_cell, change_cell, size_cell, sum_of_group
-from memprof.reports.views.header import footprint_parts
+from memprof.reports.views.header import TONES, footprint_parts
 from memprof.reports.views.mesh import mesh_text
 
 _NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
@@ -93,8 +95,8 @@ def reference_row(rows: Sequence[ComparedRow]) -> ComparedRow:
 
 
 def common_capacity(rows: Sequence[ComparedRow]) -> int | None:
-    """The memory of the target, if all rows have the same and it is a fixed amount."""
-    capacities = {row.report.target.memory_bytes for row in rows}
+    """The memory pool of the target, if all rows have the same and it is known."""
+    capacities = {row.report.verdict.pool_bytes for row in rows}
     return capacities.pop() if len(capacities) == 1 else None
 
 
@@ -256,10 +258,15 @@ def _count(row: ComparedRow, *, count: Callable[[Report], int]) -> Cell:
 
 
 def _fits(row: ComparedRow) -> Cell:
-    if row.report.fits is None:
+    verdict = row.report.verdict
+    if verdict.answer is Answer.UNKNOWN:
         return aside_cell("-")
-    text, tone = ("yes", Tone.GOOD) if row.report.fits else ("no", Tone.BAD)
-    return Cell(text=text, key=tone, is_verdict=True)
+    text = {
+        Answer.FITS: "yes",
+        Answer.FITS_WITH: f"with {as_written(verdict.mem_fraction or 0.0)}",
+        Answer.DOES_NOT_FIT: "no",
+    }[verdict.answer]
+    return Cell(text=text, key=TONES[verdict.answer], is_verdict=True)
 
 
 def _effect(row: ComparedRow) -> Cell:

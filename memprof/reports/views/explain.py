@@ -78,7 +78,7 @@ def explanation_document(explanation: Explanation, *, top: int) -> Document:
 def sentences(explanation: Explanation) -> tuple[str, ...]:
     """What was asked for, why it could not be had, and what would tell more."""
     log = explanation.log
-    found = [_what(explanation), *_why_not(explanation), _own_attempt(log)]
+    found = [_what(explanation), *_why_not(explanation), _own_attempt(log), _verdict(explanation)]
     if log.num_tries:
         found.append(f"{log.num_tries:,} warnings beside it are tries of XLA's autotuner, which are no failure.")
     if log.num_messages > 1:
@@ -155,7 +155,7 @@ def _why_not(explanation: Explanation) -> list[str]:
         pieces = f", the largest piece of which has {format_bytes(largest)}" if largest else ", but not in one piece"
         found.append(
             f"The pool is fragmented: {format_bytes(free)} were free{pieces}. What is freed before the large program"
-            " runs, or a larger share of the device for the pool (XLA_PYTHON_CLIENT_MEM_FRACTION), makes one piece."
+            " runs, or a larger share of the device for the pool (XLA_CLIENT_MEM_FRACTION), makes one piece."
         )
     if pool is not None and pool.share_in_use is not None:
         found.append(f"About {pool.share_in_use:.0%} of the allocator's pool was in use, as XLA draws it.")
@@ -175,6 +175,14 @@ def _own_attempt(log: OutOfMemory) -> str:
         f"XLA knew when it compiled: it tried to stay below {format_bytes(tried.limit_bytes)} by computing values"
         f" again, and {came_to}."
     )
+
+
+def _verdict(explanation: Explanation) -> str:
+    """Whether the program fits on the device that it was compiled for."""
+    program = explanation.program
+    if program is None or program.verdict.fits is None:
+        return ""
+    return f"On {program.target.name}, {program.label} {program.verdict.sentence}."
 
 
 def _more(explanation: Explanation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memprof.analysis.memory.verdict import fraction_line
 from memprof.reports.document import Align, Block, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.units import (
     format_bytes,
@@ -12,6 +13,8 @@ from memprof.reports.units import (
     format_signed_bytes,
 )
 from memprof.studies.fit.results import FitResult, TechniquesResult, TriedTechniques
+
+_BUDGET = "the memory pool, less what is to stay free"
 
 
 def fit_document(result: FitResult) -> Document:
@@ -48,8 +51,7 @@ def _value_facts(result: FitResult) -> Facts:
     facts = [
         Fact(label="target", values=(result.target, *([f"mesh {result.mesh}"] if result.mesh else []))),
         exact("memory", result.memory_bytes, *of_each),
-        exact("reserve", result.reserve_bytes),
-        exact("budget", result.budget_bytes, "memory - reserve"),
+        exact("budget", result.budget_bytes, _BUDGET),
         exact(f"{result.field}={result.value}", result.footprint_of(result.value), "fits"),
     ]
     if result.next_value is not None:
@@ -71,8 +73,8 @@ def _tried_values(result: FitResult) -> Table:
     )
     rows = []
     for trial in sorted(result.tried, key=lambda trial: trial.value):
-        over_bytes = trial.footprint_bytes - result.budget_bytes
-        text, tone = ("yes", Tone.GOOD) if over_bytes <= 0 else ("no", Tone.BAD)
+        over_bytes = trial.needed_bytes - result.budget_bytes
+        text, tone = ("yes", Tone.GOOD) if trial.fits(result.budget_bytes) else ("no", Tone.BAD)
         cells = (
             Cell(text=str(trial.value)),
             Cell(text=format_bytes(trial.footprint_bytes)),
@@ -85,7 +87,14 @@ def _tried_values(result: FitResult) -> Table:
 
 
 def _value_notes(result: FitResult) -> tuple[Block, ...]:
-    notes = [Note(text=f"The reserve is {result.reserve_reason}.", tone=Tone.MUTED)]
+    verdict, larger = result.verdict, result.larger
+    notes = [Note(text=f"{result.field}={result.value} {verdict.sentence}.", tone=Tone.MUTED)]
+    if larger is not None:
+        text = (
+            f"With {fraction_line(larger.mem_fraction)}, {result.field}={larger.value} fits:"
+            f" {format_bytes(larger.footprint_bytes)}."
+        )
+        notes.append(Note(text=text, tone=Tone.ACCENT))
     if result.is_of_devices and result.step_reason:
         notes.append(Note(text=f"{result.step_reason[0].upper()}{result.step_reason[1:]}.", tone=Tone.MUTED))
     elif result.step > 1 and not result.is_of_devices:
@@ -122,8 +131,7 @@ def _technique_facts(result: TechniquesResult) -> Facts:
     shown = result.answer or result.smallest
     sizes = [
         ("memory", result.memory_bytes, ""),
-        ("reserve", result.reserve_bytes, ""),
-        ("budget", result.budget_bytes, "memory - reserve"),
+        ("budget", result.budget_bytes, _BUDGET),
         (shown.name, shown.footprint_bytes or 0, "fits" if result.answer else "the smallest that was compiled"),
     ]
     exact = (
@@ -171,12 +179,12 @@ def _technique_row(tried: TriedTechniques, budget_bytes: int, *, was_run: bool) 
     if size is None:
         text, tone = "failed", Tone.BAD
     else:
-        text, tone = ("yes", Tone.GOOD) if size <= budget_bytes else ("no", Tone.BAD)
+        text, tone = ("yes", Tone.GOOD) if tried.fits(budget_bytes) else ("no", Tone.BAD)
     step = "" if tried.step_seconds is None else format_short_seconds(tried.step_seconds)
     cells = (
         Cell(text=tried.name),
         Cell(text="" if size is None else format_bytes(size)),
-        Cell(text="" if size is None else format_signed_bytes(size - budget_bytes)),
+        Cell(text="" if tried.needed_bytes is None else format_signed_bytes(tried.needed_bytes - budget_bytes)),
         Cell(text=text, key=tone, is_verdict=True),
         *([Cell(text=step)] if was_run else []),
         Cell(text="" if size is None else format_flops(tried.cost.recomputed_flops)),
@@ -187,7 +195,7 @@ def _technique_row(tried: TriedTechniques, budget_bytes: int, *, was_run: bool) 
 
 
 def _technique_notes(result: TechniquesResult) -> tuple[Block, ...]:
-    muted = [f"The reserve is {result.reserve_reason}."]
+    muted = [f"{(result.answer or result.smallest).name} {result.verdict.sentence}."] if result.verdict else []
     if result.num_inferred:
         muted.append(
             f"{result.num_inferred} combinations that would cost less were not compiled: for each, one that should hold"

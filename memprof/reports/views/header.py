@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from memprof.analysis.memory.verdict import outside_pool
 from memprof.analysis.records.capture import Target, Toolchain
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Part, Tone
 from memprof.reports.units import (
@@ -14,6 +16,13 @@ from memprof.reports.units import (
     format_seconds,
     format_share,
 )
+
+TONES = {
+    Answer.FITS: Tone.GOOD,
+    Answer.FITS_WITH: Tone.WARNING,
+    Answer.DOES_NOT_FIT: Tone.BAD,
+    Answer.UNKNOWN: Tone.MUTED,
+}
 
 
 def title(report: Report) -> Heading:
@@ -62,9 +71,28 @@ def configuration(report: Report) -> tuple[Block, ...]:
 
 
 def gauge(report: Report) -> Gauge:
-    """The footprint, by category, against the target's memory."""
-    verdict, tone = _verdict(report)
-    return Gauge(parts=footprint_parts(report), capacity_bytes=report.target.memory_bytes, verdict=verdict, tone=tone)
+    """The footprint, by category, against the pool that JAX has."""
+    verdict = report.verdict
+    return Gauge(
+        parts=footprint_parts(report),
+        capacity_bytes=verdict.pool_bytes,
+        verdict=verdict.sentence,
+        tone=TONES[verdict.answer],
+    )
+
+
+def outside_facts(report: Report) -> tuple[Fact, ...]:
+    """What takes memory of the card beside the pool, each figure with its source."""
+    return tuple(
+        Fact(
+            label="outside the pool" if not number else "",
+            values=(
+                f"{each.name}: {'unknown' if each.size_bytes is None else f'about {format_bytes(each.size_bytes)}'}",
+                each.source,
+            ),
+        )
+        for number, each in enumerate(outside_pool(report.target))
+    )
 
 
 def footprint_parts(report: Report) -> tuple[Part, ...]:
@@ -108,6 +136,7 @@ def memory_facts(report: Report) -> Facts:
                 label="compiler says" if compiler.is_complete else "XLA's plan",
                 values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
             ),
+            *outside_facts(report),
         )
     )
 
@@ -161,17 +190,6 @@ def _took(report: Report) -> tuple[str, ...]:
     if not timings.lower_seconds:  # it was compiled elsewhere
         return (analysing,)
     return (f"lowering {format_seconds(timings.lower_seconds)}", compiling, analysing)
-
-
-def _verdict(report: Report) -> tuple[str, Tone]:
-    footprint, capacity = report.footprint_bytes, report.target.memory_bytes
-    if capacity is None:
-        return f"footprint {format_bytes(footprint)}; {report.target.name} has {_no_amount(report.target)}", Tone.MUTED
-    used = f"footprint {format_bytes(footprint)} of {format_bytes(capacity)}"
-    if footprint > capacity:
-        return f"does not fit: {used}, {format_bytes(footprint - capacity)} too much", Tone.BAD
-    spare = format_bytes(capacity - footprint)
-    return f"fits: {used} ({format_share(footprint, capacity)}), {spare} to spare", Tone.GOOD
 
 
 def _no_amount(target: Target) -> str:

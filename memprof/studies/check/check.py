@@ -13,6 +13,8 @@ from fractions import Fraction
 from memprof.amounts import parse_bytes, parse_share
 from memprof.analysis.comparison import NamedChange, Verdict, changes_between
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.pool import Answer
+from memprof.analysis.records.pool import Verdict as PoolVerdict
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.check.baseline import Baseline, baseline_of
@@ -63,6 +65,7 @@ class CheckResult:
         items: in the order of what was asked for.
         differences: what else has changed since the baseline, in sentences: versions, flags.
         changes: what changed against the baseline, the largest growth first; empty without one.
+        verdict: whether the step fits the device that it must fit, else the one that it was compiled for.
     """
 
     label: str
@@ -70,6 +73,7 @@ class CheckResult:
     items: tuple[Item, ...]
     differences: tuple[str, ...]
     changes: tuple[NamedChange, ...]
+    verdict: PoolVerdict
 
     @property
     def passed(self) -> bool:
@@ -101,6 +105,7 @@ def check(
     report: Report,
     *,
     maxima: Sequence[Maximum] = (),
+    must_fit: PoolVerdict | None = None,
     baseline: Baseline | None = None,
     thresholds: Sequence[Threshold] = (),
     effects: Sequence[Verdict] = (),
@@ -109,6 +114,7 @@ def check(
 
     Args:
         maxima: what its footprint must not exceed.
+        must_fit: whether it fits the device that it must fit; None: it need not fit one.
         baseline: what it is compared with; a baseline of another workload or target fails, and one of
             another mesh is not compared either.
         thresholds: how much it may have grown.
@@ -118,6 +124,8 @@ def check(
     # Then what one device holds is another part of the whole, and says nothing of how the step has changed.
     is_of_other_mesh = baseline is not None and baseline.origin["mesh"] != now.origin["mesh"]
     items = [_maximum(report.footprint_bytes, maximum) for maximum in maxima]
+    if must_fit is not None:
+        items.append(Item(passed=must_fit.answer is Answer.FITS, sentence=must_fit.sentence))
     if baseline is not None:
         items += _origin(baseline, now)
         items += [_growth(baseline, now, threshold) for threshold in thresholds if not is_of_other_mesh]
@@ -128,6 +136,7 @@ def check(
         items=tuple(items),
         differences=_differences(baseline, now) if baseline else (),
         changes=_changes(baseline, now) if baseline and not is_of_other_mesh else (),
+        verdict=must_fit or report.verdict,
     )
 
 

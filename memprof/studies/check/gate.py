@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
+from memprof.analysis.records.pool import PoolSettings
 from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.pool_settings import pool_settings
 from memprof.capture.targets.resolve import read_mesh, resolve
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
-from memprof.studies.fit.budget import DEFAULT_RESERVE
 from memprof.workloads.composition import parse_techniques, verdicts
 
 _DEFAULT_THRESHOLD = "footprint:+0%"
@@ -31,11 +33,15 @@ class Limits:
 
     Attributes:
         maxima: footprints that must not be exceeded.
+        must_fit: a device whose pool must hold the step; None: any footprint fits.
+        pool: the settings of JAX's allocator to judge by; None: those of the capture.
         baseline: what it may have grown against, by `thresholds`; None: nothing.
         require_effect: whether every technique must show in the program.
     """
 
     maxima: tuple[Maximum, ...] = ()
+    must_fit: Target | None = None
+    pool: PoolSettings | None = None
     baseline: Baseline | None = None
     thresholds: tuple[Threshold, ...] = ()
     require_effect: bool = False
@@ -48,14 +54,16 @@ def limits_of(
     against: Path | None = None,
     fail_on: Sequence[str] = (),
     require_effect: bool = False,
+    pool: PoolSettings | None = None,
 ) -> Limits:
     """Limits from what the user wrote, with all mistakes found before the work starts.
 
     Args:
         maximum: an amount of memory.
-        fits: a GPU whose memory, less the reserve of `memprof fit`, must suffice.
+        fits: a GPU whose memory pool must hold the step.
         against: a baseline, or a capture in its place.
         fail_on: thresholds such as `footprint:+2%`; none: the footprint must not grow at all.
+        pool: the settings of JAX's allocator to judge by; None: those of the capture.
 
     Raises:
         MemprofError: one of them means nothing, or there is nothing to check.
@@ -63,14 +71,15 @@ def limits_of(
     maxima = []
     if maximum is not None:
         maxima.append(Maximum(size_bytes=parse_bytes(maximum), reason=f"--max {maximum}"))
-    if fits is not None:
-        maxima.append(_fits(fits))
+    must_fit = None if fits is None else _with_memory(fits)
     if fail_on and against is None:
         raise MemprofError("--fail-on says how much may grow, but not against what: give a baseline with --against")
-    if not maxima and against is None and not require_effect:
+    if not maxima and must_fit is None and against is None and not require_effect:
         raise MemprofError("there is nothing to check: give --max, --fits, --against or --require-effect")
     return Limits(
         maxima=tuple(maxima),
+        must_fit=must_fit,
+        pool=pool,
         thresholds=tuple(map(parse_threshold, fail_on or [_DEFAULT_THRESHOLD])) if against else (),
         baseline=load_baseline(against) if against else None,
         require_effect=require_effect,
@@ -83,14 +92,25 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
     Raises:
         MemprofError: techniques must show in the program, and there are none, or none of this memprof.
     """
-    report = analyze(capture)
+    report = analyze(capture, pool=limits.pool)
     if limits.require_effect and not report.techniques:
         raise MemprofError(
             f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
             " techniques"
         )
     effects = verdicts(report, parse_techniques(*report.techniques), None) if limits.require_effect else ()
-    return check(report, maxima=limits.maxima, baseline=limits.baseline, thresholds=limits.thresholds, effects=effects)
+    must_fit = None
+    if limits.must_fit is not None:
+        device = replace(limits.must_fit, topology=report.target.topology)
+        must_fit = judge(report.pieces, device, limits.pool or pool_settings(device, report.pool))
+    return check(
+        report,
+        maxima=limits.maxima,
+        must_fit=must_fit,
+        baseline=limits.baseline,
+        thresholds=limits.thresholds,
+        effects=effects,
+    )
 
 
 def load_baseline(path: Path) -> Baseline:
@@ -145,12 +165,13 @@ def update_baseline(capture: Capture, path: Path) -> None:
         write_baseline(baseline_of(analyze(capture)), path)
 
 
-def _fits(name: str) -> Maximum:
+def _with_memory(name: str) -> Target:
+    """The GPU of a name.
+
+    Raises:
+        MemprofError: there is no such target, or its memory is not known.
+    """
     target = resolve(name)
     if target.memory_bytes is None:
         raise MemprofError(f"{name} has no fixed amount of memory: give a GPU of the catalogue, or use --max")
-    reserve_bytes = int(target.memory_bytes * DEFAULT_RESERVE)
-    return Maximum(
-        size_bytes=target.memory_bytes - reserve_bytes,
-        reason=f"{name}: memory {target.memory_bytes:,} - reserve {reserve_bytes:,}",
-    )
+    return target

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.pool import Verdict
 from memprof.analysis.records.report import Report
 from memprof.studies.fit.cheapest import Cost
 
@@ -18,11 +19,29 @@ _BENT = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One compile: the value, its footprint as the compiler has it, and how long lowering and compiling took."""
+    """One compile: the value, its footprint as the compiler has it, and how long lowering and compiling took.
+
+    Attributes:
+        needed_bytes: the pool that it needs: the footprint, or more if a piece finds no place.
+    """
 
     value: int
     footprint_bytes: int
     seconds: float
+    needed_bytes: int
+
+    def fits(self, budget_bytes: int) -> bool:
+        """Whether that much is enough."""
+        return self.needed_bytes <= budget_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargerValue:
+    """A larger value, which fits if JAX's pool is made larger: with this fraction at least."""
+
+    value: int
+    mem_fraction: float
+    footprint_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +73,15 @@ class FitResult:
             where the footprint is monotone; where it is not, a larger one that was not tried may fit too. Of `devices`
             it is the smallest, and `next_value` the one before it; None where that is none for the step.
         step: only multiples of it were tried; `step_reason` says why where it is not 1.
-        memory_bytes: of the device; `reserve_bytes` of it are left alone, the rest is the budget.
-        reserve_reason: where the reserve comes from, in one sentence.
+        memory_bytes: of the device.
+        budget_bytes: what a step may take of it: the pool, less what the user wants to stay free.
+        verdict: of `value`.
         tried: every compile, in the order in which they were made.
         command: the command line that profiles the answer.
         mesh: of the answer, as the user writes it; empty for one device.
         num_devices: of that mesh; footprints are those of one device.
         batch: of the answer; None where it is not known.
+        larger: the largest value that fits if the pool is made as large as the card allows; None if it is no larger.
     """
 
     subject: str
@@ -72,17 +93,19 @@ class FitResult:
     step: int
     step_reason: str
     memory_bytes: int
-    reserve_bytes: int
-    reserve_reason: str
+    budget_bytes: int
+    verdict: Verdict
     tried: tuple[Trial, ...]
     command: str
     mesh: str = ""
     num_devices: int = 1
     batch: Batch | None = None
+    larger: LargerValue | None = None
 
     @property
-    def budget_bytes(self) -> int:
-        return self.memory_bytes - self.reserve_bytes
+    def reserve_bytes(self) -> int:
+        """What of the memory a step may not take."""
+        return max(self.memory_bytes - self.budget_bytes, 0)
 
     @property
     def is_of_devices(self) -> bool:
@@ -136,6 +159,7 @@ class TriedTechniques:
         techniques: by label; empty for none.
         cost: what it costs; its recomputed operations are those of the compiled step.
         footprint_bytes: as the compiler has it; None where it failed, and then `problem` says why.
+        verdict: whether it fits; None where it failed.
         host_bytes: in host memory that the step holds, beside the footprint.
         seconds: what lowering and compiling took.
         step_seconds: the median of the steps that were run; None where it was not run.
@@ -148,6 +172,7 @@ class TriedTechniques:
     seconds: float = 0.0
     step_seconds: float | None = None
     problem: str = ""
+    verdict: Verdict | None = None
 
     @property
     def label(self) -> str:
@@ -157,6 +182,17 @@ class TriedTechniques:
     @property
     def name(self) -> str:
         return self.label or "baseline"
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """The footprint, or the pool that it needs if that is more, since a piece finds no place; None: it failed."""
+        if self.footprint_bytes is None:
+            return None
+        return max(self.footprint_bytes, (self.verdict.needed_bytes if self.verdict else None) or 0)
+
+    def fits(self, budget_bytes: int) -> bool:
+        """Whether it was compiled, and that much is enough."""
+        return self.needed_bytes is not None and self.needed_bytes <= budget_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +224,7 @@ class TechniquesResult:
     settings: str
     target: str
     memory_bytes: int
-    reserve_bytes: int
-    reserve_reason: str
+    budget_bytes: int
     ranked: tuple[TriedTechniques, ...]
     others: tuple[TriedTechniques, ...]
     num_combinations: int
@@ -208,8 +243,14 @@ class TechniquesResult:
         return len(self.ranked) + len(self.others)
 
     @property
-    def budget_bytes(self) -> int:
-        return self.memory_bytes - self.reserve_bytes
+    def reserve_bytes(self) -> int:
+        """What of the memory a step may not take."""
+        return max(self.memory_bytes - self.budget_bytes, 0)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of the answer; if nothing fits, of the smallest that was compiled."""
+        return (self.answer or self.smallest).verdict
 
     @property
     def smallest(self) -> TriedTechniques:

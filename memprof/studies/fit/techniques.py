@@ -17,7 +17,7 @@ from memprof.capture.processes.launch import CompileResult, compile_all, recompu
 from memprof.capture.processes.task import CountingTask, Task
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import InternalError
-from memprof.studies.fit.budget import MemoryRequest
+from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.cheapest import CheapestSearch, Combination, Cost, combine
 from memprof.studies.fit.ladder import Ladder, find_ladder
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
@@ -81,21 +81,22 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
     """
     request.check()
     runs = _Runs(request, work)
-    plain, plain_report = runs.compile_plain()
-    budget = request.memory.budget(plain_report.target.memory_bytes)
+    plain_report = runs.compile_plain()
+    budget = request.memory.budget(plain_report.target, plain_report.pool)
     budget.check_params_fit(plain_report)
+    plain = _of_report(plain_report, Cost(), budget)
     ladder = Ladder(families=(), left_out={})
-    if plain_report.footprint_bytes > budget.size_bytes:
+    if not plain.fits(budget.size_bytes):
         ladder = find_ladder(request.subject, plain_report, runs.count_recomputed)
     combinations = [each for each in combine(ladder.families) if request.subject.applies(each.label)]
     search = CheapestSearch(combinations, budget_bytes=budget.size_bytes)
     tried = {"": plain}
-    search.record(next(each for each in combinations if not each.label), plain.footprint_bytes)
+    search.record(next(each for each in combinations if not each.label), plain.needed_bytes)
     while batch := _next_batch(search, work.num_jobs):
-        for combination, done in runs.compile(batch, num_compiled=len(tried)):
+        for combination, done in runs.compile(batch, budget, num_compiled=len(tried)):
             tried[combination.label] = done
-            search.record(combination, done.footprint_bytes)
-    fitting = [each for each in tried.values() if each.footprint_bytes and each.footprint_bytes <= budget.size_bytes]
+            search.record(combination, done.needed_bytes)
+    fitting = [each for each in tried.values() if each.fits(budget.size_bytes)]
     ranked = runs.measure(sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes)))
     answer = ranked[0] if ranked else None
     return TechniquesResult(
@@ -103,8 +104,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
         settings=_settings(request.subject, plain_report),
         target=plain_report.target.name,
         memory_bytes=budget.memory_bytes,
-        reserve_bytes=budget.reserve_bytes,
-        reserve_reason=budget.reserve_reason,
+        budget_bytes=budget.size_bytes,
         ranked=tuple(ranked),
         others=tuple(each for each in tried.values() if each not in fitting),
         num_combinations=len(combinations),
@@ -123,22 +123,23 @@ class _Runs:
         self._request = request
         self._work = work
 
-    def compile_plain(self) -> tuple[TriedTechniques, Report]:
+    def compile_plain(self) -> Report:
         """The step without techniques, from which all else starts."""
         (result,) = self._compile([""], note="without techniques")
         if result.capture is None:
             assert result.error is not None
             raise result.error
-        report = analyze(result.capture)
-        return _of_report(report, Cost()), report
+        return analyze(result.capture)
 
-    def compile(self, batch: Sequence[Combination], *, num_compiled: int) -> list[tuple[Combination, TriedTechniques]]:
+    def compile(
+        self, batch: Sequence[Combination], budget: Budget, *, num_compiled: int
+    ) -> list[tuple[Combination, TriedTechniques]]:
         """Compile combinations at the same time."""
         by_label = {each.label: each for each in batch}
         done = []
         for result in self._compile(list(by_label), note=f"{num_compiled} compiled"):
             combination = by_label[result.task.label]
-            done.append((combination, _outcome(result, combination)))
+            done.append((combination, _outcome(result, combination, budget)))
         return done
 
     def measure(self, ranked: Sequence[TriedTechniques]) -> list[TriedTechniques]:
@@ -190,12 +191,12 @@ def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
     return batch
 
 
-def _outcome(result: CompileResult, combination: Combination) -> TriedTechniques:
+def _outcome(result: CompileResult, combination: Combination, budget: Budget) -> TriedTechniques:
     """One that failed, or whose program memprof does not understand, stands in the table with its problem."""
     error = result.error
     if result.capture is not None:
         try:
-            return _of_report(analyze(result.capture), combination.cost)
+            return _of_report(analyze(result.capture), combination.cost, budget)
         except InternalError as defect:
             error = defect
     return TriedTechniques(
@@ -203,13 +204,14 @@ def _outcome(result: CompileResult, combination: Combination) -> TriedTechniques
     )
 
 
-def _of_report(report: Report, cost: Cost) -> TriedTechniques:
+def _of_report(report: Report, cost: Cost, budget: Budget) -> TriedTechniques:
     return TriedTechniques(
         techniques=report.techniques,
         cost=replace(cost, recomputed_flops=report.recomputed_flops),
         footprint_bytes=report.footprint_bytes,
         host_bytes=report.program.host_bytes,
         seconds=report.timings.lower_seconds + report.timings.compile_seconds,
+        verdict=budget.verdict(report),
     )
 
 

@@ -23,7 +23,7 @@ from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
-from memprof.studies.fit.results import DEVICES, FitResult, Trial, batch_of
+from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.build import BuiltInStep
@@ -133,14 +133,14 @@ def fit(
     # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
     first = compiles.add(None)
     own_value = compiles.trials[0].value
-    budget = request.memory.budget(first.target.memory_bytes)
+    budget = request.memory.budget(first.target, first.pool)
     if request.field == DEVICES:
         return _fewest_devices(request, compiles, budget)
     budget.check_params_fit(first)
     step, step_reason = _step(request, first)
     try:
         value = find_largest(
-            compiles.footprint_bytes,
+            compiles.needed_in(budget),
             start=max(own_value // step, 1) * step,
             step=step,
             budget_bytes=budget.size_bytes,
@@ -152,7 +152,34 @@ def fit(
         raise NothingFitsError(
             f"not even {request.field}={smallest} fits: {budget.arithmetic(compiles.reports[smallest])}"
         ) from error
-    return _result(request, compiles, budget, value=value, next_value=value + step, step=step, step_reason=step_reason)
+    larger = _larger_value(request, compiles, budget, value=value, step=step)
+    return _result(
+        request,
+        compiles,
+        budget,
+        value=value,
+        next_value=value + step,
+        step=step,
+        step_reason=step_reason,
+        larger=larger,
+    )
+
+
+def _larger_value(
+    request: FitRequest, compiles: _Compiles, budget: Budget, *, value: int, step: int
+) -> LargerValue | None:
+    """The largest value that fits with the largest pool that the card can give."""
+    largest = budget.largest
+    if largest is None:
+        return None
+    found = find_largest(
+        compiles.needed_in(largest), start=value, step=step, budget_bytes=largest.size_bytes, field=request.field
+    )
+    report = compiles.reports[found]
+    fraction = budget.verdict(report).mem_fraction
+    if found == value or fraction is None:
+        return None
+    return LargerValue(value=found, mem_fraction=fraction, footprint_bytes=report.footprint_bytes)
 
 
 def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) -> FitResult:
@@ -161,7 +188,7 @@ def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) ->
     unit = topology.num_devices // next(iter(topology.axes.values()), topology.num_devices)
     numbers = numbers_of_devices(start, unit=unit, least=2 if request.varies_mesh else 1)
     try:
-        found = find_fewest(compiles.footprint_bytes, numbers=numbers, start=start, budget_bytes=budget.size_bytes)
+        found = find_fewest(compiles.needed_in(budget), numbers=numbers, start=start, budget_bytes=budget.size_bytes)
     except NothingFitsError as error:
         largest = compiles.reports[max(compiles.reports)]
         raise NothingFitsError(f"{error}; {budget.arithmetic(largest)}") from error
@@ -180,6 +207,7 @@ def _result(
     next_value: int | None,
     step: int,
     step_reason: str,
+    larger: LargerValue | None = None,
 ) -> FitResult:
     report = compiles.reports[value]
     return FitResult(
@@ -192,13 +220,16 @@ def _result(
         step=step,
         step_reason=step_reason,
         memory_bytes=budget.memory_bytes,
-        reserve_bytes=budget.reserve_bytes,
-        reserve_reason=budget.reserve_reason,
-        tried=tuple(compiles.trials),
+        budget_bytes=budget.size_bytes,
+        verdict=budget.verdict(report),
+        tried=tuple(
+            replace(trial, needed_bytes=budget.needed_bytes(compiles.reports[trial.value])) for trial in compiles.trials
+        ),
         command=request.command(value),
         mesh=mesh_option(report.target.topology),
         num_devices=report.target.topology.num_devices,
         batch=batch_of(report),
+        larger=larger,
     )
 
 
@@ -223,9 +254,13 @@ class _Compiles:
         self._progress = progress
         self._keep = keep
 
-    def footprint_bytes(self, value: int) -> int:
-        """With a value of the field, compiled unless it was before."""
-        return (self.reports[value] if value in self.reports else self.add(value)).footprint_bytes
+    def needed_in(self, budget: Budget) -> Callable[[int], int]:
+        """What gives the bytes that a value needs of a budget, compiled unless it was before."""
+
+        def needed_bytes(value: int) -> int:
+            return budget.needed_bytes(self.reports[value] if value in self.reports else self.add(value))
+
+        return needed_bytes
 
     def add(self, value: int | None) -> Report:
         """Compile for a value of the field; None: for the one that it has by itself."""
@@ -237,7 +272,14 @@ class _Compiles:
         actual = _start(self._request, capture.config) if value is None else value
         self.reports[actual] = report
         seconds = time.monotonic() - began
-        self.trials.append(Trial(value=actual, footprint_bytes=report.footprint_bytes, seconds=seconds))
+        self.trials.append(
+            Trial(
+                value=actual,
+                footprint_bytes=report.footprint_bytes,
+                seconds=seconds,
+                needed_bytes=report.footprint_bytes,  # until the budget is known
+            )
+        )
         return report
 
     def _compile(self, task: Task, value: int | None) -> Capture:

@@ -32,7 +32,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("run", "step"): (["run", STEP], {"preset", "depth", "top", "editor"}),
     ("run", "csv"): (
         ["run", "mlp", "--format", "csv"],
-        {"arguments", "role", "width", "advise", "verify", "full", "verbose", *_VIEW, "editor"},
+        {"arguments", "role", "width", "advise", "verify", "full", "verbose", "pool", *_VIEW, "editor"},
     ),
     ("run", "unsaved"): (
         ["run", "mlp", "--no-save"],
@@ -44,7 +44,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("compare", "step"): (["compare", STEP, "-t", "baseline", "-t", "bf16"], {"preset", "depth"}),
     ("compare", "module"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "-t", "donate", "--by", "module"],
-        {"role", "verbose"},
+        {"role", "verbose", "pool"},
     ),
     ("compare", "unsaved"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],
@@ -65,19 +65,19 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("check", "capture"): (["check", "one.memprof", "--max", "1GiB"], {*_COMPILED, "force", "update"}),
     ("check", "update"): (
         ["check", "mlp", "--against", "new.json", "--update"],
-        {"arguments", "role", "maximum", "fits", "fail_on", "require_effect", "format", "top", "width"},
+        {"arguments", "role", "maximum", "fits", "pool", "fail_on", "require_effect", "format", "top", "width"},
     ),
     ("advise", "capture"): (["advise", "one.memprof"], set()),
     ("import", "programs"): (["import", "dump"], set()),
-    ("explain", "log"): (["explain", "run.log"], set()),
+    ("explain", "log"): (["explain", "run.log"], {"pool"}),
     ("show", "capture"): (["show", "one.memprof"], {"source", "depth", "top", "editor"}),
     ("show", "full"): (["show", "one.memprof", "--full"], {"source", "editor"}),
     ("show", "module"): (["show", "one.memprof", "--by", "module"], {"source", *_WHOLE, "editor"}),
     ("show", "category"): (["show", "one.memprof", "--by", "category"], {"source", "top", "depth", *_WHOLE, "editor"}),
-    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source", *_WHOLE, "editor"}),
+    ("show", "diff"): (["show", "one.memprof", "--diff", "two.memprof"], {"source", *_WHOLE, "editor", "pool"}),
     ("show", "why"): (
         ["show", "one.memprof", "--why", "a"],
-        {"source", "diff", "by", "depth", "editor", *_WHOLE},
+        {"source", "diff", "by", "depth", "editor", "pool", *_WHOLE},
     ),
     ("show", "json"): (["show", "one.memprof", "--format", "json"], {"source", "width", *_VIEW, *_WHOLE, "editor"}),
     ("show", "html"): (["show", "one.memprof", "--format", "html"], {"width", *_WHOLE}),
@@ -87,7 +87,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("show", "xprof"): (
         ["show", "one.memprof", "--format", "xprof", "-o", "logs"],
-        {"diff", "why", "force", "source", "width", *_VIEW, *_WHOLE, "editor"},
+        {"diff", "why", "force", "source", "width", "pool", *_VIEW, *_WHOLE, "editor"},
     ),
 }
 # How an option is given, and what else has to be there for it to mean anything (`with` and without it).
@@ -125,6 +125,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "memory": (["--memory", "2MiB"], []),
     "vary": (["--vary", "hidden_size"], []),
     "reserve": (["--reserve", "50%"], []),
+    "pool": (["--pool", "0.5"], []),
     "multiple_of": (["--multiple-of", "64"], []),
     "maximum": (["--max", "1KiB"], []),
     "fits": (["--fits", "l4"], []),

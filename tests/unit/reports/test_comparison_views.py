@@ -177,7 +177,7 @@ def test_the_bars_add_up_to_the_footprints() -> None:
     bars = next(block for block in _document(comparison).blocks if isinstance(block, StackedBars))
     assert [bar.total_bytes for bar in bars.bars] == [row.footprint_bytes for row in comparison.rows]
     assert (bars.bars[1].label, bars.bars[1].size) == ("donate", "11.1 GiB  0.89x")
-    assert bars.capacity_bytes == 25_294_995_456
+    assert bars.capacity_bytes == 18_971_246_592  # three quarters of 25,294,995,456
 
 
 def test_rows_for_two_targets_have_no_common_capacity() -> None:
@@ -204,6 +204,9 @@ def test_labels_keep_their_workload_where_rows_differ_in_it() -> None:
 def test_evidence_comes_flagged_rows_first() -> None:
     notes = _notes(_document(comparisons_data.troubled()))
     notes.remove(Note(tone=Tone.ACCENT, text="bf16+remat: the smallest footprint that fits"))
+    verdicts = [note for note in notes if "JAX's pool" in note.text]
+    assert len(verdicts) == 3
+    notes = [note for note in notes if note not in verdicts]
     assert [(note.tone, note.text) for note in notes[1:5]] == [
         (
             Tone.BAD,

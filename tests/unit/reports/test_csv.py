@@ -59,7 +59,7 @@ def test_a_configuration_has_all_sizes_in_bytes() -> None:
     not_measured = {title for title, text in bf16.items() if not text}
     assert not_measured == {
         *("measured_peak_bytes", "resident_growth_bytes", "step_seconds_median", "examples_per_second"),
-        *("tokens_per_second", "mfu", "out_of_memory", "failure"),
+        *("tokens_per_second", "mfu", "out_of_memory", "failure", "mem_fraction"),
     }
     assert {title: text for title, text in bf16.items() if text not in ("0", "")} == {
         "label": "transformer bf16",
@@ -79,6 +79,8 @@ def test_a_configuration_has_all_sizes_in_bytes() -> None:
         "fragmentation_bytes": "10485760",
         "flops": "6530000000000",
         "fits": "true",
+        "answer": "fits",
+        "pool_bytes": "18971246592",
         "took_effect": "true",
         "evidence": "bf16: 100% of the bytes of activations but the logits are bf16",
     }

@@ -171,7 +171,7 @@ def test_a_fragment_holds_the_whole_page_in_a_frame_of_its_own() -> None:
 
 
 def test_a_fragment_says_what_is_looked_at_first() -> None:
-    assert "11.1 GiB of 79.1 GiB" in _Page(html_fragment(transformer())).text
+    assert "footprint 11.1 GiB of JAX's pool of 59.3 GiB" in _Page(html_fragment(transformer())).text
 
 
 @pytest.mark.parametrize("text", ["code {file}", "javascript:alert('{file}')", "vscode://file", ""])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from report_builder import CPU
 
 from memprof.amounts import parse_bytes, parse_share
+from memprof.analysis.memory.verdict import judge
+from memprof.analysis.records.pool import Pieces, PoolSettings
 from memprof.errors import MemprofError
 from memprof.studies.fit.results import FitResult, Trial
 from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest
@@ -21,9 +24,11 @@ def _result(*footprints: tuple[int, int]) -> FitResult:
         step=1,
         step_reason="",
         memory_bytes=1000,
-        reserve_bytes=60,
-        reserve_reason="",
-        tried=tuple(Trial(value=value, footprint_bytes=size, seconds=1.0) for value, size in footprints),
+        budget_bytes=940,
+        verdict=judge(Pieces(held=(1,)), CPU, PoolSettings()),
+        tried=tuple(
+            Trial(value=value, footprint_bytes=size, seconds=1.0, needed_bytes=size) for value, size in footprints
+        ),
         command="",
     )
 

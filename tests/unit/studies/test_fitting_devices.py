@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
+from memprof.analysis.records.pool import Allocator, PoolSettings
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.errors import MemprofError
@@ -107,15 +108,19 @@ def _text(result: FitResult) -> str:
     return terminal.lower(fit_document(result), RenderOptions(width=200))
 
 
+# Half of the memory, in an allocator that needs no single piece: so the pool is known to the byte.
+HALF = PoolSettings(allocator=Allocator.VMM, mem_fraction=0.5)
+
+
 def _fit(monkeypatch: pytest.MonkeyPatch, field: str, memory: str) -> FitResult:
     monkeypatch.setattr(fits, "compile_in_child", _compiled)
-    wanted = MemoryRequest(target=resolve_asked("l4", mesh="fsdp=8"), memory=memory, reserve="0")
+    wanted = MemoryRequest(target=resolve_asked("l4", mesh="fsdp=8"), memory=memory, reserve="0", pool=HALF)
     request = FitRequest(subject=find_subject("mine.steps:step"), techniques="", field=field, memory=wanted)
     return fits.fit(request, progress=lambda stage: None, keep=lambda capture, value: None)
 
 
 def test_a_batch_is_told_in_all_and_on_each_device_and_stays_divisible(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _fit(monkeypatch, "batch_size", "10KiB")
+    result = _fit(monkeypatch, "batch_size", "20KiB")
     # A device holds 512 bytes of the weights, 512 of the result, and 64 for each of its examples: 144 of them.
     assert (result.value, result.next_value, result.step) == (1152, 1160, 8)
     assert result.step_reason == "the batch is divided over 8 devices"
@@ -128,17 +133,17 @@ def test_a_batch_is_told_in_all_and_on_each_device_and_stays_divisible(monkeypat
 
 
 def test_the_fewest_devices_are_told_with_their_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = _fit(monkeypatch, "devices", "6KiB")
+    result = _fit(monkeypatch, "devices", "12KiB")
     # Weights, result and batch of 4,096 bytes each: 6,144 on each of two devices fit to the byte.
     assert (result.value, result.next_value, result.mesh) == (2, None, "fsdp=2")
     found = json.loads(render_object(fit_json(result)))
     Draft202012Validator(json.loads((SCHEMAS / "fit_devices.schema.json").read_text())).validate(found)
     assert (found["num_devices"], found["footprint_bytes"], found["next_num_devices"]) == (2, 6144, None)
     assert found["command"].endswith("--target l4 --mesh fsdp=2")
-    result = _fit(monkeypatch, "devices", "6143B")
+    result = _fit(monkeypatch, "devices", "12287B")
     assert (result.value, result.next_value) == (4, 2)
     assert "devices=4 fits, 2 does not" in _text(result)
     with pytest.raises(
         NothingFitsError, match="not even 16 devices are enough: each takes 768 bytes; 32 devices are too many;"
     ):
-        _fit(monkeypatch, "devices", "8B")
+        _fit(monkeypatch, "devices", "16B")

@@ -1,0 +1,262 @@
+"""Whether a step fits the pool that JAX has: one function, and the rules of the pool.
+
+    verdict = judge(pieces, target, PoolSettings())
+    verdict.sentence      # fits with XLA_CLIENT_MEM_FRACTION=.92: ...
+
+The rules are those of jaxlib 0.10.2 to 0.12 (`xla_client.generate_pjrt_gpu_plugin_options`) and of XLA's GPU client
+(xla/pjrt/gpu/se_gpu_pjrt_client.cc, gpu_helpers.cc). docs/verdict.md explains them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from memprof.amounts import format_bytes
+from memprof.analysis.memory.training_loop import fits_in_pool, missing_bytes
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.pool import Answer, Pieces, PoolSettings, Verdict
+
+_VARIABLE, _OLD_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+# If the card refuses the whole pool, XLA asks for 90% of it, and again (BFCAllocator::Extend).
+_BACKPEDAL = Fraction(9, 10)
+_MIB = 1 << 20
+# TensorFlow's figures for memory that a card needs outside the pool, by the major compute capability
+# (`MinSystemMemory` in tensorflow/core/common_runtime/gpu/gpu_device.cc). The last one is for newer cards.
+_SYSTEM_MEMORY_BYTES = {6: 500 * _MIB, 7: 1050 * _MIB, 8: 1536 * _MIB, 9: 1800 * _MIB}
+_SMALL_CARD_BYTES, _SMALL_CARD_SYSTEM_BYTES = 2 << 30, 225 * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Device memory that does not lie in the pool. `size_bytes` is None if nobody knows it beforehand."""
+
+    name: str
+    size_bytes: int | None
+    source: str
+
+
+def outside_pool(target: Target) -> tuple[Outside, ...]:
+    """What else takes memory of the card, each figure with its source; empty for a device without a pool."""
+    if target.platform != "cuda" or target.memory_bytes is None:
+        return ()
+    found = [
+        Outside(
+            name="CUDA context, cuBLAS, cuDNN",
+            size_bytes=_system_bytes(target),
+            source="what TensorFlow leaves free on such a card (MinSystemMemory); not measured on this one",
+        ),
+        Outside(
+            name="CUDA graphs",
+            size_bytes=None,
+            source="the driver holds the graphs that XLA instantiates",
+        ),
+    ]
+    if target.topology.num_devices > 1:
+        found.append(
+            Outside(
+                name="NCCL",
+                size_bytes=None,
+                source="4 MiB a channel and connection by default (NCCL_BUFFSIZE); NCCL chooses how many it opens",
+            )
+        )
+    return tuple(found)
+
+
+def largest_fraction(target: Target) -> Fraction:
+    """The largest share of a card that leaves room for what lies outside the pool, in hundredths."""
+    assert target.memory_bytes is not None
+    share = Fraction(max(target.memory_bytes - _system_bytes(target), 0), target.memory_bytes)
+    return Fraction(math.floor(100 * share), 100)
+
+
+def largest_settings(target: Target, settings: PoolSettings) -> PoolSettings | None:
+    """The settings with the largest pool that a card can give; None if the pool is as large, or has no such limit."""
+    if target.platform != "cuda" or not target.memory_bytes or not settings.allocator.is_capped:
+        return None
+    fraction = largest_fraction(target)
+    raised = replace(settings, mem_fraction=float(fraction), origin=fraction_line(float(fraction)))
+    is_larger = (pool_bytes_of(target, raised) or 0) > (pool_bytes_of(target, settings) or 0)
+    return raised if is_larger else None
+
+
+def pool_bytes_of(target: Target, settings: PoolSettings) -> int | None:
+    """The size of the pool on a device; None if the device's memory is not known."""
+    memory_bytes = target.memory_bytes
+    if memory_bytes is None or target.platform != "cuda":
+        return memory_bytes
+    fraction = settings.fraction
+    if not settings.allocator.is_capped or (fraction >= 1 and not settings.allocator.has_pieces):
+        return max(memory_bytes - _system_bytes(target), 0)
+    if settings.unified_memory and settings.allocator.has_pieces:
+        return int(memory_bytes * max(fraction, Fraction(1)))
+    while fraction >= 1:
+        fraction *= _BACKPEDAL
+    return int(memory_bytes * fraction)
+
+
+def card_bytes(limit_bytes: int, settings: PoolSettings) -> int:
+    """The memory of a card, from the size of its pool, which JAX reports as `bytes_limit`."""
+    fraction = settings.fraction
+    if settings.unified_memory and settings.allocator.has_pieces:
+        fraction = max(fraction, Fraction(1))
+    return math.ceil(limit_bytes / fraction)
+
+
+def judge(pieces: Pieces, target: Target, settings: PoolSettings, *, reserve_bytes: int = 0) -> Verdict:
+    """Whether a step fits.
+
+    Args:
+        pieces: of the program without rematerialisation that memory pressure causes.
+        target: the device, with its memory.
+        settings: of JAX's allocator; they count for CUDA devices alone.
+        reserve_bytes: what the user wants to stay free of the pool.
+    """
+    footprint = f"footprint {format_bytes(pieces.footprint_bytes)}"
+    size_bytes = pool_bytes_of(target, settings)
+    if size_bytes is None:
+        amount = "no fixed amount of memory" if target.platform == "cpu" else "an unknown amount of memory"
+        return Verdict(
+            answer=Answer.UNKNOWN,
+            pool_bytes=None,
+            mem_fraction=None,
+            short_bytes=0,
+            sentence=f"{footprint}; {target.name} has {amount}",
+        )
+    pool = _Pool(target=target, settings=settings, size_bytes=max(size_bytes - reserve_bytes, 0))
+    short_bytes = pool.missing(pieces)
+    if not short_bytes:
+        spare = format_bytes(pool.size_bytes - pieces.footprint_bytes)
+        beyond = pieces.footprint_bytes - (target.memory_bytes or 0)
+        unified = f"; {format_bytes(beyond)} of it in host memory, which is slow" if beyond > 0 else ""
+        return Verdict(
+            answer=Answer.FITS,
+            pool_bytes=pool.size_bytes,
+            mem_fraction=None,
+            short_bytes=0,
+            sentence=f"fits: {footprint} of {pool.words(reserve_bytes)}, {spare} to spare{unified}",
+        )
+    over = f"{footprint} is {format_bytes(short_bytes)} more than {pool.words(reserve_bytes)}"
+    if pieces.footprint_bytes <= pool.size_bytes:
+        over = (
+            f"{footprint} fits {pool.words(reserve_bytes)} by its sum, but not piece by piece: in a training loop the"
+            f" largest free piece is too small, and the pool lacks {format_bytes(short_bytes)}"
+        )
+    fraction = _smallest_fraction(pieces, pool, reserve_bytes)
+    if fraction is not None:
+        line = fraction_line(float(fraction))
+        old = f" instead of {_OLD_VARIABLE}" if settings.origin.startswith(_OLD_VARIABLE) else ""
+        answer, sentence = Answer.FITS_WITH, f"fits with {line}{old}: {over}"
+    else:
+        answer, sentence = Answer.DOES_NOT_FIT, f"does not fit: {over}{_most(pool)}"
+    return Verdict(
+        answer=answer,
+        pool_bytes=pool.size_bytes,
+        mem_fraction=None if fraction is None else float(fraction),
+        short_bytes=short_bytes,
+        sentence=sentence,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """The pool of a device. `size_bytes` is without what is to stay free."""
+
+    target: Target
+    settings: PoolSettings
+    size_bytes: int
+
+    @property
+    def is_share(self) -> bool:
+        """Whether another fraction makes it another size."""
+        return self.target.platform == "cuda" and self.settings.allocator.is_capped
+
+    def missing(self, pieces: Pieces) -> int:
+        """The bytes that it lacks to hold the pieces; 0 if it holds them."""
+        if pieces.footprint_bytes > self.size_bytes:
+            return pieces.footprint_bytes - self.size_bytes
+        if not (self.is_share and self.settings.allocator.has_pieces):
+            return 0
+        return missing_bytes(pieces, self.size_bytes, grows=not self.settings.preallocate)
+
+    def holds(self, pieces: Pieces, size_bytes: int) -> bool:
+        """Whether it would hold the pieces with another size."""
+        if pieces.footprint_bytes > size_bytes:
+            return False
+        if not self.settings.allocator.has_pieces:
+            return True
+        return fits_in_pool(pieces, size_bytes, grows=not self.settings.preallocate)
+
+    def words(self, reserve_bytes: int) -> str:
+        """The pool in words: `JAX's pool of 29.6 GiB (75% of a100-40gb's 39.4 GiB, the default)`."""
+        kept = f", less {format_bytes(reserve_bytes)} kept free" if reserve_bytes else ""
+        name, memory = self.target.name, format_bytes(self.target.memory_bytes or 0)
+        if self.target.platform != "cuda":
+            return f"{memory} of {name}{kept}"
+        settings = self.settings
+        if not settings.allocator.is_capped:
+            return (
+                f"the {format_bytes(self.size_bytes)} that {name} can give (XLA_PYTHON_CLIENT_ALLOCATOR="
+                f"{settings.allocator.value} has no limit){kept}"
+            )
+        origin = settings.origin or "the default"
+        if settings.fraction >= 1 and not settings.unified_memory:
+            origin += ", which XLA lowers by tenths until the card grants it"
+        share = Fraction(self.size_bytes + reserve_bytes, self.target.memory_bytes or 1)
+        if not settings.unified_memory and settings.fraction < 1:
+            share = settings.fraction
+        unified = ", unified memory" if settings.unified_memory and settings.allocator.has_pieces else ""
+        grown = "" if settings.preallocate or not settings.allocator.has_pieces else ", not preallocated"
+        return (
+            f"JAX's pool of {format_bytes(self.size_bytes)} ({_percent(share)} of {name}'s {memory}, {origin}{unified}"
+            f"{grown}{kept})"
+        )
+
+
+def _smallest_fraction(pieces: Pieces, pool: _Pool, reserve_bytes: int) -> Fraction | None:
+    """The smallest fraction in hundredths whose pool holds a step; None if the card cannot give that much."""
+    target = pool.target
+    if not pool.is_share or not target.memory_bytes:
+        return None
+    needed_bytes = pieces.footprint_bytes + reserve_bytes
+    hundredths = math.ceil(Fraction(100 * needed_bytes, target.memory_bytes))
+    # With unified memory the host's memory is the limit, which nobody knows here.
+    is_unified = pool.settings.unified_memory and pool.settings.allocator.has_pieces
+    most = hundredths + 100 if is_unified else int(100 * largest_fraction(target))
+    for number in range(max(hundredths, 1), most + 1):
+        fraction = Fraction(number, 100)
+        if pool.holds(pieces, int(target.memory_bytes * fraction) - reserve_bytes):
+            return fraction
+    return None
+
+
+def _most(pool: _Pool) -> str:
+    """What the largest fraction would give."""
+    if not pool.is_share:
+        return ""
+    fraction = largest_fraction(pool.target)
+    size = format_bytes(int((pool.target.memory_bytes or 0) * fraction))
+    return f", and {fraction_line(float(fraction))}, the largest that leaves room for CUDA's libraries, gives {size}"
+
+
+def _system_bytes(target: Target) -> int:
+    memory_bytes = target.memory_bytes or 0
+    if memory_bytes < _SMALL_CARD_BYTES:
+        return min(_SMALL_CARD_SYSTEM_BYTES, memory_bytes)
+    major = (target.cuda_capability or (max(_SYSTEM_MEMORY_BYTES), 0))[0]
+    return _SYSTEM_MEMORY_BYTES[min(max(major, min(_SYSTEM_MEMORY_BYTES)), max(_SYSTEM_MEMORY_BYTES))]
+
+
+def fraction_line(fraction: float) -> str:
+    """The setting of the environment: `XLA_CLIENT_MEM_FRACTION=.92`."""
+    return f"{_VARIABLE}={as_written(fraction)}"
+
+
+def as_written(fraction: Fraction | float) -> str:
+    """`.92`, as JAX's documentation writes it; `1.35`."""
+    return f"{float(fraction):.2f}".removeprefix("0")
+
+
+def _percent(share: Fraction) -> str:
+    return f"{float(100 * share):.1f}".removesuffix(".0") + "%"
