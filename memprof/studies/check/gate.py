@@ -90,7 +90,8 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
     """Check a capture.
 
     Raises:
-        MemprofError: techniques must show in the program, and there are none, or none of this memprof.
+        MemprofError: techniques must show in the program, and there are none, or none of this memprof; or the step must
+            fit a device that it was not compiled for.
     """
     report = analyze(capture, pool=limits.pool)
     if limits.require_effect and not report.techniques:
@@ -101,6 +102,11 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
     effects = verdicts(report, parse_techniques(*report.techniques), None) if limits.require_effect else ()
     must_fit = None
     if limits.must_fit is not None:
+        if report.target.name != limits.must_fit.name:
+            raise MemprofError(
+                f"{report.label} was compiled for {report.target.name}, and another device gets another program:"
+                f" compile it for {limits.must_fit.name} to check whether it fits there"
+            )
         device = replace(limits.must_fit, topology=report.target.topology)
         must_fit = judge(report.pieces, device, limits.pool or pool_settings(device, report.pool))
     return check(

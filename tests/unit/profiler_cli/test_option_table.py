@@ -128,7 +128,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "pool": (["--pool", "0.5"], []),
     "multiple_of": (["--multiple-of", "64"], []),
     "maximum": (["--max", "1KiB"], []),
-    "fits": (["--fits", "l4"], []),
+    "fits": (["--fits", "h100-80gb"], []),
     "against": (["--against", "two.memprof"], []),
     "fail_on": (["--fail-on", "footprint:+900%"], ["--against", "two.memprof"]),
     "require_effect": (["--require-effect"], ["-t", "bf16"]),

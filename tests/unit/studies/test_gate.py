@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from added_up_step import added_up_step
 from jsonschema import Draft202012Validator
 from report_builder import H100, buffer, report
 
@@ -23,7 +24,7 @@ from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import Maximum, check, parse_threshold
-from memprof.studies.check.gate import target_of
+from memprof.studies.check.gate import check_capture, limits_of, target_of
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
 _NUM_BYTES = 4000  # of each category, 1000 float32 numbers
@@ -209,3 +210,9 @@ def test_a_baseline_says_what_target_it_is_for(topology: Topology) -> None:
 
 def test_a_target_that_has_no_name_of_its_own_is_not_taken_from_a_baseline() -> None:
     assert target_of(baseline_of(replace(_step(), target=replace(resolve("l4"), name="NVIDIA X")))) is None
+
+
+def test_a_step_is_not_judged_on_a_device_that_it_was_not_compiled_for() -> None:
+    capture = added_up_step().capture()
+    with pytest.raises(MemprofError, match=f"was compiled for {capture.target.name}, .* compile it for l4"):
+        check_capture(capture, limits_of(fits="l4"))
