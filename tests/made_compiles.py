@@ -106,7 +106,7 @@ class Commands:
             code=code,
             stdout=_without_times(printed.out),
             stderr=_in_order(_without_times(printed.err)),
-            asked=tuple(self._asked),
+            asked=tuple(sorted(self._asked)),  # rows start in threads
             files={
                 str(path.relative_to(self.folder)): _content(path)
                 for path in sorted(self.folder.rglob("*"))

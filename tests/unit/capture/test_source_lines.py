@@ -12,7 +12,6 @@ from added_up_step import added_up_step
 from memprof.capture.capture_file import read_capture
 from memprof.capture.xla.source_lines import read_source_lines
 from memprof.profiler_cli.kept_captures import KeptCaptures
-from memprof.studies.subject import find_subject
 
 
 @pytest.fixture
@@ -41,8 +40,7 @@ def test_what_is_no_line_of_a_python_file_is_left_out(model: str, tmp_path: Path
 
 @pytest.mark.parametrize("with_source", [True, False])
 def test_a_folder_of_captures_is_kept_with_or_without_it(tmp_path: Path, with_source: bool) -> None:
-    subject = find_subject("mlp", preset=None, overrides=[], roles=[], arguments=[])
     capture = replace(added_up_step().capture(), source_lines={"f.py": {1: "secret"}})
-    KeptCaptures(tmp_path, subject, [], with_source=with_source).keep(capture)
+    KeptCaptures(tmp_path, with_source=with_source).keep(capture)
     (path,) = tmp_path.iterdir()
     assert bool(read_capture(path).source_lines) == with_source
