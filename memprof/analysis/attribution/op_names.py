@@ -8,6 +8,7 @@ XLA joins the names of operations that it merges with `;`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
 
@@ -26,14 +27,12 @@ class Named(IntEnum):
 
 # `jvp(` marks what differentiation evaluates, `transpose(` what it derives (as a transformation, `transpose(jvp(f))`;
 # the primitive `transpose` has no parenthesis), `rematted_computation` what `jax.checkpoint` evaluates again.
-_FORWARD = re.compile(r"(?:^|[/(])jvp\(")
-_BACKWARD = re.compile(r"(?:^|[/(])transpose\(")
-_RECOMPUTE = re.compile(r"(?:^|/)rematted_computation(?:/|$)")
+_MARK = re.compile(r"(?<![^/(])(?:(jvp)\(|(transpose)\(|rematted_computation(?=[/)]|$))")
 
 
 @lru_cache(maxsize=1 << 14)
 def named_phase(op_name: str) -> Named:
-    """The phase that an op name shows.
+    """The phase that an op name shows by itself.
 
     Of several joined names the earliest phase counts: XLA merges an operation of the backward pass with an equal one of
     the forward pass by using the forward pass's value.
@@ -43,12 +42,43 @@ def named_phase(op_name: str) -> Named:
     return min(map(_single_phase, op_name.split(";")))
 
 
+def named_phases(op_names: Iterable[str]) -> dict[str, Named]:
+    """The phase that each op name of a program shows.
+
+    Where a program takes a derivative of a gradient in forward mode (`jax.jvp` of `jax.grad`, as in a product with a
+    Hessian), nothing transposes the outer `jvp`: the phases are those of the gradient inside.
+    """
+    phases = {op_name: named_phase(op_name) for op_name in op_names}
+    nested = {op_name: signature for op_name in phases if (signature := _signature(op_name)).startswith("jvp ")}
+    if nested:
+        transposed = {signature for op_name in phases if (signature := _signature(op_name)).startswith("transpose ")}
+        for op_name, signature in nested.items():
+            if "transpose" in signature and not any(each.startswith(f"transpose {signature}") for each in transposed):
+                phases[op_name] = named_phase(op_name.replace("jvp(", "vmap(", 1))
+    return phases
+
+
 def _single_phase(op_name: str) -> Named:
-    if _RECOMPUTE.search(op_name):
-        return Named.RECOMPUTE
-    if _BACKWARD.search(op_name):
-        return Named.BACKWARD
-    return Named.FORWARD if _FORWARD.search(op_name) else Named.UNPHASED
+    """The outermost derivative decides: `jvp(vmap(transpose(jvp(f))))` is the forward pass of a loss of gradients."""
+    phase = Named.UNPHASED
+    num_transposed = 0
+    for mark in _MARK.finditer(op_name):
+        if mark[1]:
+            if phase is Named.UNPHASED:
+                return Named.FORWARD
+        elif mark[2]:
+            phase = Named.BACKWARD
+            num_transposed += 1
+        elif op_name[mark.start() - 1 : mark.start()] != "(" or num_transposed == 1:
+            return Named.RECOMPUTE  # else the inner gradient's: `transpose(jvp(transpose(jvp(rematted_computation))))`
+    return phase
+
+
+@lru_cache(maxsize=1 << 14)
+def _signature(op_name: str) -> str:
+    """The derivatives around an operation, outermost first: `jvp transpose jvp `."""
+    marks = _MARK.finditer(op_name.partition(";")[0])
+    return "".join([f"{derivative} " for mark in marks if (derivative := mark[1] or mark[2])])
 
 
 _TRANSFORMED = re.compile(r"^([A-Za-z_]\w*)\((.*)\)$")

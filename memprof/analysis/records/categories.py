@@ -26,6 +26,7 @@ class Phase(StrEnum):
     RECOMPUTE = "recompute"
     BACKWARD = "backward"
     UPDATE = "update"
+    UNDIFFERENTIATED = "undifferentiated"  # a rollout, shuffled data, a reference model, a metric
     CONSTANT = "constant"
     NONE = "none"
 
@@ -59,12 +60,12 @@ CATEGORY_MEANINGS: dict[Category, str] = {
     Category.BATCH: "input data passed to the step",
     Category.OTHER_STATE: "rng keys, counters, statistics and whatever else is passed to the step",
     Category.GRADIENTS: "gradients of parameters and their accumulators",
-    Category.ACTIVATIONS: "values of the forward pass kept for the backward pass",
+    Category.ACTIVATIONS: "values of the forward pass, or from before it, kept for the backward pass",
     Category.RECOMPUTED: "values of the forward pass computed again in the backward pass",
     Category.PARAM_COPIES: "values that depend on parameters alone: casts, transposes",
     Category.GATHERED_PARAMS: "parameters gathered from other devices, and what depends on them alone",
     Category.COTANGENTS: "values of the backward pass that are not parameter gradients",
-    Category.FORWARD_TEMPS: "values of the forward pass that die in it",
+    Category.FORWARD_TEMPS: "values of the forward pass, or of none, that no backward pass uses",
     Category.UPDATE_TEMPS: "values of the optimizer update",
     Category.OUTPUTS: "results that alias no argument",
     Category.WORKSPACE: "scratch memory of library calls",

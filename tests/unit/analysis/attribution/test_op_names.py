@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.analysis.attribution.op_names import Named, first_plain_scope, named_phase, scope_parts
+from memprof.analysis.attribution.op_names import Named, first_plain_scope, named_phase, named_phases, scope_parts
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,24 @@ from memprof.analysis.attribution.op_names import Named, first_plain_scope, name
         ("jit(step)/rematted_computation/tanh", Named.RECOMPUTE),
         ("jit(step)/transpose(jvp(Net))/while/body/rematted_computation", Named.RECOMPUTE),
         # joined: the value that serves both is the earlier one
+        # A loss of gradients (jax 0.10.2 to 0.12): the outermost derivative decides.
+        ("jit(step)/jvp(vmap(jvp(Net)))/up/dot_general", Named.FORWARD),
+        ("jit(step)/jvp(vmap(transpose(jvp(Net))))/up/dot_general", Named.FORWARD),
+        ("jit(step)/transpose(jvp(vmap(transpose(jvp(Net)))))/up/dot_general", Named.BACKWARD),
+        ("jit(step)/jvp()/while/body/closed_call/transpose(jvp(Net))/mul", Named.FORWARD),
+        ("jit(step)/transpose(jvp())/while/body/closed_call/jvp(Net)/mul", Named.BACKWARD),
+        ("jit(step)/transpose(jvp())/jvp(transpose(jvp()))/mul", Named.BACKWARD),
+        ("jit(step)/jvp(vmap(transpose(jvp(jvp(vmap(jvp(rematted_computation)))))))/up/mul", Named.FORWARD),
+        ("jit(step)/jvp()/while/body/eval_jaxpr/transpose(jvp(jvp(rematted_computation)))/up/add", Named.FORWARD),
+        # With `jax_remat3` the derivative comes after what is computed again (jax 0.12).
+        ("jit(step)/transpose(jvp(rematted_computation))/checkpoint/eval_jaxpr/jvp(jvp(up))/tanh", Named.RECOMPUTE),
+        ("jit(step)/transpose(jvp())/while/body/eval_jaxpr/rematted_computation/checkpoint/jvp(up)/mul", Named.RECOMPUTE),
+        ("jit(step)/transpose(jvp(transpose(jvp(jvp(up)))))/mul", Named.BACKWARD),
+        (
+            "jit(step)/transpose(jvp(vmap(transpose(jvp(rematted_computation)))))/rematted_computation/jvp(up)/add",
+            Named.RECOMPUTE,
+        ),
+        ("jit(step)/transpose(jvp(vmap(transpose(jvp(rematted_computation)))))/transpose(jvp())/mul", Named.BACKWARD),
         ("jit(step)/transpose(jvp(Net))/mul;jit(step)/jvp(Net)/mul", Named.FORWARD),
         ("jit(step)/transpose(jvp(Net))/mul;jit(step)/add", Named.BACKWARD),
         ("jit(step)/transpose(jvp(Net))/a;jit(step)/transpose(jvp(Net))/rematted_computation/b", Named.RECOMPUTE),
@@ -49,6 +67,20 @@ from memprof.analysis.attribution.op_names import Named, first_plain_scope, name
 )
 def test_the_phase_of_an_op_name(op_name: str, phase: Named) -> None:
     assert named_phase(op_name) is phase
+
+
+def test_a_gradient_that_is_differentiated_in_forward_mode_alone_keeps_its_own_phases() -> None:
+    product = {
+        "jit(step)/jvp(jvp(Net))/mul": Named.FORWARD,
+        "jit(step)/jvp(transpose(jvp(Net)))/mul": Named.BACKWARD,
+        "jit(step)/jvp(transpose(jvp(jvp())))/checkpoint/rematted_computation/mul": Named.RECOMPUTE,
+    }
+    assert named_phases(product) == product
+    gradient = {"jit(step)/jvp(Net)/mul": Named.FORWARD, "jit(step)/transpose(jvp(Net))/mul": Named.BACKWARD}
+    assert named_phases([*product, *gradient]) == {**product, **gradient}
+    penalty = "jit(step)/transpose(jvp(transpose(jvp(Net))))/mul"
+    inner = "jit(step)/jvp(transpose(jvp(Net)))/mul"
+    assert named_phases([inner, penalty]) == {inner: Named.FORWARD, penalty: Named.BACKWARD}
 
 
 @pytest.mark.parametrize(
