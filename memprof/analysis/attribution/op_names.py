@@ -18,7 +18,7 @@ BARRIER = "optimization_barrier"  # the primitive, at the end of its op name
 class Named(IntEnum):
     """The phases that an op name can show, and whether there is a name at all: bits of a set."""
 
-    NOTHING = 0  # no op name: the compiler inserted the instruction
+    NOTHING = 0  # no op name, or that of an argument: the compiler inserted the instruction
     FORWARD = 1
     RECOMPUTE = 2
     BACKWARD = 4
@@ -37,7 +37,7 @@ def named_phase(op_name: str) -> Named:
     Of several joined names the earliest phase counts: XLA merges an operation of the backward pass with an equal one of
     the forward pass by using the forward pass's value.
     """
-    if not op_name:
+    if "/" not in op_name:
         return Named.NOTHING
     return min(map(_single_phase, op_name.split(";")))
 
@@ -83,7 +83,9 @@ def _signature(op_name: str) -> str:
 
 _TRANSFORMED = re.compile(r"^([A-Za-z_]\w*)\((.*)\)$")
 _COMPILED = frozenset({"jit", "pjit"})
+_COMPILED_APART = re.compile(r"^p?jit\(")
 _SCOPE = re.compile(r"^[A-Za-z_]\w*$")
+_CLASS = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){2,}$")
 
 
 def scope_parts(op_name: str) -> tuple[str, ...]:
@@ -137,32 +139,37 @@ def _scope(part: str) -> tuple[str, bool]:
     while match := _TRANSFORMED.match(part):
         is_function |= match.group(1) in _COMPILED
         part = match.group(2)
-    return part.partition(".")[0], is_function
+    # `embed.attend` is a method of a module; `eqx.nn.Linear` is a class, and says nothing of which instance.
+    return "" if _CLASS.match(part) else part.partition(".")[0], is_function
 
 
-def first_plain_scope(op_name: str) -> str:
-    """The outermost scope that is no transformation, no function that JAX compiled apart, and no structure of JAX.
+def outer_plain_scopes(op_name: str) -> tuple[str, ...]:
+    """The plain scopes of an op name around the functions that JAX compiled apart, without einsum's subscripts.
 
-    That is a module without parameters (a dropout layer, a tied output layer) or a `jax.named_scope` of the user;
-    empty where there is none.
+    Those are modules (of a framework, or without parameters: a dropout layer, a tied output layer) and the user's own
+    `jax.named_scope`; what lies inside a compiled function is a library's.
     """
-    return _first_plain_scope(around(op_name))
+    return _outer_plain_scopes(around(op_name))
 
 
 @lru_cache(maxsize=1 << 14)
-def _first_plain_scope(scopes: str) -> str:
-    for part in scopes.split("/")[1:]:
-        match = _TRANSFORMED.match(part)
-        if match and (match.group(1) == "jit" or "jit(" in part):
-            return ""
-        if not match and not is_structure(part):
-            return part if _SCOPE.match(part) else ""
-    return ""
+def _outer_plain_scopes(scopes: str) -> tuple[str, ...]:
+    found: list[str] = []
+    parts = scopes.split("/")
+    while parts and _COMPILED_APART.match(parts[0]):  # functions that hold the whole step
+        parts = parts[1:]
+    for part, is_function in map(_scope, parts):
+        if is_function:
+            break
+        if _SCOPE.match(part) and not is_structure(part):
+            found.append(part)
+    return tuple(found)
 
 
 # Scopes that JAX puts between the scopes of modules (0.10.2 to 0.12).
 _STRUCTURE = frozenset(
-    {"while", "body", "body_pred", "cond", "checkpoint", "rematted_computation", "closed_call", "eval_jaxpr", "remat"}
+    "while body body_pred cond checkpoint rematted_computation closed_call eval_jaxpr remat remat2 shard_map"
+    " custom_jvp_call custom_vjp_call core_call".split()
 )
 _BRANCH = re.compile(r"^branch_\d+_fun$")
 
