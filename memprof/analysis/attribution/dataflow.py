@@ -115,6 +115,7 @@ _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
+_NOT_COMPUTING = _SPREAD | set(_SAME_QUANTITY) - {"add", "subtract", "negate", "scatter"}
 
 _FORWARD, _RECOMPUTE, _BACKWARD, _NO_PHASE = Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.NONE
 _NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
@@ -163,11 +164,15 @@ class Dataflow:
         for group, index in self.constants.items():
             self.definers[group].append(index)
         self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
+        self._expanded: set[int] = set()  # computed, not only moved, by operations without a name
         for operation in self.operations:
             for group in operation.outputs:
                 self.definers[group].append(operation.index)
             if operation.named is not _NAMED_NOTHING:
                 self._named_groups.update(operation.outputs)
+            elif program.instructions[operation.index].opcode not in _NOT_COMPUTING:
+                self._expanded.update(operation.outputs)
+        self._expanded -= self._named_groups
         self._has_loops = "while" in {program.instructions[index].opcode for index in groups.order}
         self.repeat(self._pass_down)
         self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)
@@ -183,7 +188,7 @@ class Dataflow:
         """
         phase = self._phases[group]
         if phase is not _NO_PHASE:
-            return phase
+            return _BACKWARD if phase is _FORWARD and self._is_backward_alone(group) else phase
         use = self.use[group]
         if not self.is_differentiated:
             return Phase.FORWARD
@@ -198,6 +203,14 @@ class Dataflow:
         if use & Use.UPDATE:
             return Phase.UPDATE
         return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) else Phase.NONE
+
+    def _is_backward_alone(self, group: int) -> bool:
+        """Whether the compiler computes a value anew from the forward pass's for the backward pass alone.
+
+        So it expands operations of the backward pass, without names (`select-and-scatter`, the gradient of max pooling).
+        """
+        uses = self.use[group] & ~(_USE_GRADIENT | Use.RESULT)
+        return group in self._expanded and uses == Use.BACKWARD
 
     def _shown_phases(self, arguments: Mapping[int, ArgumentLeaf]) -> list[Phase]:
         """The phase of each group as names and what lies upstream tell it; NONE where they do not."""
@@ -260,7 +273,7 @@ class Dataflow:
         scan has made of all layers', fetches them from the host: the copies hold what the forward pass has computed.
         """
         phase, computed = self.phase(group), self.computed[group]
-        if phase is not _BACKWARD or computed & _NAMED_BACKWARD:
+        if phase is not _BACKWARD or computed & _NAMED_BACKWARD or group in self._expanded:
             return phase
         if computed & _NAMED_RECOMPUTE:
             return _RECOMPUTE
@@ -375,15 +388,17 @@ class Dataflow:
         Args:
             operation: it works on gradients, or makes one.
         """
-        if operation.named in (_NAMED_UNPHASED, _NAMED_NOTHING):
+        if operation.named is _NAMED_UNPHASED:
             return True
         if instruction.opcode in _SCALED:
             return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
         if instruction.opcode == "reduce":
-            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A loop
-            # under `vmap` adds up the gradients of each example by itself.
+            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. (A product
+            # with a vector becomes a multiplication and a sum of one name: nothing is summed up before.) A loop under
+            # `vmap` adds up the gradients of each example by itself.
             return any(
-                definer.op_name == instruction.op_name or self._accumulates(definer, group)
+                (definer.op_name == instruction.op_name != "" and definer.opcode != "multiply")
+                or self._accumulates(definer, group)
                 for definer in (self._program.instructions[index] for index in self.definers[group])
             )
         operands = _SAME_QUANTITY.get(instruction.opcode, ())
