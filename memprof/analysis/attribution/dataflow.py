@@ -207,7 +207,7 @@ class Dataflow:
     def _is_backward_alone(self, group: int) -> bool:
         """Whether the compiler computes a value anew from the forward pass's for the backward pass alone.
 
-        So it expands operations of the backward pass, without names (`select-and-scatter`, the gradient of max pooling).
+        So it expands operations of the backward pass, without names (`select-and-scatter`, the gradient of pooling).
         """
         uses = self.use[group] & ~(_USE_GRADIENT | Use.RESULT)
         return group in self._expanded and uses == Use.BACKWARD
@@ -221,12 +221,13 @@ class Dataflow:
         for group, phase in enumerate(phases):
             if not self.named[group] & _NAMED_UNPHASED:
                 continue
-            reads_data = self.origin[group] & _DIRECT_DATA
+            reads_data = bool(self.origin[group] & _DIRECT_DATA)
             if phase is Phase.UPDATE and reads_data:
                 doubtful.append(group)
-            elif phase is _FORWARD and not self.named[group] & _NAMED_FORWARD:
-                phases[group] = Phase.UNDIFFERENTIATED
-            elif phase is _NO_PHASE and (reads_data or self._is_of_params_and_more(group)):
+                continue
+            is_after_forward = phase is _FORWARD and not self.named[group] & _NAMED_FORWARD
+            is_before = phase is _NO_PHASE and (reads_data or self._is_of_params_and_more(group))
+            if is_after_forward or is_before:
                 phases[group] = Phase.UNDIFFERENTIATED
         if doubtful:
             updates = self._makers_of_state(arguments)
@@ -393,9 +394,9 @@ class Dataflow:
         if instruction.opcode in _SCALED:
             return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
         if instruction.opcode == "reduce":
-            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. (A product
-            # with a vector becomes a multiplication and a sum of one name: nothing is summed up before.) A loop under
-            # `vmap` adds up the gradients of each example by itself.
+            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A
+            # product with a vector becomes a multiplication and a sum of one name, but a product is no partial sum. A
+            # loop under `vmap` adds up the gradients of each example by itself.
             return any(
                 (definer.op_name == instruction.op_name != "" and definer.opcode != "multiply")
                 or self._accumulates(definer, group)

@@ -83,6 +83,7 @@ class ModuleFlow:
             named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
             for name, named in flow.phase_of_name.items()
         )
+        self._by_users: dict[int, Keys] = {}  # the code that makes a group, where its users tell which instance it is
         self._last_read = [-1] * groups.count  # the last operation that reads parameters, of those that made a group
         self._sources = None if self._names_tell else SourceModules(program, self._reads_of_parameters())
         flow.repeat(self._pass_down)
@@ -258,26 +259,32 @@ class ModuleFlow:
             return "", _NOT
         source = max(sources, key=self._weight) if len(sources) > 1 else sources[0]
         if self._known[source] < _BY_OWNER and operation.named is not Named.NOTHING and self._sources:
-            return self._made_between(self._sources, instruction, sources)
+            return self._made_between(self._sources, instruction, sources, operation.outputs)
         return self._inherited(operation, source)
 
     def _reads_of_parameters(self) -> Iterator[tuple[int, str]]:
         """The stack frame of each operation that reads parameters, with their module."""
         for operation in self._flow.operations:
             frame = self._program.instructions[operation.index].stack_frame_id
-            if frame and operation.outputs and not any(map(self._owners.is_owned, operation.outputs)):
-                if self._flow.phase(operation.outputs[0]) is not Phase.UPDATE:
-                    for owner in self._read_by(operation):
-                        yield frame, self._owners.module_of_argument[owner]
+            outputs = operation.outputs
+            if not frame or not outputs or any(map(self._owners.is_owned, outputs)):
+                continue
+            if self._flow.phase(outputs[0]) is not Phase.UPDATE:
+                for owner in self._read_by(operation):
+                    yield frame, self._owners.module_of_argument[owner]
 
     def _count_reads(self, operation: Operation, place: int) -> None:
         """Keep which operation has last read parameters on the way to a value."""
         last_read = self._last_read
-        last = place if self._read_by(operation) else max([last_read[group] for _, group in operation.inputs], default=-1)
+        last = (
+            place if self._read_by(operation) else max([last_read[group] for _, group in operation.inputs], default=-1)
+        )
         for group in operation.outputs:
             last_read[group] = max(last, last_read[group])
 
-    def _made_between(self, code: SourceModules, instruction: Instruction, sources: list[int]) -> tuple[str, int]:
+    def _made_between(
+        self, code: SourceModules, instruction: Instruction, sources: list[int], outputs: tuple[int, ...]
+    ) -> tuple[str, int]:
         """The module that makes a value without reading parameters."""
         known = [group for group in sources if self._known[group] > _BY_SCOPE]
         known.sort(key=lambda group: -self._last_read[group])
@@ -286,6 +293,7 @@ class ModuleFlow:
             found = instance(pattern, [self._module[group] for group in known])
             if found is not None:
                 return found, _BY_MAKER
+            self._by_users.update(dict.fromkeys(outputs, pattern))
         return (self._module[known[0]], _BY_MAKER) if known else ("", _NOT)
 
     def _widen(self) -> None:
@@ -299,6 +307,10 @@ class ModuleFlow:
             output = next((group for group in operation.outputs if known[group] > _BY_SCOPE), None)
             if output is None:
                 continue
+            pattern = self._by_users.get(output) if known[output] == _BY_MAKER else None
+            used_in = users[0].get(output)
+            if pattern and used_in is not None:  # the beginning of a block: its input comes from elsewhere
+                module[output] = instance(pattern, [used_in]) or module[output]
             user = module[output]
             if known[output] == _BY_MAKER and operation.named is Named.NOTHING:  # the compiler's: whoever uses it
                 user = users[0].get(output, user)

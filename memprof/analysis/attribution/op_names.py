@@ -37,9 +37,8 @@ def named_phase(op_name: str) -> Named:
     Of several joined names the earliest phase counts: XLA merges an operation of the backward pass with an equal one of
     the forward pass by using the forward pass's value.
     """
-    if "/" not in op_name:
-        return Named.NOTHING
-    return min(map(_single_phase, op_name.split(";")))
+    phase = min(map(_single_phase, op_name.split(";")))
+    return Named.NOTHING if phase is Named.UNPHASED and "/" not in op_name else phase
 
 
 def named_phases(op_names: Iterable[str]) -> dict[str, Named]:

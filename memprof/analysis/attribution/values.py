@@ -219,7 +219,7 @@ class Values:
     def _named_reader(self, group: int) -> int | None:
         """The nearest operation with an op name that a value is made for.
 
-        The compiler expands operations (`ragged_dot`, the gradient of pooling) into several, of which it names the last.
+        The compiler expands operations (`ragged_dot`, the gradient of pooling) into several, and names the last.
         """
         if group in self._flow.argument:
             return None

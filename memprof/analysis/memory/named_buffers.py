@@ -65,5 +65,7 @@ def _texts(buffer: LiveBuffer) -> Iterator[str]:
     yield f"{buffer.dtype}[{','.join(map(str, buffer.shape))}]"
     calls = [f"{call.function.replace('.<locals>', '')} ({posixpath.basename(call.file)})" for call in buffer.stack]
     yield "\n".join([*calls, buffer.source, buffer.library])  # in the order in which a row joins them
+    file, _, line = buffer.source.rpartition(":")
+    yield f"{file}\nline {line}"
     for call in buffer.stack:
         yield f"{call.file}\n{call.function.replace('.<locals>', '')}\nline {call.line}"

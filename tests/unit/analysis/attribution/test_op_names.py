@@ -52,7 +52,10 @@ from memprof.analysis.attribution.op_names import Named, named_phase, named_phas
         ("jit(step)/jvp()/while/body/eval_jaxpr/transpose(jvp(jvp(rematted_computation)))/up/add", Named.FORWARD),
         # With `jax_remat3` the derivative comes after what is computed again (jax 0.12).
         ("jit(step)/transpose(jvp(rematted_computation))/checkpoint/eval_jaxpr/jvp(jvp(up))/tanh", Named.RECOMPUTE),
-        ("jit(step)/transpose(jvp())/while/body/eval_jaxpr/rematted_computation/checkpoint/jvp(up)/mul", Named.RECOMPUTE),
+        (
+            "jit(step)/transpose(jvp())/while/body/eval_jaxpr/rematted_computation/checkpoint/jvp(up)/mul",
+            Named.RECOMPUTE,
+        ),
         ("jit(step)/transpose(jvp(transpose(jvp(jvp(up)))))/mul", Named.BACKWARD),
         (
             "jit(step)/transpose(jvp(vmap(transpose(jvp(rematted_computation)))))/rematted_computation/jvp(up)/add",
