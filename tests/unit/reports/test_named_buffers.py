@@ -20,9 +20,9 @@ _OF_NO_BUFFER = ("fragmentation", "(itself)", "(no dtype)", "(no module)", "(no 
 
 
 def _printed(report: Report) -> set[str]:
-    tables = [table(report.buffers, top=1000) for table in (buffer_table, largest_buffers_table, largest_groups_table)]
+    tables = [table(report.buffers, top=60) for table in (buffer_table, largest_buffers_table, largest_groups_table)]
     for by in By:
-        tables += [block for block in by_document(report, by=by, depth=9, top=1000).blocks if isinstance(block, Table)]
+        tables += [block for block in by_document(report, by=by, depth=9, top=60).blocks if isinstance(block, Table)]
     return {
         cell.text
         for table in tables
