@@ -31,6 +31,7 @@ from memprof.analysis.memory.accounting import Attribution, Memory, account_memo
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.memory.checks import check_shapes, check_totals
 from memprof.analysis.memory.device_traces import device_traces
+from memprof.analysis.memory.named_buffers import buffers_named
 from memprof.analysis.memory.training_loop import pieces_of
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.mesh.collectives import collective_traffic
@@ -68,7 +69,7 @@ def analyze_peak(
     """The report, and why buffers are live at the peak, the largest first.
 
     Args:
-        name: of the instruction that makes them, or a part of their op name, argument path, source line or module.
+        name: of the instruction that makes them, or whatever a report prints of them (see `named_buffers.py`).
         pool: see `analyze`.
 
     Raises:
@@ -78,16 +79,13 @@ def analyze_peak(
     started = time.perf_counter()
     with _reading(capture):
         report = _report(_with_pool(capture, pool), _look_into(capture), started)
-        named = [buffer for buffer in report.buffers if buffer.name == name] or [
-            buffer
-            for buffer in report.buffers
-            if any(name in text for text in (buffer.name, buffer.op, buffer.source, buffer.module))
-        ]
+        named = buffers_named(report.buffers, name)
         if not named:
             largest = ", ".join(dict.fromkeys(buffer.name for buffer in report.buffers[:3]))
             raise MemprofError(
                 f"nothing that is live at the peak of {report.label} is called {name!r}: give the name of an HLO"
-                f" instruction, or a part of an op name, source line or module; the largest are {largest}"
+                f" instruction, or what a report prints: an op name, a source line, a module, a shape; the largest are"
+                f" {largest}"
             )
         assert report.why is not None
         return report, report.why(named)

@@ -27,7 +27,8 @@ def show(
         str | None,
         typer.Option(
             "--why",
-            help="Why a buffer is live at the peak: its HLO name, or a part of its op name, source line or module.",
+            help="Why a buffer is live at the peak: its HLO name, or whatever a report prints of it (an op name, a"
+            " source line, a module, a shape), or a part of that.",
             metavar="NAME",
         ),
     ] = None,

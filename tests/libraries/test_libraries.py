@@ -58,8 +58,9 @@ CASES = (
         "numpyro",
         steps.numpyro_svi,
         (
-            Fact((256, 128), "activations", "0", "jnp.tanh(x @ hidden)"),
-            Fact((256, 128), "cotangents", "0", "jnp.tanh(x @ hidden)"),
+            # It reads no parameters: `hidden` is a sample of those of both `0` and `1`.
+            Fact((256, 128), "activations", "", "jnp.tanh(x @ hidden)"),
+            Fact((256, 128), "cotangents", "", "jnp.tanh(x @ hidden)"),
             Fact((16, 128), "optimizer_state", "1"),
             Fact((256, 16), "batch", ""),
         ),
@@ -87,7 +88,7 @@ CASES = (
         steps.penzai_mlp,
         (
             Fact((64, 256), "activations", "0/value", 'tag("batch", "features")'),
-            Fact((64, 256), "activations", "1/value", 'tag("batch", "features")'),  # with the bias added
+            Fact((64, 256), "activations", "", 'tag("batch", "features")'),  # of relu, between two layers
             Fact((64, 256), "cotangents", "4/value", 'tag("batch", "features")'),
             Fact((256, 256), "optimizer_state", "2/value"),
         ),

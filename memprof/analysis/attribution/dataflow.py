@@ -11,7 +11,9 @@ Phases come from op names where they tell, and otherwise from the flow:
 - an instruction without an op name was inserted by the compiler (a copy, a broadcast, a pad): it belongs to the phase
   of what it copies or, where that has none, of what uses it;
 - an op name without a mark of differentiation is, after the backward pass, either still work on gradients (clipping,
-  accumulating) or, as soon as parameters or optimizer state come in, the update; before it, it belongs to its users.
+  accumulating) or, as soon as parameters or optimizer state come in, the update;
+- any other op name without such a mark is outside differentiation: a rollout, shuffled data, a reference model, a
+  metric. What reads data after the update is one of these, too, unless new parameters are made of it.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Origin(IntEnum):
     """What a value is made from: bits of a set.
 
     The first four are roles of arguments; the next three say that an operation of that phase lies upstream; the
-    `DIRECT_` ones that parameters or optimizer state reach it without passing through the forward or backward pass; the
-    last one that other devices have sent a part of it.
+    `DIRECT_` ones that parameters, optimizer state or other arguments (no scalars, no keys) reach it without passing
+    through the forward or backward pass; `OTHER_DEVICES` that other devices have sent a part of it.
     """
 
     PARAMS = 1
@@ -47,6 +49,7 @@ class Origin(IntEnum):
     DIRECT_PARAMS = 128
     DIRECT_OPTIMIZER_STATE = 256
     OTHER_DEVICES = 512
+    DIRECT_DATA = 1024
 
 
 class Use(IntEnum):
@@ -58,6 +61,7 @@ class Use(IntEnum):
     UPDATE = 8
     RESULT = 16
     GRADIENT = 32  # it is a gradient of parameters, or a part of one
+    UNDIFFERENTIATED = 64
 
 
 ROLE_ORIGIN = {
@@ -68,12 +72,19 @@ ROLE_ORIGIN = {
 }
 ROLES = Origin.PARAMS | Origin.OPTIMIZER_STATE | Origin.BATCH | Origin.OTHER_STATE
 
+_STATE = (Role.PARAMS, Role.OPTIMIZER_STATE)
+
 # What an argument of a role is to those who read it themselves.
 _DIRECT = {
-    int(Origin.PARAMS): Origin.DIRECT_PARAMS,
-    int(Origin.OPTIMIZER_STATE): Origin.DIRECT_OPTIMIZER_STATE,
+    Role.PARAMS: Origin.DIRECT_PARAMS,
+    Role.OPTIMIZER_STATE: Origin.DIRECT_OPTIMIZER_STATE,
+    Role.BATCH: Origin.DIRECT_DATA,
+    Role.OTHER_STATE: Origin.DIRECT_DATA,
 }
-_DIRECT_BITS = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
+_DIRECT_STATE = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
+_DIRECT_BITS = _DIRECT_STATE | Origin.DIRECT_DATA
+_DIRECT_DATA = Origin.DIRECT_DATA
+_LARGEST_KEY = 4  # elements of a random key (`rbg`; `threefry2x32` has two)
 _PHASE_ORIGIN = {
     Named.FORWARD: Origin.FORWARD,
     Named.RECOMPUTE: Origin.RECOMPUTE,
@@ -85,6 +96,7 @@ _PHASE_USE = {
     Phase.RECOMPUTE: Use.RECOMPUTE,
     Phase.BACKWARD: Use.BACKWARD,
     Phase.UPDATE: Use.UPDATE,
+    Phase.UNDIFFERENTIATED: Use.UNDIFFERENTIATED,
     Phase.NONE: 0,
 }
 
@@ -103,6 +115,7 @@ _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
+_NOT_COMPUTING = _SPREAD | set(_SAME_QUANTITY) - {"add", "subtract", "negate", "scatter"}
 
 _FORWARD, _RECOMPUTE, _BACKWARD, _NO_PHASE = Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.NONE
 _NAMED_NOTHING, _NAMED_UNPHASED = Named.NOTHING, Named.UNPHASED
@@ -134,39 +147,54 @@ class Dataflow:
         self.use = [0] * groups.count
         self.definers: list[list[int]] = [[] for _ in range(groups.count)]
         self.argument: dict[int, int] = {}
+        self._direct: dict[int, int] = {}  # by argument group: what it is to those who read it themselves
         self._in_memory = groups.in_memory
         self._groups = groups
         for index in program.entry.parameters:
             instruction = program.instructions[index]
             number = instruction.parameter_number
+            role = arguments[number].role
+            is_scalar = role not in _STATE and _num_elements(instruction) <= _LARGEST_KEY
             for group in groups.of_instruction(instruction):
                 self.argument[group] = number
-                self.origin[group] = ROLE_ORIGIN[arguments[number].role]
+                self.origin[group] = ROLE_ORIGIN[role]
+                self._direct[group] = 0 if is_scalar else _DIRECT[role]
         found = find_operations(program, groups)
         self.operations, self.phase_of_name, self.constants = found.in_order, found.phase_of_name, found.constants
         for group, index in self.constants.items():
             self.definers[group].append(index)
         self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
+        self._expanded: set[int] = set()  # computed, not only moved, by operations without a name
         for operation in self.operations:
             for group in operation.outputs:
                 self.definers[group].append(operation.index)
             if operation.named is not _NAMED_NOTHING:
                 self._named_groups.update(operation.outputs)
+            elif program.instructions[operation.index].opcode not in _NOT_COMPUTING:
+                self._expanded.update(operation.outputs)
+        self._expanded -= self._named_groups
         self._has_loops = "while" in {program.instructions[index].opcode for index in groups.order}
         self.repeat(self._pass_down)
-        self._phases = list(map(_shown_phase, self.named, self.origin))
         self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)
+        self._phases = self._shown_phases(arguments)
         for group in groups.of_instruction(program.instructions[program.entry.root]):
             self.use[group] |= Use.RESULT
         self.repeat(self._pass_up)
 
     def phase(self, group: int) -> Phase:
-        """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them."""
+        """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them.
+
+        An operation that the program names, and that does not serve the update alone, is outside differentiation.
+        """
         phase = self._phases[group]
         if phase is not _NO_PHASE:
-            return phase
+            return _BACKWARD if phase is _FORWARD and self._is_backward_alone(group) else phase
         use = self.use[group]
-        if use & Use.FORWARD or not self.is_differentiated:
+        if not self.is_differentiated:
+            return Phase.FORWARD
+        if self.named[group] & _NAMED_UNPHASED and use & ~(Use.UPDATE | Use.GRADIENT | Use.RESULT):
+            return Phase.UNDIFFERENTIATED
+        if use & Use.FORWARD:
             return Phase.FORWARD
         if use & Use.RECOMPUTE:
             return Phase.RECOMPUTE
@@ -174,8 +202,70 @@ class Dataflow:
             return Phase.BACKWARD
         if use & Use.UPDATE:
             return Phase.UPDATE
-        # What the step returns without differentiating it: a metric, the model's answer on another batch.
-        return Phase.FORWARD if use & Use.RESULT else Phase.NONE
+        return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) else Phase.NONE
+
+    def _is_backward_alone(self, group: int) -> bool:
+        """Whether the compiler computes a value anew from the forward pass's for the backward pass alone.
+
+        So it expands operations of the backward pass, without names (`select-and-scatter`, the gradient of pooling).
+        """
+        uses = self.use[group] & ~(_USE_GRADIENT | Use.RESULT)
+        return group in self._expanded and uses == Use.BACKWARD
+
+    def _shown_phases(self, arguments: Mapping[int, ArgumentLeaf]) -> list[Phase]:
+        """The phase of each group as names and what lies upstream tell it; NONE where they do not."""
+        phases = list(map(_shown_phase, self.named, self.origin))
+        if not self.is_differentiated:
+            return phases
+        doubtful = []
+        for group, phase in enumerate(phases):
+            if not self.named[group] & _NAMED_UNPHASED:
+                continue
+            reads_data = bool(self.origin[group] & _DIRECT_DATA)
+            if phase is Phase.UPDATE and reads_data:
+                doubtful.append(group)
+                continue
+            is_after_forward = phase is _FORWARD and not self.named[group] & _NAMED_FORWARD
+            is_before = phase is _NO_PHASE and (reads_data or self._is_of_params_and_more(group))
+            if is_after_forward or is_before:
+                phases[group] = Phase.UNDIFFERENTIATED
+        if doubtful:
+            updates = self._makers_of_state(arguments)
+            for group in doubtful:
+                if group not in updates:
+                    phases[group] = Phase.UNDIFFERENTIATED
+        return phases
+
+    def _is_of_params_and_more(self, group: int) -> bool:
+        origin = self.origin[group]
+        return bool(origin & Origin.DIRECT_PARAMS and origin & ROLES != Origin.PARAMS)
+
+    def _makers_of_state(self, arguments: Mapping[int, ArgumentLeaf]) -> set[int]:
+        """The groups of which new parameters or optimizer state are made, without passing through differentiation.
+
+        Those are results of a shape that parameters or optimizer state have.
+        """
+        program = self._program
+        shapes = {
+            leaf.dimensions
+            for instruction in map(program.instructions.__getitem__, program.entry.parameters)
+            if arguments[instruction.parameter_number].role in _STATE
+            for leaf in instruction.shape.leaves
+            if leaf.dimensions
+        }
+        root = program.instructions[program.entry.root]
+        results = zip(self._groups.of_instruction(root), root.shape.leaves, strict=True)
+        makers = {group for group, leaf in results if leaf.dimensions in shapes}
+
+        def pass_up() -> bool:
+            num_known = len(makers)
+            for operation in reversed(self.operations):
+                if operation.named in (_NAMED_NOTHING, _NAMED_UNPHASED) and not makers.isdisjoint(operation.outputs):
+                    makers.update([group for _, group in operation.inputs])
+            return len(makers) > num_known
+
+        self.repeat(pass_up)
+        return makers
 
     def computed_in(self, group: int) -> Phase:
         """The phase that computes a group's values, where a later one only moves them.
@@ -184,7 +274,7 @@ class Dataflow:
         scan has made of all layers', fetches them from the host: the copies hold what the forward pass has computed.
         """
         phase, computed = self.phase(group), self.computed[group]
-        if phase is not _BACKWARD or computed & _NAMED_BACKWARD:
+        if phase is not _BACKWARD or computed & _NAMED_BACKWARD or group in self._expanded:
             return phase
         if computed & _NAMED_RECOMPUTE:
             return _RECOMPUTE
@@ -199,6 +289,7 @@ class Dataflow:
         """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
         changed = False
         origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
+        direct = self._direct
         for operation in self.operations:
             op_named = operation.named
             made_from = _OTHER_DEVICES if operation.is_fetched else 0
@@ -208,7 +299,7 @@ class Dataflow:
                     continue  # a mask: masked weights are weights
                 made_from |= origin[group]
                 if group in argument:
-                    made_from |= _DIRECT.get(origin[group], 0)
+                    made_from |= direct[group]
                 elif op_named is _NAMED_NOTHING:
                     inherited |= named[group]
             if op_named is _NAMED_NOTHING:
@@ -298,15 +389,17 @@ class Dataflow:
         Args:
             operation: it works on gradients, or makes one.
         """
-        if operation.named in (_NAMED_UNPHASED, _NAMED_NOTHING):
+        if operation.named is _NAMED_UNPHASED:
             return True
         if instruction.opcode in _SCALED:
             return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
         if instruction.opcode == "reduce":
-            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A loop
-            # under `vmap` adds up the gradients of each example by itself.
+            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A
+            # product with a vector becomes a multiplication and a sum of one name, but a product is no partial sum. A
+            # loop under `vmap` adds up the gradients of each example by itself.
             return any(
-                definer.op_name == instruction.op_name or self._accumulates(definer, group)
+                (definer.op_name == instruction.op_name != "" and definer.opcode != "multiply")
+                or self._accumulates(definer, group)
                 for definer in (self._program.instructions[index] for index in self.definers[group])
             )
         operands = _SAME_QUANTITY.get(instruction.opcode, ())
@@ -323,8 +416,7 @@ def _shown_phase(named: int, origin: int) -> Phase:
     if named & Named.FORWARD:
         return Phase.FORWARD
     if origin & Origin.BACKWARD:
-        updates = origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE)
-        return Phase.UPDATE if updates else Phase.BACKWARD
+        return Phase.UPDATE if origin & _DIRECT_STATE else Phase.BACKWARD
     if origin & (Origin.FORWARD | Origin.RECOMPUTE):
         return Phase.FORWARD
     return Phase.UPDATE if origin & Origin.OPTIMIZER_STATE else Phase.NONE

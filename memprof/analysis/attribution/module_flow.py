@@ -4,7 +4,9 @@ Op names tell it where the framework scopes its modules (Flax linen, Haiku, `jax
 trees of parameters, a scope can fit modules of more than one: the parameters that are read inside it tell which. What
 has no module in its name takes it from the data: a copy from what it copies, an update from the parameter that it
 updates. Where no name tells modules at all (Flax NNX, Equinox, plain functions), an operation belongs to the module
-whose parameters it reads, and what it makes goes on belonging to it until parameters of another one come in.
+whose parameters it reads. One that reads none makes values that lie between modules: they belong to the smallest module
+that holds both their maker and their users. The maker is the module in whose code the operation lies (see
+`source_modules.py`) or, where the program has no stack traces, the one whose parameters came in last.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from memprof.analysis.attribution.module_paths import Keys, ModulePaths, ScopeMa
 from memprof.analysis.attribution.op_names import Named, plain_scopes
 from memprof.analysis.attribution.operations import Operation
 from memprof.analysis.attribution.owners import Owners
+from memprof.analysis.attribution.source_modules import SourceModules, instance
 from memprof.analysis.hlo.program import Computation, Instruction, Program
 from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Phase, Role
 
 
 class _Known(IntEnum):
@@ -30,13 +34,16 @@ class _Known(IntEnum):
 
     NOT = 0
     BY_SCOPE = 1  # a scope without parameters lies around it
-    BY_MODULE = 2  # the operation's name passes through a module with parameters
-    BY_OWNER = 3  # it is made of the module's own parameters or optimizer state
+    BY_MAKER = 2  # it lies between modules: this one makes it
+    BY_MODULE = 3  # the operation reads the module's parameters, or its name passes through the module
+    BY_OWNER = 4  # it is made of the module's own parameters or optimizer state
 
 
 # As plain names: see `dataflow.py`.
-_NOT, _BY_SCOPE, _BY_MODULE, _BY_OWNER = _Known.NOT, _Known.BY_SCOPE, _Known.BY_MODULE, _Known.BY_OWNER
+_NOT, _BY_SCOPE, _BY_MAKER = _Known.NOT, _Known.BY_SCOPE, _Known.BY_MAKER
+_BY_MODULE, _BY_OWNER = _Known.BY_MODULE, _Known.BY_OWNER
 _UNMARKED = (Named.NOTHING, Named.UNPHASED)
+_LATER = frozenset({Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE})
 
 
 class ModuleFlow:
@@ -61,21 +68,28 @@ class ModuleFlow:
         self._fitted: dict[int, str] = {}  # by position: of the modules that scopes fit, the one that data tell
         self._shared = _made_by_branches(program, groups, flow)
         for group, number in flow.argument.items():
-            self._learn(group, self._owners.module_of_argument[number], _BY_OWNER)
+            module = self._owners.module_of_argument[number]
+            if module or arguments[number].role is Role.PARAMS:  # parameters of the root belong to it
+                self._learn(group, module, _BY_OWNER)
         self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()
         matches = {name: match for name in flow.phase_of_name if (match := self._match(name))}
         self._certain = {name: match.certain for name, match in matches.items() if match.certain}
         self._uncertain = {name: match for name, match in matches.items() if not match.certain}
-        self._networks = {match.around[:1] for match in matches.values() if match.certain and match.around}
+        self._networks = self._scopes_of_networks(matches)
         self._in_networks = {name for name in flow.phase_of_name if plain_scopes(name)[:1] in self._networks}
         self._plain_scope = {name: self._find_plain_scope(name) for name in flow.phase_of_name}
         self._names_tell = any(
             named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
             for name, named in flow.phase_of_name.items()
         )
+        self._by_users: dict[int, Keys] = {}  # the code that makes a group, where its users tell which instance it is
+        self._last_read = [-1] * groups.count  # the last operation that reads parameters, of those that made a group
+        self._sources = None if self._names_tell else SourceModules(program, self._reads_of_parameters())
         flow.repeat(self._pass_down)
         flow.repeat(self._pass_up)
+        if not self._names_tell:
+            self._widen()
 
     def of(self, group: int, maker: Instruction) -> str:
         """The module of a value that an instruction makes: by the instruction's own name, or else by its data."""
@@ -151,13 +165,24 @@ class ModuleFlow:
             return None
         return max(trees, key=lambda root: sum(self._arguments[number].size_bytes for number in trees[root]))
 
+    def _scopes_of_networks(self, matches: Mapping[str, ScopeMatch]) -> set[Keys]:
+        """The scopes that modules with parameters lie in, or, where there are none, the one that all others lie in."""
+        if matches:
+            return {match.around[:1] for match in matches.values() if match.around}
+        outermost = {
+            scopes[:1]
+            for name, named in self._flow.phase_of_name.items()
+            if named is Named.FORWARD and (scopes := self._paths.plain_scopes(name))
+        }
+        return outermost if len(outermost) == 1 else set()
+
     def _has_module(self, op_name: str) -> bool:
         match = self._match(op_name)
         return match is not None and bool(match.certain or match.around in self._tree_around)
 
     def _learn(self, group: int, module: str, known: int) -> bool:
         """Take over a group's module if it is better known than before. Returns whether it is."""
-        if not module or known <= self._known[group]:
+        if known <= self._known[group]:
             return False
         self._module[group], self._known[group] = module, known
         return True
@@ -167,8 +192,10 @@ class ModuleFlow:
         changed = False
         shared, all_known, certain = self._shared, self._known, self._certain
         instructions = self._program.instructions
-        for operation in self._flow.operations:
+        for place, operation in enumerate(self._flow.operations):
             instruction = instructions[operation.index]
+            if not self._names_tell:
+                self._count_reads(operation, place)
             module = certain.get(instruction.op_name, "")
             known: int = _BY_MODULE  # as most names tell
             if not module:
@@ -215,7 +242,7 @@ class ModuleFlow:
             # XLA puts the weights of layers that read the same input side by side.
             parts = [self._module[group] for _, group in operation.inputs if self._known[group]]
             return reduce(_common, parts) if parts else "", _BY_OWNER
-        if operation.moved is not None and self._known[operation.moved] >= _BY_MODULE:
+        if operation.moved is not None and self._known[operation.moved] >= _BY_MAKER:
             return self._inherited(operation, operation.moved)
         module = self._in_network(operation)
         if module:
@@ -230,7 +257,70 @@ class ModuleFlow:
         sources = [group for _, group in operation.inputs]
         if not sources:
             return "", _NOT
-        return self._inherited(operation, max(sources, key=self._weight) if len(sources) > 1 else sources[0])
+        source = max(sources, key=self._weight) if len(sources) > 1 else sources[0]
+        if self._known[source] < _BY_OWNER and operation.named is not Named.NOTHING and self._sources:
+            return self._made_between(self._sources, instruction, sources, operation.outputs)
+        return self._inherited(operation, source)
+
+    def _reads_of_parameters(self) -> Iterator[tuple[int, str]]:
+        """The stack frame of each operation that reads parameters, with their module."""
+        for operation in self._flow.operations:
+            frame = self._program.instructions[operation.index].stack_frame_id
+            outputs = operation.outputs
+            if not frame or not outputs or any(map(self._owners.is_owned, outputs)):
+                continue
+            if self._flow.phase(outputs[0]) is not Phase.UPDATE:
+                for owner in self._read_by(operation):
+                    yield frame, self._owners.module_of_argument[owner]
+
+    def _count_reads(self, operation: Operation, place: int) -> None:
+        """Keep which operation has last read parameters on the way to a value."""
+        last_read = self._last_read
+        last = (
+            place if self._read_by(operation) else max([last_read[group] for _, group in operation.inputs], default=-1)
+        )
+        for group in operation.outputs:
+            last_read[group] = max(last, last_read[group])
+
+    def _made_between(
+        self, code: SourceModules, instruction: Instruction, sources: list[int], outputs: tuple[int, ...]
+    ) -> tuple[str, int]:
+        """The module that makes a value without reading parameters."""
+        known = [group for group in sources if self._known[group] > _BY_SCOPE]
+        known.sort(key=lambda group: -self._last_read[group])
+        pattern = code.pattern(instruction.stack_frame_id)
+        if pattern is not None:
+            found = instance(pattern, [self._module[group] for group in known])
+            if found is not None:
+                return found, _BY_MAKER
+            self._by_users.update(dict.fromkeys(outputs, pattern))
+        return (self._module[known[0]], _BY_MAKER) if known else ("", _NOT)
+
+    def _widen(self) -> None:
+        """What lies between modules belongs to the smallest one that holds its maker and its users.
+
+        Of a value of the forward pass its users in that pass tell: those in the backward pass are their derivatives.
+        """
+        module, known, phase = self._module, self._known, self._flow.phase
+        users: tuple[dict[int, str], dict[int, str]] = {}, {}  # in the pass that makes the value; in another
+        for operation in reversed(self._flow.operations):
+            output = next((group for group in operation.outputs if known[group] > _BY_SCOPE), None)
+            if output is None:
+                continue
+            pattern = self._by_users.get(output) if known[output] == _BY_MAKER else None
+            used_in = users[0].get(output)
+            if pattern and used_in is not None:  # the beginning of a block: its input comes from elsewhere
+                module[output] = instance(pattern, [used_in]) or module[output]
+            user = module[output]
+            if known[output] == _BY_MAKER and operation.named is Named.NOTHING:  # the compiler's: whoever uses it
+                user = users[0].get(output, user)
+            is_later = phase(output) in _LATER
+            for _, group in operation.inputs:
+                if known[group] == _BY_MAKER:
+                    found = users[is_later and phase(group) not in _LATER]
+                    found[group] = _common(found[group], user) if group in found else user
+        for group, user in (users[1] | users[0]).items():
+            module[group] = _common(module[group], user)
 
     def _weight(self, group: int) -> tuple[int, int]:
         """Of the values that an operation reads, the best known decides; of parameters the largest, not a scale."""
@@ -254,12 +344,8 @@ class ModuleFlow:
 
     def _find_plain_scope(self, op_name: str) -> str:
         """The outermost scope without parameters that is not the whole network's."""
-        scope = self._paths.plain_scope(op_name)
-        if self._numbers_mislead and scope.isdecimal():
-            return ""
-        if (scope,) not in self._networks:
-            return scope
-        return next(iter(plain_scopes(op_name)[1:]), "")
+        scopes = self._paths.plain_scopes(op_name)
+        return next(iter(scopes[scopes[:1] in self._networks :]), "")
 
     def _in_network(self, operation: Operation) -> str:
         """The module of what lies in a network's scope, but in none of its modules with parameters.
@@ -279,7 +365,8 @@ class ModuleFlow:
 
     def _known_keys(self, group: int) -> Keys:
         """The path of a group's module, where it is known to be one with parameters."""
-        return tuple(self._module[group].split("/")) if self._known[group] >= _BY_MODULE else ()
+        module = self._module[group] if self._known[group] >= _BY_MODULE else ""
+        return tuple(module.split("/")) if module else ()
 
     def _inherited(self, operation: Operation, source: int) -> tuple[str, int]:
         """The module of one of the values that an operation reads.

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from memprof.analysis.attribution.op_names import (
     around,
-    first_plain_scope,
     is_structure,
     num_plain_scopes,
+    outer_plain_scopes,
     plain_scopes,
     scope_parts,
 )
@@ -132,9 +132,9 @@ class ModulePaths:
         """The name of a parameter within its module: `kernel`."""
         return (path_keys(path) or [path])[-1]
 
-    def plain_scope(self, op_name: str) -> str:
-        """The outermost scope without parameters; empty where there is none, or where there are no modules at all."""
-        return first_plain_scope(op_name) if self._known else ""
+    def plain_scopes(self, op_name: str) -> Keys:
+        """The scopes of modules without parameters; none where there are no parameters at all."""
+        return outer_plain_scopes(op_name) if self._keys else ()
 
     def match(self, op_name: str) -> ScopeMatch | None:
         """The deepest modules with parameters that the op name passes through; None where it passes through none."""

@@ -8,6 +8,7 @@ XLA joins the names of operations that it merges with `;`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ BARRIER = "optimization_barrier"  # the primitive, at the end of its op name
 class Named(IntEnum):
     """The phases that an op name can show, and whether there is a name at all: bits of a set."""
 
-    NOTHING = 0  # no op name: the compiler inserted the instruction
+    NOTHING = 0  # no op name, or that of an argument: the compiler inserted the instruction
     FORWARD = 1
     RECOMPUTE = 2
     BACKWARD = 4
@@ -26,34 +27,64 @@ class Named(IntEnum):
 
 # `jvp(` marks what differentiation evaluates, `transpose(` what it derives (as a transformation, `transpose(jvp(f))`;
 # the primitive `transpose` has no parenthesis), `rematted_computation` what `jax.checkpoint` evaluates again.
-_FORWARD = re.compile(r"(?:^|[/(])jvp\(")
-_BACKWARD = re.compile(r"(?:^|[/(])transpose\(")
-_RECOMPUTE = re.compile(r"(?:^|/)rematted_computation(?:/|$)")
+_MARK = re.compile(r"(?<![^/(])(?:(jvp)\(|(transpose)\(|rematted_computation(?=[/)]|$))")
 
 
 @lru_cache(maxsize=1 << 14)
 def named_phase(op_name: str) -> Named:
-    """The phase that an op name shows.
+    """The phase that an op name shows by itself.
 
     Of several joined names the earliest phase counts: XLA merges an operation of the backward pass with an equal one of
     the forward pass by using the forward pass's value.
     """
-    if not op_name:
-        return Named.NOTHING
-    return min(map(_single_phase, op_name.split(";")))
+    phase = min(map(_single_phase, op_name.split(";")))
+    return Named.NOTHING if phase is Named.UNPHASED and "/" not in op_name else phase
+
+
+def named_phases(op_names: Iterable[str]) -> dict[str, Named]:
+    """The phase that each op name of a program shows.
+
+    Where a program takes a derivative of a gradient in forward mode (`jax.jvp` of `jax.grad`, as in a product with a
+    Hessian), nothing transposes the outer `jvp`: the phases are those of the gradient inside.
+    """
+    phases = {op_name: named_phase(op_name) for op_name in op_names}
+    nested = {op_name: signature for op_name in phases if (signature := _signature(op_name)).startswith("jvp ")}
+    if nested:
+        transposed = {signature for op_name in phases if (signature := _signature(op_name)).startswith("transpose ")}
+        for op_name, signature in nested.items():
+            if "transpose" in signature and not any(each.startswith(f"transpose {signature}") for each in transposed):
+                phases[op_name] = named_phase(op_name.replace("jvp(", "vmap(", 1))
+    return phases
 
 
 def _single_phase(op_name: str) -> Named:
-    if _RECOMPUTE.search(op_name):
-        return Named.RECOMPUTE
-    if _BACKWARD.search(op_name):
-        return Named.BACKWARD
-    return Named.FORWARD if _FORWARD.search(op_name) else Named.UNPHASED
+    """The outermost derivative decides: `jvp(vmap(transpose(jvp(f))))` is the forward pass of a loss of gradients."""
+    phase = Named.UNPHASED
+    num_transposed = 0
+    for mark in _MARK.finditer(op_name):
+        if mark[1]:
+            if phase is Named.UNPHASED:
+                return Named.FORWARD
+        elif mark[2]:
+            phase = Named.BACKWARD
+            num_transposed += 1
+        elif op_name[mark.start() - 1 : mark.start()] != "(" or num_transposed == 1:
+            return Named.RECOMPUTE  # else the inner gradient's: `transpose(jvp(transpose(jvp(rematted_computation))))`
+    return phase
+
+
+@lru_cache(maxsize=1 << 14)
+def _signature(op_name: str) -> str:
+    """The derivatives around an operation, outermost first: `jvp transpose jvp `."""
+    marks = _MARK.finditer(op_name.partition(";")[0])
+    return "".join([f"{derivative} " for mark in marks if (derivative := mark[1] or mark[2])])
 
 
 _TRANSFORMED = re.compile(r"^([A-Za-z_]\w*)\((.*)\)$")
 _COMPILED = frozenset({"jit", "pjit"})
+_COMPILED_APART = re.compile(r"^p?jit\(")
 _SCOPE = re.compile(r"^[A-Za-z_]\w*$")
+_CLASS = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){2,}$")
 
 
 def scope_parts(op_name: str) -> tuple[str, ...]:
@@ -107,32 +138,37 @@ def _scope(part: str) -> tuple[str, bool]:
     while match := _TRANSFORMED.match(part):
         is_function |= match.group(1) in _COMPILED
         part = match.group(2)
-    return part.partition(".")[0], is_function
+    # `embed.attend` is a method of a module; `eqx.nn.Linear` is a class, and says nothing of which instance.
+    return "" if _CLASS.match(part) else part.partition(".")[0], is_function
 
 
-def first_plain_scope(op_name: str) -> str:
-    """The outermost scope that is no transformation, no function that JAX compiled apart, and no structure of JAX.
+def outer_plain_scopes(op_name: str) -> tuple[str, ...]:
+    """The plain scopes of an op name around the functions that JAX compiled apart, without einsum's subscripts.
 
-    That is a module without parameters (a dropout layer, a tied output layer) or a `jax.named_scope` of the user;
-    empty where there is none.
+    Those are modules (of a framework, or without parameters: a dropout layer, a tied output layer) and the user's own
+    `jax.named_scope`; what lies inside a compiled function is a library's.
     """
-    return _first_plain_scope(around(op_name))
+    return _outer_plain_scopes(around(op_name))
 
 
 @lru_cache(maxsize=1 << 14)
-def _first_plain_scope(scopes: str) -> str:
-    for part in scopes.split("/")[1:]:
-        match = _TRANSFORMED.match(part)
-        if match and (match.group(1) == "jit" or "jit(" in part):
-            return ""
-        if not match and not is_structure(part):
-            return part if _SCOPE.match(part) else ""
-    return ""
+def _outer_plain_scopes(scopes: str) -> tuple[str, ...]:
+    found: list[str] = []
+    parts = scopes.split("/")
+    while parts and _COMPILED_APART.match(parts[0]):  # functions that hold the whole step
+        parts = parts[1:]
+    for part, is_function in map(_scope, parts):
+        if is_function:
+            break
+        if _SCOPE.match(part) and not is_structure(part):
+            found.append(part)
+    return tuple(found)
 
 
 # Scopes that JAX puts between the scopes of modules (0.10.2 to 0.12).
 _STRUCTURE = frozenset(
-    {"while", "body", "body_pred", "cond", "checkpoint", "rematted_computation", "closed_call", "eval_jaxpr", "remat"}
+    "while body body_pred cond checkpoint rematted_computation closed_call eval_jaxpr remat remat2 shard_map"
+    " custom_jvp_call custom_vjp_call core_call".split()
 )
 _BRANCH = re.compile(r"^branch_\d+_fun$")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from memprof.analysis.attribution.aliases import ALIASING, AliasSets
-from memprof.analysis.attribution.op_names import Named, named_phase
+from memprof.analysis.attribution.op_names import Named, named_phases
 from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program
 
 SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
@@ -61,7 +61,7 @@ class Operations:
 def find_operations(program: Program, groups: AliasSets) -> Operations:
     """Look through a whole program."""
     operations: list[Operation] = []
-    phase_of_name: dict[str, Named] = {}
+    phase_of_name = named_phases({program.instructions[index].op_name for index in groups.order})
     constants: dict[int, int] = {}
     instructions, results, in_memory = program.instructions, groups.results, groups.in_memory
     for index in groups.order:
@@ -81,11 +81,8 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
         op_name = instruction.op_name
         if opcode in COLLECTIVES and instruction.is_combined:
             operations += _separated(instruction, index, results, is_fetched)
-            phase_of_name[op_name] = Named.NOTHING
             continue
-        named = phase_of_name.get(op_name)
-        if named is None:
-            named = phase_of_name[op_name] = named_phase(op_name)
+        named = phase_of_name[op_name]
         moved = choice = None
         if opcode in _MOVED_OPERAND:
             moved = next((group for number, group in inputs if number == _MOVED_OPERAND[opcode]), None)

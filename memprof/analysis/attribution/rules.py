@@ -19,6 +19,8 @@ from memprof.analysis.records.categories import Category, Phase
 Explanation = tuple[Category, str] | None
 Rule = Callable[[Value], Explanation]
 
+# The phases of a forward pass, whether it is differentiated or not.
+_FORWARD = {Phase.FORWARD: "in the forward pass", Phase.UNDIFFERENTIATED: "outside differentiation"}
 _XLA_REMAT = re.compile(r"\.remat\d*(\.\d+)*$")  # in the name of an instruction that XLA repeats
 
 
@@ -109,14 +111,14 @@ def recomputed(value: Value) -> Explanation:
 
 
 def activations(value: Value) -> Explanation:
-    """Values of the forward pass that the backward pass uses.
+    """Values that the backward pass uses, of the forward pass or made outside differentiation (shuffled data).
 
     A value of which a copy in another layout is made at once, and then dies, is none: its copy is.
     """
     is_used = value.use & (Use.BACKWARD | Use.RECOMPUTE)
-    if value.dies_in_forward or value.computed_in is not Phase.FORWARD or not is_used:
+    if value.dies_in_forward or value.computed_in not in _FORWARD or not is_used:
         return None
-    return Category.ACTIVATIONS, "made in the forward pass, used in the backward pass"
+    return Category.ACTIVATIONS, f"made {_FORWARD[value.computed_in]}, used in the backward pass"
 
 
 def gradients(value: Value) -> Explanation:
@@ -143,10 +145,12 @@ def collectives(value: Value) -> Explanation:
 
 
 def forward_temps(value: Value) -> Explanation:
-    """Values of the forward pass that die in it."""
-    if value.computed_in is not Phase.FORWARD:
+    """Values of the forward pass that die in it, and those outside differentiation (rollouts, metrics)."""
+    if value.computed_in not in _FORWARD:
         return None
-    return Category.FORWARD_TEMPS, "made and used in the forward pass"
+    if value.computed_in is Phase.FORWARD:
+        return Category.FORWARD_TEMPS, "made and used in the forward pass"
+    return Category.FORWARD_TEMPS, "made outside differentiation, not used in the backward pass"
 
 
 def cotangents(value: Value) -> Explanation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from memprof.analysis.attribution.dataflow import Dataflow, Origin
 from memprof.analysis.attribution.module_flow import ModuleFlow
 from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.op_names import Named
+from memprof.analysis.attribution.operations import Operation
 from memprof.analysis.hlo.buffer_table import Allocation, BufferTable, LogicalBuffer
 from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.records.capture import ArgumentLeaf
@@ -76,6 +78,7 @@ class Values:
         self._groups = AliasSets(program, table)
         self._flow = Dataflow(program, self._groups, arguments)
         self._module_flow = ModuleFlow(program, self._groups, arguments, modules, self._flow)
+        self._readers: dict[int, list[Operation]] = defaultdict(list)
         self._parameters = frozenset(program.entry.parameters)  # a loop has parameters of its own
         self._results = frozenset(self._groups.of_instruction(program.instructions[program.entry.root]))
 
@@ -200,7 +203,7 @@ class Values:
 
         Candidates in order: the definer behind the fusion's root or an argument that was copied, then any other definer
         of the group (an accumulator is defined by an unnamed broadcast before the loop and by a named addition in it),
-        then the instruction itself.
+        then the operation that it is made for, then the instruction itself.
         """
         for source in self._sources(index, position):
             instruction = self._program.instructions[source]
@@ -208,7 +211,34 @@ class Values:
             if makes_data and instruction.op_name:
                 return self._moved(source)
         maker = self._named_maker(position)
-        return index if maker is None else self._moved(maker)
+        if maker is not None:
+            return self._moved(maker)
+        reader = self._named_reader(self._groups.of(position))
+        return index if reader is None else reader
+
+    def _named_reader(self, group: int) -> int | None:
+        """The nearest operation with an op name that a value is made for.
+
+        The compiler expands operations (`ragged_dot`, the gradient of pooling) into several, and names the last.
+        """
+        if group in self._flow.argument:
+            return None
+        if not self._readers:
+            for operation in self._flow.operations:
+                for _, read in operation.inputs:
+                    self._readers[read].append(operation)
+        phase = self._flow.phase(group)
+        seen, reached, other = {group}, [group], None
+        for read in reached:
+            for operation in self._readers.get(read, ()):
+                if operation.named is Named.NOTHING:
+                    reached += [output for output in operation.outputs if output not in seen]
+                    seen.update(operation.outputs)
+                elif any(self._flow.phase(output) is phase for output in operation.outputs):
+                    return operation.index
+                elif other is None:
+                    other = operation.index
+        return other
 
     def _moved(self, index: int) -> int:
         """What a loop stacks up is named after the operation that makes it, not the one that puts it into the stack.

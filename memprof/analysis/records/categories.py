@@ -26,6 +26,7 @@ class Phase(StrEnum):
     RECOMPUTE = "recompute"
     BACKWARD = "backward"
     UPDATE = "update"
+    UNDIFFERENTIATED = "undifferentiated"  # a rollout, shuffled data, a reference model, a metric
     CONSTANT = "constant"
     NONE = "none"
 
@@ -64,7 +65,7 @@ CATEGORY_MEANINGS: dict[Category, str] = {
     Category.PARAM_COPIES: "values that depend on parameters alone: casts, transposes",
     Category.GATHERED_PARAMS: "parameters gathered from other devices, and what depends on them alone",
     Category.COTANGENTS: "values of the backward pass that are not parameter gradients",
-    Category.FORWARD_TEMPS: "values of the forward pass that die in it",
+    Category.FORWARD_TEMPS: "values of the forward pass that die in it, and of rollouts, metrics",
     Category.UPDATE_TEMPS: "values of the optimizer update",
     Category.OUTPUTS: "results that alias no argument",
     Category.WORKSPACE: "scratch memory of library calls",

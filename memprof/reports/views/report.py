@@ -35,7 +35,7 @@ from memprof.studies.advice.advice import Advice
 
 # More than a terminal has columns. A format that has fewer keeps the highest moment of each, so no peak gets lost.
 _RESOLUTION = 480
-_PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE})
+_PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE, Phase.UNDIFFERENTIATED})
 _NAMED_ARGUMENTS = 3
 _MORE = 3  # times as many rows, where more are suggested
 _NOT_MEASURED = "Nothing here was measured on a device."

@@ -1,7 +1,7 @@
 // Live bytes over program order. Hovering shows the largest buffers at that point, clicking pins it.
 
 const MAX_SLICES = 1000;
-const PASSES = ["forward", "recompute", "backward", "update"];
+const PASSES = ["forward", "recompute", "backward", "update", "undifferentiated"];
 const HOVERED_ROWS = 8;
 const PINNED_ROWS = 200;
 const HEADROOM = 1.1; // room for the mark of the peak

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hlo import Step, categories
+from hlo import Step, categories, values
 from hlo_nodes import BACKWARD, FORWARD, PLAIN, RECOMPUTED, UNNAMED, Computation, Node, array, f32, tuple_of
 
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.categories import Category, Phase, Role
 
 V = f32(4)
 ACTIVATIONS, FORWARD_TEMPS = Category.ACTIVATIONS, Category.FORWARD_TEMPS
@@ -255,3 +255,40 @@ def test_a_value_that_the_first_operation_of_the_backward_pass_overwrites_is_kep
     step.result(step.op("dx", "multiply", V, [d, step.x], BACKWARD))
     buffers = {buffer.name: buffer.category for buffer in analyze(step.capture()).temp_buffers}
     assert buffers["h"] is ACTIVATIONS
+
+
+def test_what_the_compiler_computes_anew_for_the_backward_pass_alone_is_no_activation() -> None:
+    step = _Forward()  # the gradient of max pooling: without a name, of values of the forward pass
+    highest = step.op("highest", "reduce-window", V, [step.h], UNNAMED)
+    step.backward(highest)
+    assert step.made("h", "highest") == (ACTIVATIONS, Category.COTANGENTS)
+
+
+# Outside differentiation
+
+
+def test_shuffled_data_are_kept_for_the_backward_pass_and_what_they_are_taken_from_is_not() -> None:
+    step = _Forward()
+    rollout = step.op("rollout", "multiply", V, [step.w, step.x], PLAIN)
+    minibatch = step.op("minibatch", "gather", V, [rollout], PLAIN)
+    step.op("y", "multiply", V, [step.h, minibatch], FORWARD)
+    step.backward(minibatch)
+    found = values(step)
+    assert [found[name].phase for name in ("rollout", "minibatch")] == [Phase.UNDIFFERENTIATED] * 2
+    assert step.made("rollout", "minibatch") == (FORWARD_TEMPS, ACTIVATIONS)
+
+
+def test_a_metric_of_new_parameters_is_no_update() -> None:
+    step = _Forward()
+    data = step.argument("validation", Role.BATCH, f32(2, 4))
+    moment = step.argument("opt.m['w']", Role.OPTIMIZER_STATE, V)
+    dw = step.op("dw", "multiply", V, [step.h, step.x], BACKWARD)
+    new_moment = step.op("new_moment", "add", V, [moment, dw], PLAIN)
+    masked = step.op("masked", "multiply", V, [new_moment, step.op("data_mean", "reduce", V, [data], PLAIN)], PLAIN)
+    new_w = step.op("new_w", "subtract", V, [step.w, masked], PLAIN)
+    logits = step.op("logits", "dot", f32(2, 8), [data, new_w], PLAIN)
+    step.result(new_w, new_moment, step.op("accuracy", "reduce", f32(), [logits], PLAIN))
+    found = values(step)
+    phases = [found[name].phase for name in ("masked", "logits", "accuracy")]
+    assert phases == [Phase.UPDATE, Phase.UNDIFFERENTIATED, Phase.UNDIFFERENTIATED]
+    assert step.made("masked", "logits") == (Category.UPDATE_TEMPS, FORWARD_TEMPS)

@@ -323,3 +323,19 @@ def test_sums_that_a_loop_adds_up_elsewhere_and_copies_back_are_gradients(added_
     body.tuple(body.op("back", "copy", f32(2, 4), [sum_], name, shares=zeros), dh)
     step.update(step.op("dw", "reduce", V, [step.element(loop, 0)], "jit(step)/transpose(jvp(vmap()))/reduce_sum"))
     assert step.made()["back"] is category
+
+
+def test_an_unnamed_product_of_cotangents_makes_no_gradients_of_them() -> None:
+    step = _Training()
+    dh = step.op("dh", "multiply", V, [step.dy, step.x], BACKWARD)
+    step.update(step.op("dw", "dot", V, [step.op("turned", "transpose", V, [dh], UNNAMED), step.x], UNNAMED))
+    made = step.made()
+    assert (made["dh"], made["turned"]) == (COTANGENTS, COTANGENTS)
+
+
+def test_a_product_that_is_multiplied_and_summed_up_under_one_name_has_no_partial_sums() -> None:
+    step = _Training()
+    name = "jit(step)/transpose(jvp(Net))/dot_general"
+    products = step.op("products", "multiply", f32(2, 4), [step.dy, step.x], name)
+    step.update(step.op("dw", "reduce", V, [products], name))
+    assert step.made()["products"] is COTANGENTS

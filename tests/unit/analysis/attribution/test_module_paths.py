@@ -10,7 +10,7 @@ from memprof.analysis.attribution.module_paths import Mirror, ModulePaths, Scope
 def _of_op(modules: ModulePaths, op_name: str) -> str:
     """The module that an op name alone tells, with parameters or without."""
     match = modules.match(op_name)
-    return (match.certain if match else "") or modules.plain_scope(op_name)
+    return (match.certain if match else "") or "/".join(modules.plain_scopes(op_name))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,11 @@ def test_the_name_of_a_parameter_within_its_module() -> None:
         ("jit(step)/jvp(Net)/layers_0/mlp/gelu/tanh", "layers_0/mlp"),
         ("jit(step)/jvp(Net)/layers_0/softmax/layers_1/exp", "layers_0"),
         # scopes without parameters
-        ("jit(step)/jvp(Net)/dropout_0/mul", "dropout_0"),
+        ("jit(step)/jvp(Net)/dropout_0/mul", "Net/dropout_0"),
         ("jit(step)/loss/log", "loss"),
+        ("jit(step)/jvp(Net)/add", "Net"),
         # none
-        ("jit(step)/jvp(Net)/add", ""),
+        ("jit(step)/jvp()/add", ""),
         ("jit(step)/jit(_take)/select_n", ""),
         ("", ""),
     ],

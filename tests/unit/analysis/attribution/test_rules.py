@@ -187,7 +187,7 @@ def test_rules_have_names_of_their_own() -> None:
 
 def test_what_no_rule_explains_is_said_to_be_so() -> None:
     step, _, _, x = _start()
-    step.op("unused", "negate", V, [x], PLAIN)
+    step.op("unused", "negate", V, [x], UNNAMED)
     step.result(step.op("dx", "negate", V, [x], BACKWARD))
     claim = attribute(values(step)["unused"])
     assert claim == Claim(category=Category.UNATTRIBUTED, rule="none", evidence="no rule explains it")

@@ -1,0 +1,94 @@
+"""The modules whose code operations lie in, by the functions in their stack traces.
+
+Frameworks that write no scopes (Flax NNX, Equinox, plain functions) still call one function inside another. A function
+belongs to what the modules have in common whose parameters are read in it and in what it calls:
+
+    loss ─▶ GPT.__call__ ─▶ Block.__call__ ─▶ Linear.__call__       reads `blocks/0/up`, `blocks/1/up`, ...
+                                           ─▶ LayerNorm.__call__    reads `blocks/0/norm`, `blocks/1/norm`, ...
+
+So `Block.__call__` belongs to `blocks/*`, and `loss`, in which all parameters are read, to the root. A loop calls one
+line for each of its blocks: which of them it is, the data flow tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from memprof.analysis.attribution.module_paths import Keys
+from memprof.analysis.hlo.program import Program
+
+_Call = tuple[int, str, str]  # a function, and the frame that calls it
+
+# How an operation is made says little of whose it is.
+_JAX = re.compile(r"[/\\](?:site|dist)-packages[/\\]jax(?:lib)?[/\\]")
+_NUMBER = re.compile(r"\d+$")
+
+
+class SourceModules:
+    """See the module's docstring."""
+
+    def __init__(self, program: Program, read: Iterable[tuple[int, str]]) -> None:
+        """Args: read: the stack frame of each operation that reads parameters, with their module."""
+        self._frames = program.frames
+        self._modules: dict[_Call, set[Keys]] = defaultdict(set)
+        self._called: dict[_Call, set[_Call]] = defaultdict(set)
+        self._all: set[Keys] = set()
+        for frame, module in set(read):
+            keys = tuple(module.split("/")) if module else ()
+            self._all.add(keys)
+            inner: _Call | None = None
+            for call in self._calls(frame):
+                self._modules[call].add(keys)
+                if inner is not None and not _JAX.search(inner[1]):
+                    self._called[call].add(inner)
+                inner = call
+        self._patterns: dict[int, Keys | None] = {}
+
+    def pattern(self, frame: int) -> Keys | None:
+        """The path of the modules that the innermost function with parameters belongs to; None where there is none.
+
+        A part of the path that differs from block to block ends in `*`.
+        """
+        if frame not in self._patterns:
+            call = next((call for call in self._calls(frame) if call in self._modules), None)
+            self._patterns[frame] = None if call is None else self._find_pattern(call)
+        return self._patterns[frame]
+
+    def _calls(self, frame: int) -> Iterable[_Call]:
+        """The functions of a stack trace, innermost first."""
+        for _ in self._frames:
+            if not 0 < frame <= len(self._frames):
+                return
+            found, parent = self._frames[frame - 1]
+            yield parent, found.file, found.function
+            frame = parent
+
+    def _find_pattern(self, call: _Call) -> Keys:
+        modules = self._modules[call]
+        if modules == self._all and any(self._modules[inner] == modules for inner in self._called[call]):
+            return ()  # it holds the whole model: a loss, a step
+        pattern: Keys = ()
+        for parts in zip(*modules, strict=False):
+            distinct = set(parts)
+            stems = {_NUMBER.sub("*", part) for part in distinct}
+            if len(stems) > 1:
+                break
+            pattern = (*pattern, stems.pop() if len(distinct) > 1 else parts[0])
+        return pattern
+
+
+def instance(pattern: Keys, modules: Iterable[str]) -> str | None:
+    """The first module of some that a pattern fits, as deep as the pattern goes; None where it fits none of them."""
+    if not any(part.endswith("*") for part in pattern):
+        return "/".join(pattern)
+    for module in modules:
+        keys = tuple(module.split("/"))[: len(pattern)]
+        if len(keys) == len(pattern) and all(map(_fits, pattern, keys)):
+            return "/".join(keys)
+    return None
+
+
+def _fits(pattern: str, part: str) -> bool:
+    return part == pattern or (pattern.endswith("*") and _NUMBER.sub("*", part) == pattern)

@@ -1,0 +1,71 @@
+"""The live buffers that a name in a report means.
+
+A report shortens what it prints: `layers_*/mlp` for the same module of all layers, `layers_{0..11}` for equal siblings,
+`model.py:40 > flax/linen/linear.py:271` for a line and the library's beneath it, `…` for what has no room.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+
+from memprof.analysis.records.categories import Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+
+# What stands for other text: any number of a layer, a cut, numbers of layers in braces, a cut or an end of a cell.
+_SHORTENED = re.compile(r"\*|…|\{(?P<numbers>\d[\d.,]*)\}|, | > | · ")
+_ARGUMENTS = "(arguments of the step)"
+# Data types in JAX's words, as parameters are listed; buffers have XLA's.
+_JAX_TYPE = re.compile(r"\b(?P<kind>bfloat|float|uint|int|complex)(?=\d)")
+_XLA_KINDS = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c"}
+_NAMELESS = re.compile(r"\(no (?P<what>module|source line|dtype|phase)\)")
+
+
+def buffers_named(buffers: Sequence[LiveBuffer], name: str) -> tuple[LiveBuffer, ...]:
+    """Those whose HLO name it is; else those for which a report prints the name, or a text that holds it."""
+    exact = tuple(buffer for buffer in buffers if buffer.name == name)
+    if exact:
+        return exact
+    nameless = _NAMELESS.fullmatch(name)
+    if nameless:
+        return tuple(buffer for buffer in buffers if not _names(buffer)[nameless["what"]])
+    if name == _ARGUMENTS:
+        return tuple(buffer for buffer in buffers if buffer.phase is Phase.ARGUMENT)
+    pattern = re.compile(_pattern(name), re.DOTALL)
+    found = tuple(buffer for buffer in buffers if any(map(pattern.search, _texts(buffer))))
+    in_xla_words = _JAX_TYPE.sub(lambda match: _XLA_KINDS[match["kind"]], name)
+    return buffers_named(buffers, in_xla_words) if not found and in_xla_words != name else found
+
+
+def _pattern(name: str) -> str:
+    parts: list[str] = []
+    end = 0
+    for match in _SHORTENED.finditer(name):
+        parts += [re.escape(name[end : match.start()]), _any_of(match["numbers"]) if match["numbers"] else ".*"]
+        end = match.end()
+    return "".join([*parts, re.escape(name[end:])])
+
+
+def _any_of(numbers: str) -> str:
+    """A pattern for the numbers of some layers: `0..3,5`."""
+    runs = [run.split("..") for run in numbers.split(",") if run]
+    each = [str(number) for run in runs for number in range(int(run[0]), int(run[-1]) + 1)]
+    return f"(?:{'|'.join(each)})"
+
+
+def _names(buffer: LiveBuffer) -> dict[str, str]:
+    phase = "" if buffer.phase.value == "none" else buffer.phase.value
+    return {"module": buffer.module, "source line": buffer.source, "dtype": buffer.dtype, "phase": phase}
+
+
+def _texts(buffer: LiveBuffer) -> Iterator[str]:
+    """All that a report prints of a buffer to tell it from others."""
+    yield from (buffer.name, buffer.op, buffer.category.value, *_names(buffer).values())
+    yield f"{buffer.dtype}[{','.join(map(str, buffer.shape))}]"
+    calls = [f"{call.function.replace('.<locals>', '')} ({posixpath.basename(call.file)})" for call in buffer.stack]
+    yield "\n".join([*calls, buffer.source, buffer.library])  # in the order in which a row joins them
+    file, _, line = buffer.source.rpartition(":")
+    yield f"{file}\nline {line}"
+    for call in buffer.stack:
+        yield f"{call.file}\n{call.function.replace('.<locals>', '')}\nline {call.line}"

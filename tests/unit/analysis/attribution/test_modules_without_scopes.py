@@ -1,0 +1,102 @@
+"""The module of a value where op names spell no modules: by the parameters that are read, and by stack traces."""
+
+from __future__ import annotations
+
+import pytest
+from hlo import Step, program_of, values
+from hlo_nodes import Node, f32
+
+from memprof.analysis.attribution.module_paths import Keys
+from memprof.analysis.attribution.source_modules import SourceModules, instance
+from memprof.analysis.records.categories import Role
+
+V = f32(4)
+FORWARD = "jit(step)/jvp()/mul"
+
+
+class _Blocks(Step):
+    """An embedding, two blocks of two layers in a loop, and a loss, as functions call each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = self.argument("x", Role.BATCH, V)
+        self.weights = {
+            path: self.argument(path, Role.PARAMS, V)
+            for path in ("m.emb.w", "m.blocks[0].up.w", "m.blocks[0].down.w", "m.blocks[1].up.w", "m.blocks[1].down.w")
+        }
+        self.in_loss = self.frame("train.py", 1, function="loss")
+        self.in_model = self.frame("net.py", 2, function="Model", caller=self.in_loss)
+        self.in_block = self.frame("net.py", 3, function="Block", caller=self.in_model)
+        self.in_layer = self.frame("net.py", 4, function="Linear", caller=self.in_block)
+        self.in_embedding = self.frame("net.py", 5, function="Embed", caller=self.in_model)
+        h = self.op("emb", "multiply", V, [self.x, self.weights["m.emb.w"]], FORWARD, frame=self.in_embedding)
+        for block in "01":
+            h = self._block(block, h)
+        self.op("loss", "exponential", V, [h], FORWARD, frame=self.in_loss)
+
+    def _block(self, block: str, x: Node) -> Node:
+        up, down = (self.weights[f"m.blocks[{block}].{layer}.w"] for layer in ("up", "down"))
+        norm = self.op(f"norm{block}", "negate", V, [x], FORWARD, frame=self.in_block)
+        h = self.op(f"up{block}", "multiply", V, [norm, up], FORWARD, frame=self.in_layer)
+        h = self.op(f"act{block}", "tanh", V, [h], FORWARD, frame=self.in_block)
+        h = self.op(f"down{block}", "multiply", V, [h, down], FORWARD, frame=self.in_layer)
+        return self.op(f"sum{block}", "add", V, [x, h], FORWARD, frame=self.in_block)
+
+
+def test_a_value_belongs_to_the_smallest_module_that_holds_its_maker_and_its_users() -> None:
+    found = values(_Blocks())
+    assert {name: value.module for name, value in found.items() if value.argument is None} == {
+        "emb": "emb",
+        "norm0": "blocks/0",
+        "up0": "blocks/0/up",
+        "act0": "blocks/0",
+        "down0": "blocks/0/down",
+        "sum0": "blocks",  # made in the first block, used in the second
+        "norm1": "blocks",  # before its block's parameters come in, it could be of either
+        "up1": "blocks/1/up",
+        "act1": "blocks/1",
+        "down1": "blocks/1/down",
+        "sum1": "",
+        "loss": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("frame", "pattern"), [("in_layer", ("blocks", "*")), ("in_block", ("blocks", "*")), ("in_loss", ())]
+)
+def test_a_function_belongs_to_what_its_modules_have_in_common(frame: str, pattern: Keys) -> None:
+    step = _Blocks()
+    read = [(step.in_embedding, "emb")]
+    read += [(step.in_layer, f"blocks/{block}/{layer}") for block in "01" for layer in ("up", "down")]
+    modules = SourceModules(program_of(step.proto()), read)
+    assert modules.pattern(getattr(step, frame)) == pattern
+    assert modules.pattern(0) is None
+
+
+def test_a_pattern_fits_the_first_module_that_differs_in_numbers_alone() -> None:
+    assert instance(("blocks", "*"), ["head", "blocks/3/up"]) == "blocks/3"
+    assert instance(("block*",), ["block12/up"]) == "block12"
+    assert instance(("blocks", "*"), ["blocks"]) is None
+    assert instance(("blocks", "norm"), []) == "blocks/norm"
+
+
+def test_scopes_of_a_framework_name_modules_beside_parameters_without_names() -> None:
+    step = Step()
+    x, kernel = step.argument("x", Role.BATCH, V), step.argument("weights[0]", Role.PARAMS, V)
+    step.argument("weights[1]", Role.PARAMS, V)
+    conv = step.op("conv", "multiply", V, [x, kernel], "jit(step)/jvp(conv2d)/conv_general_dilated")
+    relu = step.op("relu", "maximum", V, [conv], "jit(step)/jvp(conv2d)/jit(relu)/max")
+    pool = step.op("pool", "negate", V, [relu], "jit(step)/jvp(pooling)/reduce_window_max")
+    step.op("dpool", "negate", V, [pool], "jit(step)/transpose(jvp(pooling))/select_and_scatter")
+    found = values(step)
+    modules = [found[name].module for name in ("conv", "relu", "pool", "dpool")]
+    assert modules == ["conv2d", "conv2d", "pooling", "pooling"]
+
+
+def test_an_expanded_operation_has_the_name_of_the_one_that_it_is_made_for() -> None:
+    step = _Blocks()
+    name = "jit(step)/jvp()/ragged_dot_general"
+    chosen = step.op("chosen", "select", V, [step.x, step.x])
+    step.op("product", "dot", V, [step.op("turned", "transpose", V, [chosen]), step.x], name)
+    found = values(step)
+    assert [found[each].op_name for each in ("chosen", "turned")] == [name, name]
