@@ -98,8 +98,15 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
+_MAX_INT = 2**63  # XLA has no larger dimension
+_MAX_INT_DIGITS = 19
+
+
 def _parse_int(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", text) else None
+    if not re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", text) or len(text) > 2 * _MAX_INT_DIGITS:
+        return None
+    value = int(text)
+    return value if abs(value) < _MAX_INT else None
 
 
 def _parse_float(text: str) -> float | None:
@@ -117,7 +124,7 @@ def _parse_bool(text: str) -> bool | None:
 # What each type of field expects, in words, and how its text is read; None means that the text has no such value.
 _PARSERS: dict[type, tuple[str, Callable[[str], Any]]] = {
     bool: ("true or false", _parse_bool),
-    int: ("a whole number, for example 1024 or 1_024", _parse_int),
+    int: ("a whole number below 2**63, for example 1024 or 1_024", _parse_int),
     float: ("a number, for example 0.1 or 3e-4", _parse_float),
     str: ("a text", str),
 }

@@ -62,7 +62,7 @@ def test_values_that_need_each_other_are_checked_together():
 )
 def test_a_whole_number_is_expected(text):
     assert rejection(text) == (
-        f"{text} has no valid value: batch_size expects a whole number, for example 1024 or 1_024."
+        f"{text} has no valid value: batch_size expects a whole number below 2**63, for example 1024 or 1_024."
     )
 
 
@@ -72,7 +72,8 @@ def test_a_whole_number_is_expected(text):
         ("rate=nan", "rate expects a number, for example 0.1 or 3e-4."),
         ("rate=half", "rate expects a number, for example 0.1 or 3e-4."),
         ("flag=1", "flag expects true or false."),
-        ("size=big", "size expects a whole number, for example 1024 or 1_024, or none."),
+        (f"size={10**29}", "size expects a whole number below 2**63, for example 1024 or 1_024, or none."),
+        ("size=big", "size expects a whole number below 2**63, for example 1024 or 1_024, or none."),
         ("kind=three", "kind expects one of one, two."),
     ],
 )
