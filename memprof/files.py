@@ -13,6 +13,7 @@ import errno
 import itertools
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,6 +124,12 @@ def check_folder_writable(path: Path) -> None:
         raise MemprofError(f"{path} cannot be made, for {existing} is no folder; choose another with -o")
     if not os.access(existing, os.W_OK):
         raise MemprofError(f"the folder {existing} cannot be written to; choose another with -o, or use --no-save")
+
+
+def as_argument(path: Path | str) -> str:
+    """The path as a shell takes it for an argument: quoted, and never an option (`./-name`)."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def numbered(path: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memprof.errors import MemprofError
+from memprof.files import as_argument
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import row_stages
@@ -171,7 +172,7 @@ def compare(
             reports, failures = compile_rows(
                 tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, pool=judged_by
             )
-        again = f"memprof compare {shlex.quote(str(kept.folder))}"
+        again = f"memprof compare {as_argument(kept.folder or Path())}"
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")

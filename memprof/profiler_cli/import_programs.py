@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memprof.errors import MemprofError, unknown_name
-from memprof.files import IfTaken, check_folder_writable, check_writable, make_folder
+from memprof.files import IfTaken, as_argument, check_folder_writable, check_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages, write
@@ -122,7 +122,7 @@ def import_programs(
     for each_damaged in damaged:
         say(f"left out: {each_damaged}")
     for path in written:
-        say(f"capture written to {path}; show it again with: memprof show {path}")
+        say(f"capture written to {path}; show it again with: memprof show {as_argument(path)}")
 
 
 def _programs(paths: Sequence[Path], target: Target | None, stage: Callable[[str], None]) -> Iterator[FoundProgram]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from memprof.errors import MemprofError
+from memprof.files import as_argument
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say
@@ -74,7 +75,7 @@ def show(
         check_log_folder(output)
         saved = read_capture(capture)
         session = write_compiled_session(saved, output, name=stem(saved))
-        say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {output}")
+        say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {as_argument(output)}")
         return
     wanted = rendering(
         format,

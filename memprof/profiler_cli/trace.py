@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from memprof.files import as_argument
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages
@@ -96,6 +97,6 @@ def trace(
         report = analyze(capture)
     print_report(report, show)
     end_if_out_of_memory(report)
-    say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {log_folder}")
+    say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {as_argument(log_folder)}")
     if view_it:
         view(log_folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memprof.errors import MemprofError
-from memprof.files import IfTaken, check_folder_writable, make_folder
+from memprof.files import IfTaken, as_argument, check_folder_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, stem
 from memprof.profiler_cli.console import ExitCode, say, stages
@@ -183,4 +183,4 @@ def _write(captures: Sequence[Capture], folder: Path) -> None:
     make_folder(folder)
     paths = [write_capture(each, folder / f"{stem(each)}.memprof", if_taken=IfTaken.NUMBER) for each in captures]
     for path in paths:
-        say(f"capture written to {path}; show it with: memprof show {path}")
+        say(f"capture written to {path}; show it with: memprof show {as_argument(path)}")

@@ -16,7 +16,7 @@ import pytest
 
 from memprof import files
 from memprof.errors import MemprofError
-from memprof.files import IfTaken, check_folder_writable, check_writable, write_whole
+from memprof.files import IfTaken, as_argument, check_folder_writable, check_writable, write_whole
 
 
 @pytest.fixture(params=["no name", "hidden name", "no hard links"])
@@ -147,3 +147,11 @@ class TestBeforeTheWork:
             check_folder_writable(tmp_path / "file" / "rows")
         check_folder_writable(tmp_path / "new" / "rows")
         assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("path", "argument"),
+    [("step.memprof", "step.memprof"), ("-x.memprof", "./-x.memprof"), ("a b", "'a b'"), ("--y z", "'./--y z'")],
+)
+def test_a_path_is_an_argument_and_never_an_option(path: str, argument: str) -> None:
+    assert as_argument(path) == argument

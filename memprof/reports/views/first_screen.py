@@ -5,12 +5,12 @@ Everything else is one command away, and the last lines say which: the whole sum
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.report import Report
+from memprof.files import as_argument
 from memprof.reports.document import Block, Document, Fact, Facts, Heading
 from memprof.reports.units import format_bytes
 from memprof.reports.views import header
@@ -73,7 +73,7 @@ def _next(capture: str, *, whole_advice: bool) -> Facts:
     if not capture:
         more = ("--full", "--format html > report.html", *(() if whole_advice else ("--advise",)))
         return Facts(facts=(Fact(label="more", values=more),))
-    name = shlex.quote(capture)
+    name = as_argument(capture)
     commands = (
         f"memprof show {name} --full",
         f"memprof show {name} -o report.html",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import Timeline, TimelineSlice
+from memprof.files import as_argument
 from memprof.reports.document import (
     Block,
     Document,
@@ -134,7 +134,7 @@ def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = 
 
 def _more(by: By, capture: str, *, depth: int, top: int) -> Facts:
     """The commands that show more of it."""
-    show = f"memprof show {shlex.quote(capture)}"
+    show = f"memprof show {as_argument(capture)}"
     views = {
         By.CATEGORY: f"{show} --by buffer",
         By.MODULE: f"{show} --by module --depth {depth + 1} --top {_MORE * top}",
