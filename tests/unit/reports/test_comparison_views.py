@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import comparisons_data
 import diffs_data
@@ -287,6 +288,27 @@ def test_a_footprint_that_shrank_is_good_news_and_one_that_grew_a_warning() -> N
         (Tone.WARNING, "grew:"),
         (Tone.MUTED, "is"),
     ]
+
+
+def test_a_diff_lists_the_largest_changes_and_sums_up_the_rest() -> None:
+    """Two layers shrink by 2 KiB each and a buffer of 512 bytes disappears: one row of 4 KiB, one of the rest."""
+    blocks = diff_document(diffs_data.precision(), by=By.BUFFER, depth=1, top=1).blocks
+    tables = {
+        block.text: following
+        for block, following in pairwise(blocks)
+        if isinstance(block, Heading) and isinstance(following, Table)
+    }
+    assert {title: [_texts(row)[:6] for row in table.rows] for title, table in tables.items()} == {
+        "Buffers that grew": [["bf16[64]", "0 to 1", "-", "128 B", "+128 B", "param_copies"]],
+        "Buffers that shrank": [
+            ["f32->bf16[1024]", "2", "8.00 KiB", "4.00 KiB", "-4.00 KiB", "activations"],
+            ["(1 more)", "", "512 B", "-", "-512 B", ""],
+        ],
+    }
+    assert {title: table.total and _texts(table.total)[:5] for title, table in tables.items()} == {
+        "Buffers that grew": ["together", "", "-", "128 B", "+128 B"],
+        "Buffers that shrank": ["together", "", "8.50 KiB", "4.00 KiB", "-4.50 KiB"],
+    }
 
 
 @pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.STACK)])
