@@ -13,7 +13,7 @@ from measurements import GPU_RUN
 from report_builder import buffer, node, report
 from reports_data import one_buffer
 
-from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, diff
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import ModuleNode
 from memprof.errors import MemprofError
@@ -309,6 +309,17 @@ def test_a_diff_lists_the_largest_changes_and_sums_up_the_rest() -> None:
         "Buffers that grew": ["together", "", "-", "128 B", "+128 B"],
         "Buffers that shrank": ["together", "", "8.50 KiB", "4.00 KiB", "-4.50 KiB"],
     }
+
+
+def test_layers_whose_changes_cancel_are_not_listed() -> None:
+    """One layer's buffer disappears, and another layer gets one of the same size."""
+    first, second = (
+        report([buffer((1024,), "f32", Category.ACTIVATIONS, op=f"jit(step)/layers_{n}/dot")], label=f"tiny {n}")
+        for n in range(2)
+    )
+    cancelled = diff(first, second)
+    assert sorted(each.delta_bytes for each in cancelled.buffers) == [-4096, 4096]
+    assert [each.text for each in _notes(diff_document(cancelled, by=By.BUFFER, depth=1, top=1))][1:3] == ["none"] * 2
 
 
 @pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.STACK)])
