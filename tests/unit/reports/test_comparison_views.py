@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import comparisons_data
 import diffs_data
@@ -12,7 +13,7 @@ from measurements import GPU_RUN
 from report_builder import buffer, node, report
 from reports_data import one_buffer
 
-from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare
+from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, diff
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import ModuleNode
 from memprof.errors import MemprofError
@@ -287,6 +288,38 @@ def test_a_footprint_that_shrank_is_good_news_and_one_that_grew_a_warning() -> N
         (Tone.WARNING, "grew:"),
         (Tone.MUTED, "is"),
     ]
+
+
+def test_a_diff_lists_the_largest_changes_and_sums_up_the_rest() -> None:
+    """Two layers shrink by 2 KiB each and a buffer of 512 bytes disappears: one row of 4 KiB, one of the rest."""
+    blocks = diff_document(diffs_data.precision(), by=By.BUFFER, depth=1, top=1).blocks
+    tables = {
+        block.text: following
+        for block, following in pairwise(blocks)
+        if isinstance(block, Heading) and isinstance(following, Table)
+    }
+    assert {title: [_texts(row)[:6] for row in table.rows] for title, table in tables.items()} == {
+        "Buffers that grew": [["bf16[64]", "0 to 1", "-", "128 B", "+128 B", "param_copies"]],
+        "Buffers that shrank": [
+            ["f32->bf16[1024]", "2", "8.00 KiB", "4.00 KiB", "-4.00 KiB", "activations"],
+            ["(1 more)", "", "512 B", "-", "-512 B", ""],
+        ],
+    }
+    assert {title: table.total and _texts(table.total)[:5] for title, table in tables.items()} == {
+        "Buffers that grew": ["together", "", "-", "128 B", "+128 B"],
+        "Buffers that shrank": ["together", "", "8.50 KiB", "4.00 KiB", "-4.50 KiB"],
+    }
+
+
+def test_layers_whose_changes_cancel_are_not_listed() -> None:
+    """One layer's buffer disappears, and another layer gets one of the same size."""
+    first, second = (
+        report([buffer((1024,), "f32", Category.ACTIVATIONS, op=f"jit(step)/layers_{n}/dot")], label=f"tiny {n}")
+        for n in range(2)
+    )
+    cancelled = diff(first, second)
+    assert sorted(each.delta_bytes for each in cancelled.buffers) == [-4096, 4096]
+    assert [each.text for each in _notes(diff_document(cancelled, by=By.BUFFER, depth=1, top=1))][1:3] == ["none"] * 2
 
 
 @pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.STACK)])

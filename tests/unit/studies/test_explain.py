@@ -13,13 +13,14 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
+from memprof.reports.document import Cell, Table
 from memprof.reports.formats.terminal import FORMAT
 from memprof.reports.json.runs import explanation_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.explain import explanation_document, sentences
 from memprof.studies.explain.explanation import AskedFor, Explanation, explain
 from memprof.studies.explain.log import read_log
-from memprof.studies.explain.records import ListedBuffer, Moment
+from memprof.studies.explain.records import ListedBuffer, Moment, OutOfMemory, Pool
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -167,3 +168,36 @@ def test_lines_of_a_launcher_and_of_a_quotation_are_read_too() -> None:
 def test_a_log_that_does_not_say_it_is_refused_in_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(MemprofError, match=sentence):
         read_log(text)
+
+
+def test_the_list_of_buffers_sums_up_the_rest() -> None:
+    """5, 3 and 2 GiB: the first row has half of the total, the rest is the other half."""
+    listed = tuple(ListedBuffer(size_bytes=size * GIB, array=f"f32[{size}]") for size in (5, 3, 2))
+    log = OutOfMemory(message="", when=Moment.COMPILING, device="TPU", asked_bytes=None, buffers=listed)
+    tables = [block for block in explanation_document(explain(log, []), top=1).blocks if isinstance(block, Table)]
+    assert [
+        [[cell.text for cell in row.cells[:3] if isinstance(cell, Cell)] for row in table.rows] for table in tables
+    ] == [[["f32[5]", "5.00 GiB", "50.0%"], ["(2 more)", "5.00 GiB", ""]]]
+
+
+@pytest.mark.parametrize(
+    ("asked_gib", "free_gib", "capacity_gib", "largest_gib", "sentence"),
+    [
+        (7, 5, 6, None, "It is more than all that one device has for it, 6.00 GiB, by 1.00 GiB:"),
+        (6, 5, 6, None, "1.00 GiB were missing;"),
+        (5, 5, 6, 3, "The pool is fragmented: 5.00 GiB were free, the largest piece of which has 3.00 GiB."),
+        (5, 5, 6, None, "The pool is fragmented: 5.00 GiB were free, but not in one piece."),
+    ],
+)
+def test_why_memory_could_not_be_had(
+    asked_gib: int, free_gib: int, capacity_gib: int, largest_gib: int | None, sentence: str
+) -> None:
+    pool = Pool(
+        limit_bytes=capacity_gib * GIB,
+        in_use_bytes=(capacity_gib - free_gib) * GIB,
+        largest_free_bytes=largest_gib and largest_gib * GIB,
+    )
+    log = OutOfMemory(message="", when=Moment.RUNNING, device="GPU", asked_bytes=asked_gib * GIB, pool=pool)
+    reasons = ("It is more than all", "GiB were missing", "The pool is fragmented")
+    found = [each for each in sentences(explain(log, [])) if any(reason in each for reason in reasons)]
+    assert [each[: len(sentence)] for each in found] == [sentence]

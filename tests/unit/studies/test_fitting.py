@@ -59,6 +59,39 @@ def test_a_footprint_that_never_reaches_the_budget_is_an_error() -> None:
         find_largest(lambda value: value, start=1, step=1, budget_bytes=MAX_VALUE, field="batch_size")
 
 
+def test_the_largest_value_of_all_is_tried_and_no_larger_one() -> None:
+    """Multiples of 3 up to 2**31 - 1 end at 2,147,483,646; a leap is 16 times the value before, at most."""
+    tried: list[int] = []
+
+    def measure(value: int) -> int:
+        tried.append(value)
+        return value
+
+    with pytest.raises(MemprofError, match=r"^every it up to 2,147,483,646 fits: .* 2,147,483,646 of 3,000,000,000 "):
+        find_largest(measure, start=3, step=3, budget_bytes=3 * 10**9)
+    assert tried == [3, 6, 96, 1536, 24576, 393216, 6291456, 100663296, 1610612736, MAX_VALUE - 1]
+
+
+@pytest.mark.parametrize(
+    ("fixed_bytes", "second"),
+    [
+        (None, 8),  # nothing known: twice the start
+        (40, 8),  # no growth above the fixed part: likewise
+        (0, 10),  # 10 per value: (100 - 40) / 10 = 6 further
+        (39, 64),  # a quarter per value would lead to 244: 16 times the start at most
+    ],
+)
+def test_the_second_measurement_follows_the_fixed_part(fixed_bytes: int | None, second: int) -> None:
+    tried: list[int] = []
+
+    def measure(value: int) -> int:
+        tried.append(value)
+        return 10 * value
+
+    assert find_largest(measure, start=4, step=1, budget_bytes=100, fixed_bytes=fixed_bytes) == 10
+    assert tried[:2] == [4, second]
+
+
 def test_a_kink_costs_few_measurements() -> None:
     """Flat up to 1000, steep after it: each line from the left misleads, so that the search has to halve."""
     tried = []

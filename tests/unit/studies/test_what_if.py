@@ -13,7 +13,7 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
-from memprof.studies.advice.what_if import Instead, footprint_without
+from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, footprint_without
 
 _BASE, _TEMPS = Category.PARAMS, Category.ACTIVATIONS
 
@@ -84,6 +84,15 @@ def test_the_peak_moves_with_the_buffers(op: str, instead: Instead, footprint_by
 
 def test_a_packed_block_has_no_fragmentation() -> None:
     assert footprint_without(_report(_LIVES, fragmentation=5), lambda buffer: None, is_packed=True) == 140
+
+
+def test_the_evidence_is_what_changes_at_the_peak() -> None:
+    made = report([buffer((64,), "f32", _TEMPS, op="kept"), buffer((32,), "f32", _TEMPS, op="gone")])
+    found = changed_at_peak(made, _only("gone", Instead(size_bytes=0)))
+    assert [each.op for each in found] == ["gone"]
+    assert amount(found, "results") == "1 result, 128 bytes"
+    assert amount(made.buffers * 2, "results") == "4 results, 768 bytes"
+    assert amount((), "results") == "0 results, 0 bytes"
 
 
 _lives = st.lists(
