@@ -75,6 +75,14 @@ def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.R
     return write_whole(path, fill, what="the capture", if_taken=if_taken)
 
 
+def is_same(one: Capture, other: Capture) -> bool:
+    """Whether two captures hold the same program with the same facts.
+
+    The times of the compile do not count, and the totals of the replay follow from the program.
+    """
+    return dataclasses.replace(one, timings=other.timings, replay=other.replay) == other
+
+
 def without_source(capture: Capture) -> Capture:
     """The capture without the text of source lines: for whoever passes it on without the code."""
     return dataclasses.replace(capture, source_lines={})

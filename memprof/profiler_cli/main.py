@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from memprof.capture.processes.forked_process import SERVER
-
 _COMPILING = frozenset({"run", "compare", "fit", "check", "trace"})
 _HELP = frozenset({"-h", "--help"})
 _WORKLOADS = Path(__file__).parents[1] / "workloads" / "models"
@@ -22,6 +20,8 @@ _WORKLOADS = Path(__file__).parents[1] / "workloads" / "models"
 def main() -> NoReturn:
     """Run the command line and exit."""
     if _compiles_a_workload(sys.argv[1:]):
+        from memprof.capture.processes.forked_process import SERVER
+
         SERVER.prepare()
     from memprof.profiler_cli.command_line import run_and_exit
 

@@ -62,7 +62,9 @@ def _format(values: Values) -> str:
 
 
 def _is_first_screen(values: Values) -> bool:
-    return _format(values) == TERMINAL and not any(values.get(name) for name in ("full", "by", "diff", "why"))
+    return _format(values) == TERMINAL and not any(
+        values.get(name) for name in ("full", "verbose", "by", "diff", "why")
+    )
 
 
 def _is_data(values: Values) -> bool:

@@ -1,6 +1,6 @@
 """The first screen: whether a step fits, what it is made of, and what to do next, in about 25 lines.
 
-Everything else is one command away, and the last lines say which: the whole summary (`--full`), the page, the advice.
+Everything else is one command away, and the last lines say which: the whole summary (`-v`), the page, the advice.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
 
 def _next(capture: str, *, whole_advice: bool) -> Facts:
     if not capture:
-        more = ("--full", "--format html > report.html", *(() if whole_advice else ("--advise",)))
+        more = ("-v", "--format html > report.html", *(() if whole_advice else ("--advise",)))
         return Facts(facts=(Fact(label="more", values=more),))
     name = as_argument(capture)
     commands = (
-        f"memprof show {name} --full",
+        f"memprof show {name} -v",
         f"memprof show {name} -o report.html",
         *(() if whole_advice else (f"memprof advise {name}",)),
         f"memprof show {name} --by module",
