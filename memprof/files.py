@@ -248,7 +248,8 @@ def _move_beside(path: Path, number: int) -> None:
     """The same on a file system without hard links."""
     while os.path.lexists(beside := path.with_name(f"{path.stem}-{number}{path.suffix}")):
         number += 1
-    os.replace(path, beside)
+    with suppress(FileNotFoundError):
+        os.replace(path, beside)
 
 
 @contextmanager
