@@ -217,7 +217,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
     arguments, doubts = argument_leaves(traced, lowered, spec.roles)
     doubts += _stubs(traced, target)
     _place_arguments(spec, lowered, arguments)
-    flops = count_flops(traced.traced.jaxpr)
+    flops = count_flops(traced.jaxpr)
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -231,7 +231,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
         flops=flops.total(),
         recomputed_flops=recomputed_flops(flops),
         flops_by_scope=dict(flops),
-        fenced_values=fenced_values(traced.traced.jaxpr),
+        fenced_values=fenced_values(traced.jaxpr),
         timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
         hlo_proto=b"",
         folders=code_folders(),
@@ -306,7 +306,7 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).traced.jaxpr))
+    return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).jaxpr))
 
 
 def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | None = None) -> TracedStep:
