@@ -129,7 +129,8 @@ class _Parts:
 def _look_into(capture: Capture) -> _Parts:
     program, table = take_decoded(capture.hlo_proto)
     check_shapes(capture, program, table)
-    modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
+    params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
+    modules = ModulePaths(params, {instruction.op_name for instruction in program.instructions})
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)
     traces = tuple(replay(trace, table) for trace in table.traces)
