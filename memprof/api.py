@@ -343,7 +343,8 @@ def fits(
     if memory_bytes is None:
         raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
     device = replace(report.target, memory_bytes=memory_bytes)
-    verdict = judge(report.pieces, device, _pool(pool) or report.pool, reserve_bytes=int(memory_bytes * reserve))
+    settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
+    verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
     return verdict.answer is Answer.FITS
 
 

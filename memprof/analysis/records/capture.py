@@ -218,6 +218,8 @@ class Capture:
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
+        proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
+            its own, or nobody compiled it so.
         measured: what was measured when the step ran; None where it did not.
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
         source_lines: the text of the source lines that the program names and of those around them, by file and number.
@@ -239,6 +241,7 @@ class Capture:
     recomputed_flops: Operations
     timings: Timings
     hlo_proto: bytes
+    proto_without_limit: bytes = b""
     doubts: tuple[Words, ...] = ()
     partitioner_messages: tuple[Words, ...] = ()
     measured: Measurement | None = None
