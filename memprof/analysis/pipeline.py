@@ -224,10 +224,10 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
 def _find_pressure(capture: Capture, program: Program) -> tuple[Pressure | None, Report | None]:
     """What XLA recomputes on its own, and the report of the plan in which it does not, where there is one."""
     if not capture.proto_without_limit:
-        return find_pressure(program, None), None
+        return find_pressure(program, capture.target, None), None
     started = time.perf_counter()
     other, table = take_decoded(capture.proto_without_limit)
-    pressure = find_pressure(program, other)
+    pressure = find_pressure(program, capture.target, other)
     if pressure is None:
         return None, None
     unlimited = replace(

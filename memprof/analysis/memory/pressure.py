@@ -25,10 +25,11 @@ _NEVER_CLONED = frozenset({"call", "conditional", "constant", "custom-call", "pa
 _NO_VALUES = frozenset({"bitcast", "get-tuple-element", "tuple"})
 
 
-def find_pressure(program: Program, without_limit: Program | None) -> Pressure | None:
+def find_pressure(program: Program, target: Target, without_limit: Program | None) -> Pressure | None:
     """What XLA recomputes in a program.
 
     Args:
+        target: the device that it was compiled for.
         without_limit: the same program, compiled without a limit of memory; None if nobody compiled it. A clone that it
             has too is not due to the limit.
 
@@ -49,15 +50,11 @@ def find_pressure(program: Program, without_limit: Program | None) -> Pressure |
     if flops > MAX_OPERATIONS:
         raise InternalError("the program recomputes more operations than any step has")
     return Pressure(
+        planned_bytes=None if target.memory_bytes is None else target.memory_bytes * PERCENT_OF_CARD // 100,
         recomputed_values=len(found),
         recomputed_flops=flops,
         footprint_without_limit_bytes=None,
     )
-
-
-def planned_bytes(target: Target) -> int | None:
-    """The part of a device's memory for which XLA plans; None if the device's memory is not known."""
-    return None if target.memory_bytes is None else target.memory_bytes * PERCENT_OF_CARD // 100
 
 
 def _flops(program: Program, instruction: Instruction) -> int:

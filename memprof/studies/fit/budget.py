@@ -136,8 +136,9 @@ class Budget:
     def arithmetic(self, report: Report) -> str:
         """What a footprint is made of, against what there is."""
         params, optimizer = report.categories[Category.PARAMS], report.categories[Category.OPTIMIZER_STATE]
-        others = report.footprint_bytes - params - optimizer
+        footprint_bytes = report.unpressed.footprint_bytes
+        others = footprint_bytes - params - optimizer
         return (
             f"params {params:,} + optimizer state {optimizer:,} + everything else {others:,} ="
-            f" {report.footprint_bytes:,} bytes; {self.verdict(report).sentence}"
+            f" {footprint_bytes:,} bytes; {self.verdict(report).sentence}"
         )
