@@ -29,7 +29,7 @@ _NUM_OPERANDS = {
     "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
     "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1,
     "copy": 1, "transpose": 1, "reshape": 1, "convert": 1, "broadcast": 1, "multiply": 2, "divide": 2,
-    "dot": 2,
+    "dot": 1,
 }  # fmt: skip
 _OPERANDS_WITH_DATA = {
     "dynamic-update-slice": (0, 1), "scatter": (0,), "copy": (0,), "transpose": (0,), "reshape": (0,), "convert": (0,),

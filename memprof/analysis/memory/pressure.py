@@ -16,8 +16,8 @@ from memprof.analysis.records.capture import MAX_OPERATIONS, Target
 from memprof.analysis.records.pressure import Pressure
 from memprof.errors import InternalError
 
-# The share of a card for which XLA plans (`GetSchedulerMemoryLimit` in xla/service/gpu/gpu_hlo_schedule.cc). Of what
-# arguments and results leave of it, XLA keeps another 5% free (`xla_gpu_memory_limit_slop_factor`).
+# The share of a card for which XLA plans. Of what arguments and results leave of it, XLA keeps another 5% free
+# (`GetSchedulerMemoryLimit` in xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
 PERCENT_OF_CARD = 80
 # XLA clones neither calls nor instructions with effects: a user's kernel may have such a name.
 _NEVER_CLONED = frozenset({"call", "conditional", "constant", "custom-call", "parameter", "while"})

@@ -193,10 +193,12 @@ def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     trial = next(trial for trial in tried if trial.value == found.next_value)
     assert trial.pressure is not None
     pressed_bytes = trial.footprint_bytes if trial.pressed_footprint_bytes is None else trial.pressed_footprint_bytes
+    num_values = trial.pressure.recomputed_values
     return (
-        f"XLA begins to recompute above {field}={found.value}, which makes steps slower: at {found.next_value} it"
-        f" recomputes {trial.pressure.recomputed_values:,} values ({trial.pressure.recomputed_flops:,} floating-point"
-        f" operations) and takes {pressed_bytes:,} bytes instead of {trial.footprint_bytes:,}",
+        f"XLA begins to recompute between {field}={found.value} and {found.next_value}, which makes steps slower: at"
+        f" {found.next_value} it recomputes {num_values:,} value{'' if num_values == 1 else 's'}"
+        f" ({trial.pressure.recomputed_flops:,} floating-point operations) and takes {pressed_bytes:,} bytes instead of"
+        f" {trial.footprint_bytes:,}",
     )
 
 

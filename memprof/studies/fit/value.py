@@ -31,7 +31,7 @@ from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
-_MOST_NARROWINGS = 4  # compiles that look for the value above which XLA recomputes
+_MOST_NARROWINGS = 6  # compiles that look for the value above which XLA recomputes
 _FIXED = (
     Category.PARAMS,
     Category.OPTIMIZER_STATE,
@@ -191,7 +191,7 @@ def _narrow_recomputing(compiles: _Compiles, *, step: int) -> None:
         if found is None or found.next_value - found.value <= step:
             return
         num_steps = (found.next_value - found.value) // step
-        compiles.add(found.value + max(num_steps // 2, 1) * step)
+        compiles.add(found.value + num_steps // 2 * step)
 
 
 def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) -> FitResult:
