@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from memprof.analysis.memory.pressure import PERCENT_OF_CARD
 from memprof.analysis.memory.verdict import outside_pool
 from memprof.analysis.records.capture import Target, Toolchain
@@ -102,6 +104,8 @@ def pressure_sentence(pressure: Pressure) -> str:
     limit = "its limit of memory"
     if pressure.planned_bytes is not None:
         limit = f"{format_bytes(pressure.planned_bytes)}, {PERCENT_OF_CARD}% of the card"
+        if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
+            limit += ", by its own estimate"
     without = "what it would need without that limit is unknown, since the program was compiled elsewhere"
     if pressure.footprint_without_limit_bytes is not None:
         without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
