@@ -65,6 +65,7 @@ def comparison_document(
     return Document(
         blocks=(
             comparison_title(comparison),
+            *_pressure(rows),
             *body,
             *failure_blocks(failures),
             *(shared_config(rows) if by is None and with_configuration else ()),
@@ -83,7 +84,6 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
         configuration_table(rows, failures),
         *_best(rows),
         *_verdicts(rows),
-        *_pressure(rows),
         group_legend(),
         *effect_blocks(rows),
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_builder import CPU
 
 from memprof.amounts import parse_bytes, parse_share
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.pool import Pieces, PoolSettings
+from memprof.analysis.records.pressure import Pressure
 from memprof.errors import MemprofError
-from memprof.studies.fit.results import FitResult, Trial
+from memprof.studies.fit.results import FitResult, Recomputing, Trial
 from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest
 
 
@@ -171,3 +174,28 @@ def test_shares() -> None:
     assert [parse_share(text) for text in ("6%", "+2.5%", "6", "-1%")] == [
         pytest.approx(0.06), pytest.approx(0.025), None, None,
     ]  # fmt: skip
+
+
+def test_it_says_where_xla_begins_to_recompute() -> None:
+    pressure = Pressure(
+        planned_bytes=900, recomputed_values=2, recomputed_flops=5000, footprint_without_limit_bytes=1000
+    )
+    result = _result((10, 1000), (8, 800), (9, 900), (12, 1200))
+    under_pressure = tuple(
+        trial if trial.value < 10 else replace(trial, pressure=pressure, pressed_footprint_bytes=850)
+        for trial in result.tried
+    )
+    pressed = replace(result, tried=under_pressure)
+    assert pressed.recomputing == Recomputing(value=9, next_value=10)
+    assert pressed.findings() == (
+        "XLA begins to recompute between batch_size=9 and 10, which makes steps slower: at 10 it recomputes 2 values"
+        " (5,000 floating-point operations) and takes 850 bytes instead of 1,000",
+    )
+    assert (result.recomputing, result.findings()) == (None, ())
+
+
+def test_if_xla_recomputes_at_each_value_it_is_not_known_where_that_begins() -> None:
+    pressure = Pressure(planned_bytes=9, recomputed_values=1, recomputed_flops=0, footprint_without_limit_bytes=100)
+    result = _result((1, 100), (2, 200))
+    pressed = replace(result, tried=tuple(replace(trial, pressure=pressure) for trial in result.tried))
+    assert (pressed.recomputing, pressed.findings()) == (None, ())
