@@ -236,7 +236,8 @@ def _find_pressure(capture: Capture, program: Program) -> tuple[Pressure | None,
         proto_without_limit=b"",
         compiler=plan_totals(table, platform=capture.target.platform),
         measured=None,
-        replay=None,
+        replay=capture.replay_without_limit,
+        replay_without_limit=None,
     )
     keep_decoded(unlimited.hlo_proto, other, table)
     report = _report(unlimited, _look_into(unlimited), started)

@@ -239,7 +239,7 @@ def _check_capture(capture: Capture) -> None:
     Raises:
         _DamagedError: it does not hold.
     """
-    if capture.replay is None:
+    if capture.replay is None or (capture.proto_without_limit and capture.replay_without_limit is None):
         raise _DamagedError("its manifest has no totals of the replay")
     _check_known(capture)
 
@@ -259,7 +259,10 @@ def _check_known(capture: Capture) -> None:
 
 
 def _manifest(capture: Capture) -> bytes:
-    fields = _plain(dataclasses.replace(capture, replay=capture.replay or replay_totals(capture.hlo_proto)))
+    replay, unlimited = capture.replay or replay_totals(capture.hlo_proto), capture.replay_without_limit
+    if capture.proto_without_limit:
+        unlimited = unlimited or replay_totals(capture.proto_without_limit)
+    fields = _plain(dataclasses.replace(capture, replay=replay, replay_without_limit=unlimited))
     return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1, default=_plain).encode("ascii")
 
 

@@ -24,7 +24,13 @@ from memprof.analysis.hlo.decoded import decode, keep_decoded
 from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.rematerialization import may_be_rematerialized
-from memprof.analysis.memory.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
+from memprof.analysis.memory.checks import (
+    check_allocations,
+    check_memory_spaces,
+    plan_totals,
+    replay_totals,
+    totals_of,
+)
 from memprof.analysis.records.capture import Capture, CompilerTotals
 from memprof.capture.xla.compiler_log import partitioner_messages
 from memprof.capture.xla.source_lines import source_lines_of
@@ -203,6 +209,7 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         proto_without_limit=plan.proto_without_limit,
         partitioner_messages=plan.partitioner_messages,
         replay=totals_of(table),
+        replay_without_limit=replay_totals(plan.proto_without_limit) if plan.proto_without_limit else None,
         source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),
     )
 
