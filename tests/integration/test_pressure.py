@@ -6,6 +6,7 @@ The GPU is an L4 with 90 MiB instead of 23 GiB, so that a step of 76 MiB is too 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,11 @@ import pytest
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
-from memprof.capture.compile import capture_of
+from memprof.capture.compile import capture_of, compile_step
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import of_gpu
+from memprof.capture.targets.resolve import cpu, of_gpu
 from memprof.capture.tracing.step import StepSpec
+from memprof.capture.xla import plan
 from memprof.capture.xla.plan_cache import PlanCache
 
 NUM_LAYERS, SIZE = 8, 1024
@@ -64,3 +66,16 @@ def test_the_second_plan_is_that_of_a_card_with_enough_memory() -> None:
     assert cached.timings.cached_compile_seconds == crowded.timings.compile_seconds
     assert cached.proto_without_limit == crowded.proto_without_limit
     assert PlanCache.of_user().usage().num_plans == 2
+
+
+def test_on_a_device_of_this_machine_an_option_lifts_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A CPU's program shows no sign, so that the second plan is asked for here.
+    monkeypatch.setattr(plan, "may_be_rematerialized", lambda hlo_proto: True)
+    arguments = [jnp.ones((4, 4))] * 2, jnp.ones((4, 4))
+    compiled = compile_step(
+        StepSpec(step, arguments), cpu("a test"), dump_folder=tmp_path / "dump", progress=lambda stage: None
+    )
+    capture = compiled.capture
+    assert compiled.executable is not None
+    assert capture.replay_without_limit == capture.replay
+    assert analyze(capture).pressure is None

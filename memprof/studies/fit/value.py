@@ -191,7 +191,7 @@ def _narrow_recomputing(compiles: _Compiles, *, step: int) -> None:
         if found is None or found.next_value - found.value <= step:
             return
         num_steps = (found.next_value - found.value) // step
-        compiles.add(found.value + num_steps // 2 * step)
+        compiles.add(found.value + max(num_steps // 2, 1) * step)
 
 
 def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) -> FitResult:
