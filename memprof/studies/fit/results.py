@@ -197,7 +197,7 @@ def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     return (
         f"XLA begins to recompute between {field}={found.value} and {found.next_value}, which makes steps slower: at"
         f" {found.next_value} it recomputes {num_values:,} value{'' if num_values == 1 else 's'}"
-        f" ({trial.pressure.recomputed_flops:,} floating-point operations) and takes {pressed_bytes:,} bytes instead of"
+        f" ({trial.pressure.recomputed_flops:,} FLOP of matrix products) and takes {pressed_bytes:,} bytes instead of"
         f" {trial.footprint_bytes:,}",
     )
 

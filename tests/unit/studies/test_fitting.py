@@ -193,7 +193,7 @@ def test_it_says_where_xla_begins_to_recompute() -> None:
     assert pressed.recomputing == Recomputing(value=9, next_value=10)
     assert pressed.findings() == (
         "XLA begins to recompute between batch_size=9 and 10, which makes steps slower: at 10 it recomputes 2 values"
-        " (5,000 floating-point operations) and takes 850 bytes instead of 1,000",
+        " (5,000 FLOP of matrix products) and takes 850 bytes instead of 1,000",
     )
     assert (result.recomputing, result.findings()) == (None, ())
 
