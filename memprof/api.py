@@ -24,6 +24,7 @@ from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Answer, PoolSettings, Verdict
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.own_attributes import own
@@ -92,6 +93,11 @@ class Profile:
     def verdict(self) -> Verdict:
         """Whether it fits, or with which fraction it would; with the size of the pool, and in a sentence."""
         return self.report.verdict
+
+    @property
+    def pressure(self) -> Pressure | None:
+        """What XLA recomputes on its own since the target has too little memory; None if it recomputes nothing."""
+        return self.report.pressure
 
     @property
     def advice(self) -> AdviceList:
@@ -343,7 +349,8 @@ def fits(
     if memory_bytes is None:
         raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
     device = replace(report.target, memory_bytes=memory_bytes)
-    verdict = judge(report.pieces, device, _pool(pool) or report.pool, reserve_bytes=int(memory_bytes * reserve))
+    settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
+    verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
     return verdict.answer is Answer.FITS
 
 

@@ -28,7 +28,7 @@ from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.rules import RULES, Rule, attribute
 from memprof.analysis.attribution.values import Value, Values
 from memprof.analysis.hlo.buffer_table import EventKind, decode_buffer_table
-from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto, parse_proto
+from memprof.analysis.hlo.hlo_proto import CollectiveDevices, DotDimensionNumbers, HloProto, parse_proto
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
@@ -173,6 +173,9 @@ class _Layout:
         message.shape = serialized_shape(node.shape)
         if node.opcode == "while" and node.number:
             message.backend_config = b'{"known_trip_count":{"n":"%d"}}' % node.number
+        if node.contracts:
+            numbers = DotDimensionNumbers(lhs_contracting_dimensions=node.contracts)
+            message.dot_dimension_numbers = numbers.SerializeToString()
         for group in node.groups:
             if node.opcode.startswith("collective-permute"):
                 pair = CollectiveDevices["SourceTarget"](source=group[0], target=group[1])

@@ -80,6 +80,7 @@ class Node:
     holds: tuple[int, ...] | None = None
     table: bool = False
     groups: Sequence[Sequence[int]] = ()
+    contracts: Sequence[int] = ()
 
     @property
     def memory(self) -> Node:
@@ -119,6 +120,7 @@ class Computation:
         holds: tuple[int, ...] | None = None,
         table: bool = False,
         groups: Sequence[Sequence[int]] = (),
+        contracts: Sequence[int] = (),
     ) -> Node:
         """Add an instruction.
 
@@ -129,6 +131,7 @@ class Computation:
             shares: the instruction in whose memory the result is written.
             holds: the elements of a tuple result that have memory; all, unless given.
             groups: the devices that a collective connects; of a permute the pairs of source and target.
+            contracts: the dimensions of its first operand that a dot contracts.
             table: the result is a tuple whose table of pointers has memory too. XLA does not trace tables.
         """
         node = Node(
@@ -146,6 +149,7 @@ class Computation:
             holds=holds,
             table=table,
             groups=groups,
+            contracts=contracts,
         )
         self.nodes.append(node)
         return node

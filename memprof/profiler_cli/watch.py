@@ -20,7 +20,8 @@ from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
-    from memprof.analysis.records.pool import PoolSettings, Verdict
+    from memprof.analysis.records.pool import PoolSettings
+    from memprof.analysis.records.report import Report
     from memprof.capture.watching.process import StopAfter
     from memprof.studies.explain.explanation import Explanation
     from memprof.studies.watch.job import Job
@@ -105,7 +106,7 @@ def watch(
         exit_code = ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended
         captures = _captures(job, work, keep)
         explanation = _explanation(job, captures, work, judged_by)
-        _print(job, explanation, _verdict(job, work, judged_by), int(exit_code), show)
+        _print(job, explanation, _report(job, work, judged_by), int(exit_code), show)
         if ended == -signal.SIGKILL:
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
         _write(captures, folder)
@@ -138,14 +139,14 @@ def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
     return [capture_of(each, work) for each in largest[:keep]]
 
 
-def _verdict(job: Job, work: Path, pool: PoolSettings | None) -> Verdict | None:
-    """Whether the largest program fits; None if XLA has left no plan of it."""
+def _report(job: Job, work: Path, pool: PoolSettings | None) -> Report | None:
+    """The report of the largest program; None if XLA has left no plan of it."""
     from memprof.analysis.pipeline import analyze
     from memprof.studies.watch.reading import capture_of
 
     if not job.programs or job.programs[0].largest.footprint_bytes is None:
         return None
-    return analyze(capture_of(job.programs[0].largest, work), pool=pool).verdict
+    return analyze(capture_of(job.programs[0].largest, work), pool=pool)
 
 
 def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSettings | None) -> Explanation | None:
@@ -161,18 +162,20 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSe
     return explain(read_log(job.ending.error), [analyze(each, pool=pool) for each in (*captures, *of_jax)])
 
 
-def _print(job: Job, explanation: Explanation | None, verdict: Verdict | None, exit_code: int, show: Rendering) -> None:
+def _print(job: Job, explanation: Explanation | None, report: Report | None, exit_code: int, show: Rendering) -> None:
     from memprof.reports.document import Document
     from memprof.reports.json.runs import explanation_json, job_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.reports.views.job import job_document
 
-    document, explained = job_document(job, top=show.options.top, verdict=verdict), None
+    verdict, pressure = (report.verdict, report.pressure) if report else (None, None)
+    document, explained = job_document(job, top=show.options.top, verdict=verdict, pressure=pressure), None
     if explanation is not None:
         more = explanation_document(explanation, top=show.options.top)
         document = Document(blocks=(*document.blocks, *more.blocks))
         explained = explanation_json(explanation, sentences(explanation))
-    print_document(document, job_json(job, exit_code=exit_code, explanation=explained, verdict=verdict), show)
+    record = job_json(job, exit_code=exit_code, explanation=explained, verdict=verdict, pressure=pressure)
+    print_document(document, record, show)
 
 
 def _write(captures: Sequence[Capture], folder: Path) -> None:

@@ -42,6 +42,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "source_line": (4, "int32"),
         "stack_frame_id": (15, "int32"),
     },
+    "DotDimensionNumbers": {"lhs_contracting_dimensions": (1, "int64[]")},
     "HloInstructionProto": {
         "name": (1, "string"),
         "opcode": (2, "string"),
@@ -51,6 +52,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "tuple_index": (13, "int64"),
         "dimensions": (14, "int64[]"),
         "custom_call_target": (28, "string"),
+        "dot_dimension_numbers": (30, "bytes"),  # a DotDimensionNumbers: see `parse_contracted`
         "id": (35, "int64"),
         "operand_ids": (36, "int64[]"),
         "called_computation_ids": (38, "int64[]"),
@@ -197,6 +199,7 @@ _OPENED = message_classes(
 # convert what they read into records at once.
 HloProto: Any = _CLASSES["HloProto"]
 ShapeProto: Any = _CLASSES["ShapeProto"]
+DotDimensionNumbers: Any = _CLASSES["DotDimensionNumbers"]
 CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
 MemoryReport: Any = _CLASSES["MemoryReport"]
 
@@ -214,7 +217,8 @@ def _body(of_computation: str, *of_instructions: str) -> Any:
 # A computation without names, numbers but its own and what only some opcodes have; and the numbers of its instructions
 # alone: see `repeated_bodies.py`.
 _BODY_WITHOUT_NAMES: Any = _body(
-    "id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"
+    *("id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"),
+    "dot_dimension_numbers",
 )
 _BODY_NUMBERS: Any = _body("root_id", "id", "operand_ids")
 
@@ -274,6 +278,15 @@ def parse_shape(data: bytes) -> Any:
         MemprofError: see `parse_proto`.
     """
     return _parse(data, ShapeProto, _REPEATED)
+
+
+def parse_contracted(data: bytes) -> tuple[int, ...]:
+    """Parse the dimension numbers of a `dot`: the dimensions of its first operand that it contracts.
+
+    Raises:
+        MemprofError: see `parse_proto`.
+    """
+    return tuple(_parse(data, DotDimensionNumbers, _REPEATED).lhs_contracting_dimensions)
 
 
 def _parse(data: bytes, message: Any, declared: Messages) -> Any:

@@ -67,9 +67,9 @@ class Instruction(Struct, frozen=True, gc=False):
 
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
     `while` runs its body, where the compiler knows. What only one opcode has (`parameter_number`, `tuple_index`,
-    `custom_call_target`) is 0 or empty for the others. `dimensions` are those that a `reduce` does away with, or that a
-    `sort` sorts along; others that XLA gives dimensions to have theirs. `device_groups` are those of a collective (see
-    `replica_groups.py`).
+    `custom_call_target`) is 0 or empty for the others. `dimensions` are those that a `reduce` does away with, that a
+    `sort` sorts along, or that a `dot` contracts of its first operand; others that XLA gives dimensions to have theirs.
+    `device_groups` are those of a collective (see `replica_groups.py`).
     """
 
     name: str

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_shape
+from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_contracted, parse_shape
 from memprof.analysis.hlo.item_count import check_count
 from memprof.analysis.hlo.program import (
     COLLECTIVES,
@@ -193,7 +193,7 @@ class _Reader:
             source_line,
             stack_frame_id,
             _trip_count(message.backend_config) if opcode == "while" else None,
-            tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
+            _dimensions(message, opcode),
             device_groups(message) if opcode in COLLECTIVES else (),
         )
 
@@ -248,6 +248,12 @@ def _told(metadata: Any) -> tuple[str, str, int, int]:
         return op_name, "", 0, stack_frame_id
     source_file = _repeated_text(metadata.source_file)
     return op_name, source_file, metadata.source_line if source_file else 0, 0
+
+
+def _dimensions(message: Any, opcode: str) -> tuple[int, ...]:
+    if opcode == "dot":
+        return parse_contracted(message.dot_dimension_numbers)
+    return tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else ()
 
 
 def _trip_count(backend_config: bytes) -> int | None:

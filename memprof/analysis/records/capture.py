@@ -218,8 +218,11 @@ class Capture:
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
+        proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
+            its own, or nobody compiled it so.
         measured: what was measured when the step ran; None where it did not.
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
+        replay_without_limit: the same of `proto_without_limit`.
         source_lines: the text of the source lines that the program names and of those around them, by file and number.
         file: where the capture was read from, for messages; None where it was made in this process.
         request: a digest of what a command of several rows asked for; empty for any other command.
@@ -239,6 +242,7 @@ class Capture:
     recomputed_flops: Operations
     timings: Timings
     hlo_proto: bytes
+    proto_without_limit: bytes = b""
     doubts: tuple[Words, ...] = ()
     partitioner_messages: tuple[Words, ...] = ()
     measured: Measurement | None = None
@@ -246,6 +250,7 @@ class Capture:
     request: Text = ""
     fenced_values: Mapping[Words, tuple[Words, ...]] = field(default_factory=dict)
     replay: ReplayTotals | None = None
+    replay_without_limit: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None
     pool: PoolSettings = field(default_factory=PoolSettings)

@@ -13,6 +13,7 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.timeline import Timeline
 from memprof.analysis.records.why_live import WhyLive
 
@@ -195,8 +196,13 @@ class Report:
         arguments: all leaves of the step's arguments.
         parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
-        verdict: whether the step fits the pool that JAX has.
+        verdict: whether the step fits the pool that JAX has, by the plan without pressure.
         pieces, pool: what the verdict is made of: the allocations, and the settings of JAX's allocator.
+        pressed_pieces: the allocations of this report's plan, if XLA recomputes values in it and `pieces` are those of
+            `without_limit`.
+        pressure: what XLA recomputes on its own; None if it recomputes nothing.
+        without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
+            nobody compiled it so.
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
@@ -233,6 +239,9 @@ class Report:
     verdict: Verdict
     pieces: Pieces
     pool: PoolSettings
+    pressed_pieces: Pieces | None = None
+    pressure: Pressure | None = None
+    without_limit: Report | None = None
     parameter_bytes: Mapping[int, int] = field(default_factory=dict)
     collectives: tuple[CollectiveTraffic, ...] = ()
     partitioner_notes: tuple[PartitionerNote, ...] = ()
@@ -243,6 +252,11 @@ class Report:
     schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)
+
+    @property
+    def unpressed(self) -> Report:
+        """The report of the plan without pressure, which verdicts and advice use; else this one."""
+        return self.without_limit or self
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:

@@ -23,6 +23,7 @@ OF_PROJECT = "the default of this project"
 DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
 _SIZE = "[0-9]{1,9}"
 _MOST_DEVICES = 2**16  # XLA makes a topology of each of them
+_AMPLE_BYTES = 1 << 50  # 1 PiB; XLA multiplies it by percentages in 64 bits
 
 
 class ProjectTarget(str):
@@ -206,6 +207,12 @@ def has_accelerator_device() -> bool:
     is not there (jax 0.10.2 to 0.12).
     """
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
+
+
+def with_ample_memory(target: Target) -> Target:
+    """A deviceless target with so much memory that XLA never recomputes values to save some."""
+    config = re.sub(r"\b(device_memory_size:\s*)\d+", rf"\g<1>{_AMPLE_BYTES}", target.compiler_config)
+    return replace(target, compiler_config=config)
 
 
 def of_file(name: str, topology: Topology) -> Target:

@@ -20,7 +20,18 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.measurement import DriverMemory, MeasuredDevice, Measurement, OutOfMemory, PoolMemory
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.reports.json.mesh import MeshJson, mesh_json
-from memprof.reports.json.types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, VerdictJson, about, filled
+from memprof.reports.json.types import (
+    CategorySizes,
+    MaybePressure,
+    Number,
+    PhaseSums,
+    Shape,
+    Size,
+    Sums,
+    VerdictJson,
+    about,
+    filled,
+)
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 
@@ -245,6 +256,7 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
     fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
     verdict: VerdictJson
+    pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
     compiler: CompilerJson
     num_params: Annotated[Size, about("Trainable parameters (elements).")]

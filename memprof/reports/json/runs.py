@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.pool import Verdict
-from memprof.reports.json.types import Size, VerdictJson, about, filled
+from memprof.analysis.records.pressure import Pressure
+from memprof.reports.json.types import MaybePressure, Size, VerdictJson, about, filled
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.records import Moment
 from memprof.studies.watch.job import Job
@@ -103,6 +104,7 @@ class JobJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     programs: Annotated[tuple[JobProgramJson, ...], about("Those that take most memory first.")]
     of_jax: OfJaxJson
     verdict: Annotated[VerdictJson | None, about("Of the largest program; null where XLA has left no plan of it.")]
+    pressure: MaybePressure
     moment: Annotated[MomentJson | None, about("null where no program of the script was seen.")]
     growth: Annotated[
         tuple[Growth, ...], about("Arrays that became more and more while nothing new was compiled, most bytes first.")
@@ -135,12 +137,17 @@ def explanation_json(explanation: Explanation, sentences: tuple[str, ...]) -> Ex
 
 
 def job_json(
-    job: Job, *, exit_code: int, explanation: ExplanationJson | None, verdict: Verdict | None = None
+    job: Job,
+    *,
+    exit_code: int,
+    explanation: ExplanationJson | None,
+    verdict: Verdict | None = None,
+    pressure: Pressure | None = None,
 ) -> JobJson:
     """What is printed of a watched script.
 
     Args:
-        verdict: of its largest program.
+        verdict, pressure: of its largest program.
     """
     return filled(
         JobJson,
@@ -149,6 +156,7 @@ def job_json(
         of_jax=_of_jax(job.of_jax),
         exit_code=exit_code,
         verdict=verdict,
+        pressure=pressure,
         explanation=explanation,
     )
 

@@ -23,7 +23,7 @@ from memprof.reports.views.configurations import (
     row_name,
 )
 from memprof.reports.views.differences import difference_blocks
-from memprof.reports.views.header import TONES, target_values, toolchain_values
+from memprof.reports.views.header import TONES, pressure_sentence, target_values, toolchain_values
 
 _NAMED_ROWS = 3
 _NOT_MEASURED = "Nothing here was measured on a device."
@@ -65,6 +65,7 @@ def comparison_document(
     return Document(
         blocks=(
             comparison_title(comparison),
+            *_pressure(rows),
             *body,
             *failure_blocks(failures),
             *(shared_config(rows) if by is None and with_configuration else ()),
@@ -102,6 +103,15 @@ def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
         judged = [row for row in judged if row is largest or not row.report.fits]
     return tuple(
         Note(text=f"{row.name} {row.report.verdict.sentence}", tone=TONES[row.report.verdict.answer]) for row in judged
+    )
+
+
+def _pressure(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """What XLA recomputes on its own, a sentence for each row in which it does."""
+    return tuple(
+        Note(text=f"{row.name}: {pressure_sentence(row.report.pressure)}", tone=Tone.WARNING)
+        for row in rows
+        if row.report.pressure is not None
     )
 
 

@@ -37,6 +37,7 @@ def first_screen_document(
     """
     blocks: tuple[Block, ...] = (
         _heading(report),
+        *header.pressure_notes(report),
         replace(header.gauge(report), with_sizes=True),
         *measured_summary(report),
         *_timeline(report),

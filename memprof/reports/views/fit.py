@@ -12,7 +12,7 @@ from memprof.reports.units import (
     format_short_seconds,
     format_signed_bytes,
 )
-from memprof.studies.fit.results import FitResult, TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import FitResult, TechniquesResult, Trial, TriedTechniques
 
 _BUDGET = "the memory pool, less what is to stay free"
 
@@ -64,12 +64,18 @@ def _value_facts(result: FitResult) -> Facts:
 
 def _tried_values(result: FitResult) -> Table:
     number = Align.RIGHT
+    is_pressed = any(trial.pressure is not None for trial in result.tried)
     columns = (
         Column(title=result.field, align=number),
         Column(title="footprint", align=number),
         Column(title="against budget", align=number, priority=1),
         Column(title="fits"),
         Column(title="time", align=number, priority=2),
+        *(
+            (Column(title="XLA recomputes", align=number), Column(title="and takes", align=number))
+            if is_pressed
+            else ()
+        ),
     )
     rows = []
     for trial in sorted(result.tried, key=lambda trial: trial.value):
@@ -81,9 +87,17 @@ def _tried_values(result: FitResult) -> Table:
             Cell(text=format_signed_bytes(over_bytes)),
             Cell(text=text, key=tone, is_verdict=True),
             Cell(text=format_seconds(trial.seconds)),
+            *(_pressure_cells(trial) if is_pressed else ()),
         )
         rows.append(Row(cells=cells))
     return Table(columns=columns, rows=tuple(rows))
+
+
+def _pressure_cells(trial: Trial) -> tuple[Cell, Cell]:
+    if trial.pressure is None:
+        return Cell(text=""), Cell(text="")
+    values = f"{trial.pressure.recomputed_values:,} value{'' if trial.pressure.recomputed_values == 1 else 's'}"
+    return Cell(text=values), Cell(text=format_bytes(trial.pressed_footprint_bytes or 0))
 
 
 def _value_notes(result: FitResult) -> tuple[Block, ...]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+from memprof.analysis.memory.pressure import PERCENT_OF_CARD
 from memprof.analysis.memory.verdict import outside_pool
 from memprof.analysis.records.capture import Target, Toolchain
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pool import Answer
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report
-from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Part, Tone
+from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Note, Part, Tone
 from memprof.reports.units import (
     format_bytes,
     format_count,
@@ -79,6 +83,33 @@ def gauge(report: Report) -> Gauge:
         verdict=verdict.sentence,
         tone=TONES[verdict.answer],
     )
+
+
+def pressure_notes(*reports: Report) -> tuple[Note, ...]:
+    """What XLA recomputes on its own, a sentence for each report in which it does, with its label if there are more."""
+    return tuple(
+        Note(
+            text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure)}.",
+            tone=Tone.WARNING,
+        )
+        for report in reports
+        if report.pressure is not None
+    )
+
+
+def pressure_sentence(pressure: Pressure) -> str:
+    """What XLA recomputes on its own, and what it would need otherwise."""
+    values = "1 value" if pressure.recomputed_values == 1 else f"{pressure.recomputed_values:,} values"
+    work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
+    limit = "its limit of memory"
+    if pressure.planned_bytes is not None:
+        limit = f"{format_bytes(pressure.planned_bytes)}, {PERCENT_OF_CARD}% of the card"
+        if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
+            limit += ", by its own estimate"
+    without = "what it would need without that limit is unknown, since the program was compiled elsewhere"
+    if pressure.footprint_without_limit_bytes is not None:
+        without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
+    return f"XLA recomputes {values} ({work}) to get under {limit}; {without}"
 
 
 def outside_facts(report: Report) -> tuple[Fact, ...]:

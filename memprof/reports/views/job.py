@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memprof.analysis.records.pool import Verdict
+from memprof.analysis.records.pressure import Pressure
 from memprof.reports.document import (
     Align,
     Block,
@@ -22,20 +23,23 @@ from memprof.reports.document import (
 )
 from memprof.reports.units import format_bytes
 from memprof.reports.views.cells import aside_cell, more_label, size_cell
-from memprof.reports.views.header import TONES
+from memprof.reports.views.header import TONES, pressure_sentence
 from memprof.studies.watch.job import Job
 from memprof.studies.watch.moments import Growth, LargestMoment, OtherArrays
 from memprof.studies.watch.programs import Compiled, JobProgram
 
 
-def job_document(job: Job, *, top: int, verdict: Verdict | None = None) -> Document:
+def job_document(job: Job, *, top: int, verdict: Verdict | None = None, pressure: Pressure | None = None) -> Document:
     """What a script has compiled, and the largest moment of its memory.
 
     Args:
         top: rows of each table; the rest is counted in one.
-        verdict: of the largest program.
+        verdict, pressure: of the largest program.
     """
     blocks: list[Block] = [Heading(text=job.label, level=1, aside="memprof watch"), _facts(job)]
+    if pressure is not None:
+        text = f"{job.programs[0].name}: {pressure_sentence(pressure)}."
+        blocks.append(Note(text=text, tone=Tone.WARNING))
     if job.programs:
         blocks += [_programs_table(job, top), *_recompiles(job.programs)]
     if verdict is not None and verdict.fits is not None:

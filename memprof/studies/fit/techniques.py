@@ -208,7 +208,7 @@ def _of_report(report: Report, cost: Cost, budget: Budget) -> TriedTechniques:
     return TriedTechniques(
         techniques=report.techniques,
         cost=replace(cost, recomputed_flops=report.recomputed_flops),
-        footprint_bytes=report.footprint_bytes,
+        footprint_bytes=report.unpressed.footprint_bytes,
         host_bytes=report.program.host_bytes,
         seconds=report.timings.lower_seconds + report.timings.compile_seconds,
         verdict=budget.verdict(report),
