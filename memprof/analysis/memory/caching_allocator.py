@@ -4,7 +4,7 @@
     allocator.malloc("weights", 3 * 2**20)
     allocator.reserved_bytes        # 20 MiB: a segment that is split
 
-Tensors lie in blocks, blocks in segments. A freed block stays reserved, and the smallest free block that is large enough
+Tensors lie in blocks, blocks in segments. A freed block stays reserved; the smallest free block that is large enough
 serves the next request. The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.1 to 2.13) for one stream;
 private pools of CUDA graphs and `roundup_power2_divisions` are not modelled.
 """
@@ -24,6 +24,7 @@ SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer
 LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer: for requests below kMinLargeAlloc
 OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: from here on, a request has a segment of its own size
 ROUND_LARGE_BYTES = 2 * MIB  # kRoundLarge: rounded up to a multiple of it
+_ADDRESSES = 20 * (1 << 50)  # of an expandable segment; a multiple of both kinds of pages
 
 
 class OutOfMemoryError(MemprofError):
@@ -124,8 +125,8 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.peak_reserved_bytes = 0
         self.num_retries = 0
 
-    def malloc(self, name: Hashable, size_bytes: int) -> None:
-        """Allocate a tensor.
+    def malloc(self, name: Hashable, size_bytes: int) -> int:
+        """Allocate a tensor; returns its address, which is only good to tell it from others.
 
         Args:
             name: by which `free` finds it; unique among the live tensors.
@@ -136,7 +137,7 @@ class CachingAllocator:
         """
         assert name not in self._blocks, name
         if not size_bytes:
-            return
+            return 0
         rounded = rounded_size(size_bytes)
         pool = self._pools[rounded > SMALL_BYTES]
         block = self._cached(pool, rounded) or self._new(pool, rounded)
@@ -147,6 +148,7 @@ class CachingAllocator:
         self.requested_bytes += size_bytes
         self.allocated_bytes += block.size_bytes
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return block.address
 
     def free(self, name: Hashable) -> None:
         """Free a tensor. Its block stays reserved, and joins free neighbours."""
@@ -301,7 +303,8 @@ class CachingAllocator:
     def _expand(self, pool: _Pool, size_bytes: int) -> _Block | None:
         """Map pages at the lowest address of the pool's segment that has room; None beyond the limit."""
         if pool.last is None:
-            pool.last = _Block(0, 1 << 62, pool, is_mapped=False)
+            # Each pool has its own addresses, more than any device has memory.
+            pool.last = _Block(0 if pool.is_small else _ADDRESSES, _ADDRESSES, pool, is_mapped=False)
         block = self._room(pool.last, size_bytes)
         if block.is_mapped:
             pool.remove(block)
