@@ -136,8 +136,30 @@ def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield mock.patch(f"{module}._get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"])
     yield mock.patch(f"{optimizers}._foreach_supported_types", types)
     yield mock.patch(f"{optimizers}._get_fused_kernels_supported_devices", lambda: ["cpu", "cuda"])
+    yield mock.patch.object(torch.nn.Module, "_apply", _convert)
     for each in (torch.autocast, torch.amp.GradScaler):
         yield mock.patch.object(each, "__init__", _on_cpu(each.__init__))
+
+
+def _convert(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+    """Moves or casts a module's parameters. PyTorch's own cannot replace fake tensors (as of 2.13)."""
+    converted: dict[int, torch.nn.Parameter] = {}
+    for module in self.modules() if recurse else [self]:
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in converted:
+                with torch.no_grad():
+                    result = function(parameter)
+                is_moved_only = result.dtype is parameter.dtype
+                converted[id(parameter)] = (
+                    parameter if is_moved_only else torch.nn.Parameter(result, parameter.requires_grad)
+                )
+            module._parameters[name] = converted[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = function(buffer)
+    return self
 
 
 def _on_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
