@@ -38,7 +38,7 @@ _TO_FLOAT32 = """
     prod prod.dim_int cumprod cumsum linalg_vector_norm sum sum.dim_IntList
 """.split()
 _IN_LOWER_PRECISION = "prelu addmv addr mv chain_matmul linalg_multi_dot".split()
-_SOFTMAXES = {"softmax.int": _aten._softmax, "log_softmax.int": _aten._log_softmax}
+_SOFTMAXES = "softmax.int", "log_softmax.int"
 
 
 @contextlib.contextmanager
@@ -52,6 +52,8 @@ def cuda_semantics(moved: Callable[[torch.Tensor], None]) -> Iterator[None]:
         library = torch.library.Library("aten", "IMPL")
         stack.callback(library._destroy)
         _register_autocast(library)
+        for name, function in _PATHS.items():
+            library.impl(name, function, "AutogradCPU")
         for patch in _patches():
             stack.enter_context(patch)
         stack.enter_context(_CudaFunctions(moved))
@@ -71,8 +73,8 @@ def _register_autocast(library: torch.library.Library) -> None:
         register(name, _cast_and_call(_operation(name), None))
     for name in _TO_FLOAT32:
         register(name, _with_dtype(_operation(name)))
-    for name, kernel in _SOFTMAXES.items():
-        register(name, _softmax(_operation(name), kernel))
+    for name in _SOFTMAXES:
+        register(name, _softmax(_operation(name)))
 
 
 def _operation(name: str) -> Any:
@@ -104,13 +106,11 @@ def _with_dtype(operation: Any) -> Callable[..., Any]:
     return function
 
 
-def _softmax(operation: Any, kernel: Any) -> Callable[..., Any]:
+def _softmax(operation: Any) -> Callable[..., Any]:
     def function(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         if dtype is None and _is_castable(tensor):
             dtype = torch.float32
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-            if _is_fused(tensor, dtype):
-                return kernel(tensor, dim, True)
             return operation(tensor, dim, dtype)
 
     return function
@@ -177,7 +177,7 @@ def _on_cpu(initialize: Callable[..., None]) -> Callable[..., None]:
 
 
 class _CudaFunctions(TorchFunctionMode):
-    """Replaces functions that choose another path on the CPU."""
+    """Lets tensors that are sent to "cuda" stay where they are."""
 
     def __init__(self, moved: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
@@ -198,8 +198,10 @@ class _CudaFunctions(TorchFunctionMode):
                 self._moved(args[0])
             args = tuple(map(_without_cuda, args))
             kwargs = {name: _without_cuda(value) for name, value in kwargs.items()}
-        replacement = _REPLACEMENTS.get(func)
-        return func(*args, **kwargs) if replacement is None else replacement(func, *args, **kwargs)
+        if func is torch.Tensor.backward:  # a checkpoint in it calls the user's code again
+            with self:
+                return _backward(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def _names_cuda(values: Any) -> bool:
@@ -216,41 +218,52 @@ def _without_cuda(value: Any) -> Any:
     return torch.device("cpu") if _is_cuda(value) else value
 
 
-def _dropout(func: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, *rest: Any, **kwargs: Any) -> Any:  # noqa: A002 - PyTorch's names
-    if not training or not 0 < p < 1 or rest or kwargs.get("inplace"):
-        return func(input, p, training, *rest, **kwargs)
-    return torch.native_dropout(input, p, True)[0]
+def _backward(
+    tensor: torch.Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _float32_softmax(kernel: Any) -> Callable[..., Any]:
-    def function(func: Any, input: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        dtype = kwargs.get("dtype", args[0] if args and isinstance(args[0], torch.dtype) else None)
-        if _is_fused(input, dtype) and not torch.is_autocast_enabled("cpu"):
-            return kernel(input, dim, True)
-        return func(input, dim, *args, **kwargs)
+def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    if train and 0 < p < 1 and tensor.numel():
+        return torch.native_dropout(tensor, p, True)[0]
+    return _aten.dropout.default.decompose(tensor, p, train)  # type: ignore[no-any-return]
+
+
+def _fused_softmax(operation: Any, kernel: Any) -> Callable[..., Any]:
+    def function(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        if _is_fused(tensor, dtype):
+            return kernel(tensor, dim, True)
+        return operation.decompose(tensor, dim, dtype)
 
     return function
 
 
 def _attention(
-    func: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    **others: Any,
 ) -> torch.Tensor:
     """The kernel that CUDA prefers: flash for 16-bit types without a mask, else the memory-efficient one."""
-    if torch.is_autocast_enabled("cpu"):
-        query, key, value = (_cast(each, torch.get_autocast_dtype("cpu")) for each in (query, key, value))
-    if enable_gqa or query.dim() != 4:
-        return func(  # type: ignore[no-any-return]
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    if others.get("enable_gqa") or query.dim() != 4:
+        operation = _aten.scaled_dot_product_attention.default
+        return operation.decompose(  # type: ignore[no-any-return]
+            query, key, value, attn_mask, dropout_p, is_causal, **others
         )
+    scale = others.get("scale")
     if query.dtype is torch.float32 or attn_mask is not None:
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
         found = _aten._scaled_dot_product_efficient_attention(
             query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale
         )
@@ -259,12 +272,10 @@ def _attention(
     return found[0]  # type: ignore[no-any-return]
 
 
-_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
-    torch.dropout: _dropout,
-    torch.nn.functional.dropout: _dropout,
-    torch.softmax: _float32_softmax(_aten._softmax),
-    torch.Tensor.softmax: _float32_softmax(_aten._softmax),
-    torch.log_softmax: _float32_softmax(_aten._log_softmax),
-    torch.Tensor.log_softmax: _float32_softmax(_aten._log_softmax),
-    torch.nn.functional.scaled_dot_product_attention: _attention,
+# Composite operations that take another path on CUDA.
+_PATHS: dict[str, Callable[..., Any]] = {
+    "dropout": _dropout,
+    "softmax.int": _fused_softmax(_aten.softmax.int, _aten._softmax),
+    "log_softmax.int": _fused_softmax(_aten.log_softmax.int, _aten._log_softmax),
+    "scaled_dot_product_attention": _attention,
 }
