@@ -226,9 +226,7 @@ def _place(trace: Trace, step: _Step, addresses: dict[int, int]) -> _Placed:
     )
 
 
-def _live_buffer(
-    trace: Trace, value: int, *, start: int, end: int, offset: int | None, at_peak: bool
-) -> LiveBuffer:
+def _live_buffer(trace: Trace, value: int, *, start: int, end: int, offset: int | None, at_peak: bool) -> LiveBuffer:
     traced = trace.values[value]
     return LiveBuffer(
         size_bytes=traced.size_bytes,
@@ -284,7 +282,9 @@ def _timeline(trace: Trace, step: _Step, placed: _Placed) -> Timeline:
 
 def _cut_phases(spans: Sequence[PhaseSpan], step: _Step) -> tuple[PhaseSpan, ...]:
     return tuple(
-        PhaseSpan(phase=span.phase, start=max(span.start - step.first, 0), end=min(span.end, step.stop - 1) - step.first)
+        PhaseSpan(
+            phase=span.phase, start=max(span.start - step.first, 0), end=min(span.end, step.stop - 1) - step.first
+        )
         for span in spans
         if span.start < step.stop and span.end >= step.first
     )

@@ -29,7 +29,13 @@ def judge_reserved(reserved_bytes: int, target: Target) -> Verdict:
     where = f"the {format_bytes(capacity)} that {target.name} has beside the CUDA context"
     short_bytes = max(reserved_bytes - capacity, 0)
     if short_bytes:
-        answer, sentence = Answer.DOES_NOT_FIT, f"does not fit: {reserved}, {format_bytes(short_bytes)} more than {where}"
+        answer, sentence = (
+            Answer.DOES_NOT_FIT,
+            f"does not fit: {reserved}, {format_bytes(short_bytes)} more than {where}",
+        )
     else:
-        answer, sentence = Answer.FITS, f"fits: {reserved} of {where}, {format_bytes(capacity - reserved_bytes)} to spare"
+        answer, sentence = (
+            Answer.FITS,
+            f"fits: {reserved} of {where}, {format_bytes(capacity - reserved_bytes)} to spare",
+        )
     return Verdict(answer=answer, pool_bytes=capacity, mem_fraction=None, short_bytes=short_bytes, sentence=sentence)

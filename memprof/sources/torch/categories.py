@@ -68,7 +68,9 @@ def claim(facts: Facts) -> Claim:
 
 
 _RULES = (
-    _Rule("gradient", Category.GRADIENTS, "it is, or is added to, a parameter's .grad", lambda facts: facts.is_gradient),
+    _Rule(
+        "gradient", Category.GRADIENTS, "it is, or is added to, a parameter's .grad", lambda facts: facts.is_gradient
+    ),
     _Rule(
         "held before the step",
         Category.OTHER_STATE,

@@ -28,7 +28,8 @@ _TORCH = str(Path(torch.__file__).resolve().parent)
 _FUNCTION = torch.autograd.function.__file__
 _STANDARD_LIBRARY = str(Path(sysconfig.get_paths()["stdlib"]))
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
-_COMPILER = str(Path(_TORCH) / "_dynamo")  # wraps each call of a dispatch mode
+# These wrap each call of a dispatch mode, and of some of PyTorch's own functions.
+_WRAPPERS = str(Path(_TORCH) / "_dynamo"), str(Path(_TORCH) / "_compile.py")
 _CALLER = str(Path(__file__).with_name("trace_step.py"))
 _DEEPEST = 100
 
@@ -165,4 +166,4 @@ def _is_shown(file: str) -> bool:
     """Whether a call of the stack says where an operation is: not one of the standard library, or of a trace."""
     if file.startswith(str(_PACKAGE)):
         return file.startswith(_WORKLOADS)
-    return not file.startswith(("<", _STANDARD_LIBRARY, _COMPILER))
+    return not file.startswith(("<", _STANDARD_LIBRARY, *_WRAPPERS))

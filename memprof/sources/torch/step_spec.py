@@ -49,4 +49,6 @@ class TorchStepSpec:
 
     def __post_init__(self) -> None:
         if (self.loss_fn is None) == (self.step is None):
-            raise MemprofError("a TorchStepSpec needs either loss_fn, which returns the loss, or step, which does one step")
+            raise MemprofError(
+                "a TorchStepSpec needs either loss_fn, which returns the loss, or step, which does one step"
+            )

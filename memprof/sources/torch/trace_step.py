@@ -208,9 +208,7 @@ def _named_tensors(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield keystr(path), leaf
 
 
-def _trace(
-    spec: TorchStepSpec, tracer: StorageTracer, owners: _Owners, target: Target, trace_seconds: float
-) -> Trace:
+def _trace(spec: TorchStepSpec, tracer: StorageTracer, owners: _Owners, target: Target, trace_seconds: float) -> Trace:
     numbers = {event.value for event in tracer.events}
     storages = [storage for storage in tracer.storages if storage.number in numbers]
     places = {storage.number: place for place, storage in enumerate(storages)}
@@ -287,5 +285,5 @@ def _toolchain() -> Toolchain:
         flax=None,
         optax=None,
         xla_flags="",
-        torch=torch.__version__,
+        torch=str(torch.__version__),
     )

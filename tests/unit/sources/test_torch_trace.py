@@ -162,9 +162,7 @@ def test_autocast_uses_cudas_lists() -> None:
         model = _network()
         batch = torch.randn(BATCH, INPUTS), torch.zeros(BATCH, dtype=torch.int64)
         scaler = torch.amp.GradScaler("cuda")
-        return TorchStepSpec(
-            model=model, optimizer=_sgd(model.parameters()), loss_fn=loss, batch=batch, scaler=scaler
-        )
+        return TorchStepSpec(model=model, optimizer=_sgd(model.parameters()), loss_fn=loss, batch=batch, scaler=scaler)
 
     report = _report(make)
     copies = [each for each in report.temp_buffers if each.category is Category.PARAM_COPIES]
@@ -228,5 +226,7 @@ def test_a_trace_leaves_no_hooks_behind() -> None:
 
 
 def test_importing_memprof_and_its_records_imports_neither_framework() -> None:
-    code = "import sys, memprof, memprof.sources.torch.step_spec; sys.exit('torch' in sys.modules or 'jax' in sys.modules)"
+    code = (
+        "import sys, memprof, memprof.sources.torch.step_spec; sys.exit('torch' in sys.modules or 'jax' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
