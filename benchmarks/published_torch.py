@@ -2,11 +2,11 @@
 
     python -m benchmarks.published_torch [--masks-as-inputs] [ROW ...]
 
-It needs the extra `torch`, and transformers. The authors measured BERT-large on a V100 with 16 GB through NVML, so to what
-the caching allocator reserves the CUDA context is added, which they measured alone.
+It needs the extra `torch`, and transformers. The authors measured BERT-large on a V100 with 16 GB through NVML, so the
+CUDA context, which they measured alone, is added to what the caching allocator reserves.
 
-PyTorch's CUDA kernel keeps a mask of one byte an element for dropout. `--masks-as-inputs` lets it keep one in the type of
-the input instead, as PyTorch does on the CPU: a hypothesis about the authors' software, which their numbers fit better.
+PyTorch's CUDA kernel for dropout keeps a mask of one byte an element. With `--masks-as-inputs` the mask has the type of
+the input, as on the CPU: a hypothesis about the authors' software, which fits their numbers better.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a storage is for: an ordered table of rules over what the trace saw of it. No torch here.
 
-The first rule that claims a storage decides. A rule sees the role of its tensor, the phase that makes it, what it depends
-on, and whether the backward pass uses it.
+The first rule that claims a storage decides. A rule sees the role of the tensor, the phase that makes it, its inputs,
+and whether the backward pass uses it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def claim(facts: Facts) -> Claim:
     return Claim(Category.UNATTRIBUTED, "unattributed", "no rule claims it")
 
 
+_FORWARD = (Phase.FORWARD, Phase.RECOMPUTE, Phase.UNDIFFERENTIATED)
 _RULES = (
     _Rule(
         "gradient", Category.GRADIENTS, "it is, or is added to, a parameter's .grad", lambda facts: facts.is_gradient
@@ -126,4 +127,3 @@ _RULES = (
         lambda facts: facts.phase is Phase.UPDATE,
     ),
 )
-_FORWARD = (Phase.FORWARD, Phase.RECOMPUTE, Phase.UNDIFFERENTIATED)

@@ -1,7 +1,7 @@
 """Lets tensors without a device take the paths that CUDA tensors take.
 
-A fake tensor on "cuda" cannot go through autograd in a process without a driver, so the tensors of a trace are on the CPU.
-Here is everything in which PyTorch treats the two differently and memory shows it (as of PyTorch 2.13):
+A fake tensor on "cuda" cannot go through autograd in a process without a driver, so a trace has its tensors on the CPU.
+PyTorch treats the two differently, and memory shows it (as of PyTorch 2.13):
 
 - The word "cuda": tensors that are moved there stay where they are.
 - Autocast: CUDA computes softmax, norms, losses and sums in float32; the CPU's list lacks most of these operations.
@@ -133,9 +133,9 @@ def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
     optimizers, utilities = "torch.optim.optimizer", "torch.utils._foreach_utils"
     types = [torch.Tensor, torch.nn.Parameter, FakeTensor]
     for module in (optimizers, utilities):
-        yield mock.patch(f"{module}._get_foreach_kernels_supported_devices", lambda: ["cpu", "cuda"])
+        yield mock.patch(f"{module}._get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"])
     yield mock.patch(f"{optimizers}._foreach_supported_types", types)
-    yield mock.patch(f"{optimizers}._get_fused_kernels_supported_devices", lambda: ["cpu", "cuda"])
+    yield mock.patch(f"{optimizers}._get_fused_kernels_supported_devices", return_value=["cpu", "cuda"])
     yield mock.patch.object(torch.nn.Module, "_apply", _convert)
     for each in (torch.autocast, torch.amp.GradScaler):
         yield mock.patch.object(each, "__init__", _on_cpu(each.__init__))
@@ -228,17 +228,22 @@ def _backward(
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
+def _as_ever(operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """A composite operation as PyTorch defines it for all devices."""
+    return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
 def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if train and 0 < p < 1 and tensor.numel():
         return torch.native_dropout(tensor, p, True)[0]
-    return _aten.dropout.default.decompose(tensor, p, train)  # type: ignore[no-any-return]
+    return _as_ever(_aten.dropout.default, tensor, p, train)
 
 
 def _fused_softmax(operation: Any, kernel: Any) -> Callable[..., Any]:
     def function(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         if _is_fused(tensor, dtype):
             return kernel(tensor, dim, True)
-        return operation.decompose(tensor, dim, dtype)
+        return _as_ever(operation, tensor, dim, dtype)
 
     return function
 
@@ -255,9 +260,7 @@ def _attention(
     """The kernel that CUDA prefers: flash for 16-bit types without a mask, else the memory-efficient one."""
     if others.get("enable_gqa") or query.dim() != 4:
         operation = _aten.scaled_dot_product_attention.default
-        return operation.decompose(  # type: ignore[no-any-return]
-            query, key, value, attn_mask, dropout_p, is_causal, **others
-        )
+        return _as_ever(operation, query, key, value, attn_mask, dropout_p, is_causal, **others)
     scale = others.get("scale")
     if query.dtype is torch.float32 or attn_mask is not None:
         if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -269,7 +272,7 @@ def _attention(
         )
     else:
         found = _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)
-    return found[0]  # type: ignore[no-any-return]
+    return found[0]
 
 
 # Composite operations that take another path on CUDA.

@@ -17,11 +17,14 @@ def fake_copy(spec: TorchStepSpec) -> TorchStepSpec:
     """
     from torch._guards import detect_fake_mode
     from torch._subclasses.fake_tensor import FakeCopyMode
+    from torch.utils._python_dispatch import _disable_current_modes
 
     if spec.step is not None:
         raise MemprofError(
             "a TorchStepSpec with step= must be made under fake tensors: give a function that returns it"
         )
-    with FakeCopyMode(detect_fake_mode()):
+    mode = detect_fake_mode()
+    # A trace accepts no real tensors, and these are about to be replaced.
+    with _disable_current_modes(), FakeCopyMode(mode):
         model, optimizer, batch, scaler = copy.deepcopy((spec.model, spec.optimizer, spec.batch, spec.scaler))
     return replace(spec, model=model, optimizer=optimizer, batch=batch, scaler=scaler)

@@ -94,7 +94,7 @@ class Places:
     def of_forward(self) -> Place:
         """Where a forward operation is, kept for the autograd node that it has just got, if any."""
         place = self.of_lines().in_module(self.module)
-        number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        number = torch.autograd._get_sequence_nr() - 1
         if not self._numbers or self._numbers[-1] < number:
             self._numbers.append(number)
             self._places.append(place)

@@ -3,8 +3,8 @@
     trace = trace_step(torch_spec, target=target)
     report = analyze_trace(trace)
 
-The step runs twice under fake tensors, on shapes alone: the first time the optimizer makes its state, the second time it
-has it.
+The step runs twice under fake tensors, on shapes alone: in the first run the optimizer makes its state, in the second
+the state exists.
 """
 
 from __future__ import annotations
@@ -130,12 +130,14 @@ class _Owners:
     def watching(self) -> Iterator[None]:
         """Follow the optimizer: its updates, and the state that it makes in the first one."""
 
-        def before(*_: Any) -> None:
+        def before(optimizer: Any, *_: Any) -> None:
             for tensor, path in self._paths.items():
                 if tensor.grad is not None:
                     gradient = self._tracer.storage_of(tensor.grad)
                     gradient.is_gradient, gradient.path = True, f"{path}.grad"
-            self._tracer.begin_update()
+            # Counters are on the host, unless the update is to be captured in a CUDA graph or is one kernel.
+            on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
+            self._tracer.begin_update(counters_on_host=not on_device)
 
         def after(*_: Any) -> None:
             self._tracer.end_update()

@@ -93,6 +93,7 @@ class StorageTracer(TorchDispatchMode):
         self.work = Work(0, 0, Counter(), 0)
         self._live: dict[int, Storage] = {}
         self._update_of: int | None = None  # the backward pass that an update runs in, -1: in none
+        self._counters_on_host = False
         self._is_after_backward = False
 
     def begin(self, order: Sequence[Storage]) -> None:
@@ -112,9 +113,14 @@ class StorageTracer(TorchDispatchMode):
         self.work = Work(0, 0, Counter(), 0)
         self._is_after_backward = False
 
-    def begin_update(self) -> None:
-        """An optimizer begins its update."""
+    def begin_update(self, *, counters_on_host: bool) -> None:
+        """An optimizer begins its update.
+
+        Args:
+            counters_on_host: whether the scalars that it makes are in host memory.
+        """
         self._update_of = torch._C._current_graph_task_id()
+        self._counters_on_host = counters_on_host
 
     def end_update(self) -> None:
         """An optimizer has made its update."""
@@ -158,10 +164,12 @@ class StorageTracer(TorchDispatchMode):
         self._count(func, args, kwargs, result, phase, place)
         depends = _depends(func, inputs)
         is_on_host = func in _LITERALS or (bool(inputs) and all(each.is_on_host for each in inputs))
+        is_counter = phase is Phase.UPDATE and not inputs and self._counters_on_host
         for tensor in _tensors(result):
             known = self._record_of(tensor)
             if known is None:
-                self._born(tensor, _name(func), phase, place, depends, is_on_host=is_on_host)
+                on_host = is_on_host or (is_counter and tensor.dim() == 0)
+                self._born(tensor, _name(func), phase, place, depends, is_on_host=on_host)
             else:
                 known.depends |= depends
                 self._grown(known, tensor)
@@ -291,7 +299,7 @@ def _number(func: Any, tensor: torch.Tensor, *, is_on_host: bool) -> bool | int 
     On the host that is a counter, which has counted something; on the device, a loss or a flag that is not set.
     """
     try:
-        return func(tensor)  # type: ignore[no-any-return]
+        return func(tensor)
     except DataDependentOutputException:
         number = 1 if is_on_host else 0
         return bool(number) if tensor.dtype is torch.bool else float(number) if tensor.is_floating_point() else number

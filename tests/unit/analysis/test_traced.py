@@ -48,8 +48,8 @@ def _value(size: int, category: Category, phase: Phase = Phase.FORWARD) -> Trace
     )
 
 
-# A parameter of 3 MiB is kept; in each of two steps an activation of 5 MiB comes alive at the first operation and dies at
-# the third, a gradient of 3 MiB at the second and the last. The optimizer's state of 6 MiB is made in the first step.
+# A parameter of 3 MiB is kept. In each of two steps an activation of 5 MiB lives from the first operation to the third,
+# a gradient of 3 MiB from the second to the last. The first step makes the optimizer's state of 6 MiB.
 VALUES = (
     _value(3 * MIB, Category.PARAMS, Phase.ARGUMENT),
     _value(5 * MIB, Category.ACTIVATIONS),
