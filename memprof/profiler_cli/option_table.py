@@ -123,7 +123,7 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "steps", "jobs", "save", "source"),
+        options=(*_COMPILED, "framework", "steps", "jobs", "save", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(
