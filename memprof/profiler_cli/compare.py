@@ -23,6 +23,7 @@ from memprof.reports.options import By, Order
 if TYPE_CHECKING:
     from memprof.analysis.comparison import ReportComparison
     from memprof.analysis.records.pool import PoolSettings
+    from memprof.analysis.records.report import Report
 
 
 class ComparedBy(StrEnum):
@@ -88,6 +89,7 @@ def compare(
     technique: options.Rows = [],  # noqa: B006 - Typer copies it
     compiling: options.CompileOptions,
     reference: _Reference = None,
+    framework: options.Frameworks = [],  # noqa: B006
     steps: options.Steps = None,
     pool: options.Pool = None,
     jobs: options.Jobs = None,
@@ -131,6 +133,12 @@ def compare(
     if arguments and not is_reference(name):
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     judged_by = options.chosen_pool(pool)
+    traced: list[Report] = []
+    if options.FrameworkName.TORCH in framework:
+        traced = _traced_rows(name, step, technique, arguments, compiling.target)
+        if options.FrameworkName.JAX not in framework:
+            print_comparison(set_side_by_side(traced, reference=reference), show)
+            return
     subject, settings = step.subject(name, arguments), compiling.settings()
     subject.check_changeable(technique)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
@@ -155,7 +163,32 @@ def compare(
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
-    print_comparison(set_side_by_side(reports, failures, reference=reference), show)
+    print_comparison(set_side_by_side([*reports, *traced], failures, reference=reference), show)
+
+
+def _traced_rows(
+    workload: str,
+    step: options.StepOptions,
+    rows: list[str],
+    arguments: list[str],
+    target: str | None,
+) -> list[Report]:
+    """The reports of the rows as steps of PyTorch."""
+    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
+
+    aim, techniques = torch_target(target), rows or ["baseline"]
+    makers = [
+        step_maker(workload, preset=step.preset, overrides=step.overrides, techniques=each, arguments=arguments)
+        for each in techniques
+    ]
+    labels = [f"{workload} {each} (torch)" for each in techniques]
+    reports = []
+    with row_stages(labels) as progress:
+        for make_spec, label in zip(makers, labels, strict=True):
+            progress(label, "tracing")
+            reports.append(report_of_step(make_spec, aim, label=label))
+            progress(label, "done")
+    return reports
 
 
 def _of_captures(paths: list[Path], reference: str | None, pool: PoolSettings | None) -> ReportComparison:

@@ -31,6 +31,8 @@ def main() -> NoReturn:
 def _compiles_a_workload(arguments: Sequence[str]) -> bool:
     """Whether a workload of ours is named; the user's own code has a process that imports JAX itself."""
     is_asked = bool(arguments) and arguments[0] in _COMPILING and _HELP.isdisjoint(arguments)
+    if "torch" in arguments and "jax" not in arguments:  # --framework torch: nothing of JAX is imported
+        return False
     return is_asked and any(name.isidentifier() and os.path.isdir(_WORKLOADS / name) for name in arguments[1:])
 
 

@@ -105,11 +105,25 @@ def _by(values: Values) -> str | None:
     return None if by is None else by.value
 
 
+def _is_torch(values: Values) -> bool:
+    asked = values.get("framework")
+    frameworks = [] if asked is None else [asked] if isinstance(asked, str) else asked
+    return bool(frameworks) and all(each == "torch" for each in frameworks)
+
+
 ROWS = (
+    Row(
+        where=_is_torch,
+        options=(
+            *("role", "mesh", "hosts", "timeout", "complete", "cache", "cluster", "steps", "pool", "jobs"),
+            *("save", "source", "advise", "verify"),
+        ),
+        why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
+    ),
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "steps", "jobs", "save", "source"),
+        options=(*_COMPILED, "framework", "steps", "jobs", "save", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(

@@ -15,6 +15,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -77,6 +78,25 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+class FrameworkName(StrEnum):
+    """What a step is written in."""
+
+    JAX = "jax"
+    TORCH = "torch"
+
+
+Framework = Annotated[
+    FrameworkName,
+    typer.Option(
+        "--framework", help="What the step is written in; torch needs the extra torch.", rich_help_panel=STEP_OPTIONS
+    ),
+]
+Frameworks = Annotated[
+    list[FrameworkName],
+    typer.Option(
+        "--framework", help="What the rows are written in; repeatable, for rows of both.", rich_help_panel=STEP_OPTIONS
+    ),
+]
 Workload = Annotated[
     str,
     typer.Argument(

@@ -54,6 +54,7 @@ def run(
     *,
     step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
+    framework: options.Framework = options.FrameworkName.JAX,
     compiling: options.CompileOptions,
     steps: options.Steps = None,
     pool: options.Pool = None,
@@ -99,7 +100,11 @@ def run(
         editor=editor_link(editor),
         with_advice=advise,
     )
-    aim, techniques = compiling.resolved(runs=bool(steps)), "+".join(technique)
+    techniques = "+".join(technique)
+    if framework is options.FrameworkName.TORCH:
+        print_report(_traced(workload, step, techniques, arguments, compiling.target, output), show)
+        return
+    aim = compiling.resolved(runs=bool(steps))
     judged_by = options.chosen_pool(pool)
     subject, settings = step.subject(workload, arguments), compiling.settings()
     task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
@@ -128,6 +133,27 @@ def run(
     if path:
         say(f"capture written to {path}")
     end_if_out_of_memory(report)
+
+
+def _traced(
+    workload: str,
+    step: options.StepOptions,
+    techniques: str,
+    arguments: list[str],
+    target: str | None,
+    output: Path | None,
+) -> Report:
+    """The report of a step of PyTorch, of which there is no capture."""
+    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
+
+    if output is not None:
+        raise MemprofError(f"{output} is the name of a capture, which a traced step of PyTorch does not have")
+    make_spec = step_maker(
+        workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments
+    )
+    with stages(f"{workload} {techniques}".rstrip()) as stage:
+        stage("tracing")
+        return report_of_step(make_spec, torch_target(target))
 
 
 def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:

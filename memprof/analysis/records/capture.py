@@ -88,6 +88,8 @@ class Toolchain:
     """The versions that made a capture (None: not installed), and what was set that changes the program.
 
     Attributes:
+        jax, jaxlib: empty where another framework made the step.
+        torch: PyTorch's version where it made the step, else None.
         jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
     """
 
@@ -100,6 +102,7 @@ class Toolchain:
     optax: Text | None
     xla_flags: Words
     jax_settings: Mapping[Text, Words] = field(default_factory=dict)
+    torch: Text | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:

@@ -177,10 +177,27 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorFigures:
+    """PyTorch's caching allocator at the peak, each figure under the name that `torch.cuda` gives it.
+
+    Attributes:
+        requested_bytes: the sizes of the live tensors.
+        allocated_bytes: the sizes of their blocks, which are rounded up (`max_memory_allocated`).
+        reserved_bytes: of all segments, with what is cached (`max_memory_reserved`).
+    """
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
 
     Attributes:
+        framework: `jax` or `torch`.
+        allocator: of a step of PyTorch, whose footprint is what the allocator reserves; else None.
         footprint_bytes: what the allocator must hold: arguments, outputs that alias no argument, temp block, constants.
         live_peak_bytes: the most bytes that are live at once; footprint minus live peak is fragmentation.
         forward_flops: operations of the forward pass by the module whose scope they lie in; empty where scopes do not
@@ -252,6 +269,8 @@ class Report:
     schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)
+    framework: str = "jax"
+    allocator: AllocatorFigures | None = None
 
     @property
     def unpressed(self) -> Report:

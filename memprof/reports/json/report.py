@@ -53,7 +53,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     """The versions that made the capture; null: not installed."""
 
     memprof: str
-    jax: str
+    jax: Annotated[str, about("Empty where PyTorch made the step; so is jaxlib.")]
     jaxlib: str
     python: str
     cuda_plugin: str | None
@@ -63,6 +63,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     jax_settings: Annotated[
         dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
     ]
+    torch: Annotated[str | None, about("PyTorch's version where it made the step, else null.")]
 
 
 class CompilerJson(Struct, frozen=True, kw_only=True):
@@ -75,6 +76,14 @@ class CompilerJson(Struct, frozen=True, kw_only=True):
     peak_memory_bytes: Size | None
     total_allocation_bytes: Size | None
     is_complete: Annotated[bool, Meta(description="Compiled to the end; else these are the totals of XLA's plan.")]
+
+
+class AllocatorJson(Struct, frozen=True, kw_only=True):
+    """PyTorch's caching allocator at the peak."""
+
+    requested_bytes: Annotated[Size, about("The sizes of the live tensors.")]
+    allocated_bytes: Annotated[Size, about("The sizes of their blocks: torch.cuda.max_memory_allocated.")]
+    reserved_bytes: Annotated[Size, about("The sizes of all segments: torch.cuda.max_memory_reserved.")]
 
 
 class TimingsJson(Struct, frozen=True, kw_only=True):
@@ -290,6 +299,10 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     advice: Annotated[
         tuple[AdviceJson, ...],
         about("What saves most first; empty where nothing would save 2% of the footprint."),
+    ]
+    framework: Annotated[str, about("The framework of the step: `jax` or `torch`.")]
+    allocator: Annotated[
+        AllocatorJson | None, about("Of a step of PyTorch, whose footprint is what the allocator reserves; else null.")
     ]
 
 

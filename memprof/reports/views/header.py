@@ -6,11 +6,11 @@ import math
 
 from memprof.analysis.memory.pressure import PERCENT_OF_CARD
 from memprof.analysis.memory.verdict import outside_pool
-from memprof.analysis.records.capture import Target, Toolchain
+from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
-from memprof.analysis.records.report import Report
+from memprof.analysis.records.report import AllocatorFigures, Report
 from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Note, Part, Tone
 from memprof.reports.units import (
     format_bytes,
@@ -142,16 +142,8 @@ def memory_heading(report: Report) -> Heading:
 
 
 def memory_facts(report: Report) -> Facts:
-    """The two totals, what lies between them, and the compiler's own numbers."""
+    """The two totals, what lies between them, and the numbers of the compiler or of PyTorch's allocator."""
     fragmentation = report.categories[Category.FRAGMENTATION]
-    compiler = report.compiler
-    totals = {
-        "arguments": compiler.argument_bytes,
-        "outputs": compiler.output_bytes,
-        "aliased": compiler.alias_bytes,
-        "temp block": compiler.temp_bytes,
-        "peak": compiler.peak_memory_bytes,
-    }
     return Facts(
         facts=(
             Fact(label="footprint", values=_size(report.footprint_bytes)),
@@ -163,12 +155,34 @@ def memory_facts(report: Report) -> Facts:
                     f"{format_share(fragmentation, report.footprint_bytes)} of the footprint",
                 ),
             ),
-            Fact(
-                label="compiler says" if compiler.is_complete else "XLA's plan",
-                values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
-            ),
+            _compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),
             *outside_facts(report),
         )
+    )
+
+
+def _compiler_fact(compiler: CompilerTotals) -> Fact:
+    totals = {
+        "arguments": compiler.argument_bytes,
+        "outputs": compiler.output_bytes,
+        "aliased": compiler.alias_bytes,
+        "temp block": compiler.temp_bytes,
+        "peak": compiler.peak_memory_bytes,
+    }
+    return Fact(
+        label="compiler says" if compiler.is_complete else "XLA's plan",
+        values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
+    )
+
+
+def _allocator_fact(allocator: AllocatorFigures) -> Fact:
+    return Fact(
+        label="caching allocator",
+        values=(
+            f"tensors {format_bytes(allocator.requested_bytes)}",
+            f"allocated {format_bytes(allocator.allocated_bytes)}",
+            f"reserved {format_bytes(allocator.reserved_bytes)}",
+        ),
     )
 
 
@@ -184,6 +198,7 @@ def target_values(target: Target) -> tuple[str, ...]:
 def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
     """The versions of what is installed."""
     versions = {
+        "torch": tools.torch,
         "jax": tools.jax,
         "jaxlib": tools.jaxlib,
         "flax": tools.flax,
@@ -214,6 +229,11 @@ def _model(report: Report) -> tuple[str, ...]:
 
 def _took(report: Report) -> tuple[str, ...]:
     timings = report.timings
+    if report.framework == "torch":
+        return (
+            f"tracing {format_seconds(timings.lower_seconds)}",
+            f"analysis {format_seconds(report.analysis_seconds)}",
+        )
     compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds
     if from_cache is not None:
         compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"
