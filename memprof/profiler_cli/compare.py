@@ -91,7 +91,7 @@ def compare(
     reference: _Reference = None,
     framework: options.Frameworks = [],  # noqa: B006
     steps: options.Steps = None,
-    pool: options.Pool = None,
+    pool: options.HiddenPool = None,
     jobs: options.Jobs = None,
     output: _Output = None,
     force: options.HiddenForce = False,

@@ -79,7 +79,7 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 class FrameworkName(StrEnum):
-    """What a step is written in."""
+    """The framework that a step is written in."""
 
     JAX = "jax"
     TORCH = "torch"
@@ -88,13 +88,13 @@ class FrameworkName(StrEnum):
 Framework = Annotated[
     FrameworkName,
     typer.Option(
-        "--framework", help="What the step is written in; torch needs the extra torch.", rich_help_panel=STEP_OPTIONS
+        "--framework", help="The framework of the step; torch needs the extra torch.", rich_help_panel=STEP_OPTIONS
     ),
 ]
 Frameworks = Annotated[
     list[FrameworkName],
     typer.Option(
-        "--framework", help="What the rows are written in; repeatable, for rows of both.", rich_help_panel=STEP_OPTIONS
+        "--framework", help="The framework of the rows; repeat it for rows of both.", rich_help_panel=STEP_OPTIONS
     ),
 ]
 Workload = Annotated[

@@ -60,7 +60,7 @@ def run(
     pool: options.Pool = None,
     output: _Output = None,
     save: options.Save = True,
-    force: options.Force = False,
+    force: options.HiddenForce = False,
     advise: _Advise = False,
     verify: _Verify = False,
     full: options.Full = False,
