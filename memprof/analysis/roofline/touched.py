@@ -48,7 +48,7 @@ def touched(program: Program, instruction: Instruction, index: int) -> Touched:
         needs = _needs_of_fusion(program, program.computations[instruction.called[0]], share=1.0)
         of_operands, products, of_results = needs.parameters, needs.products, needs.results
     else:
-        needed = _updated_elements(program, instruction)
+        needed = _updated_elements(program, instruction, is_fused=False)
         of_results = [needed] if needed is not None else [leaf.num_elements for leaf in instruction.shape.leaves]
         of_operands = _needs_of_operands(instruction, operands, max(of_results, default=0))
         products = [(index, 1.0)] if instruction.product is not None else []
@@ -81,7 +81,7 @@ def _needs_of_fusion(program: Program, computation: Computation, *, share: float
     needed: dict[int, int] = {}
     of_results = []
     for index in results:
-        updated = _updated_elements(program, instructions[index])
+        updated = _updated_elements(program, instructions[index], is_fused=True)
         for leaf in instructions[index].shape.leaves:
             of_results.append(leaf.num_elements if updated is None else updated)
         size = _size(instructions[index])
@@ -127,12 +127,12 @@ def _needs_of_operands(instruction: Instruction, operands: Sequence[Instruction]
     return [-(-size * min(elements, whole) // whole) for size in sizes]
 
 
-def _updated_elements(program: Program, instruction: Instruction) -> int | None:
+def _updated_elements(program: Program, instruction: Instruction, *, is_fused: bool) -> int | None:
     """How many elements an update in place writes; None: the instruction is none.
 
-    In a fusion it updates a parameter of the fusion; what XLA makes of it otherwise is a copy.
+    A fusion can only write into its parameters; an update of what it computes itself writes all of it.
     """
-    instructions, is_alone = program.instructions, instruction.opcode in _UPDATES
+    instructions = program.instructions
     while instruction.opcode in _SAME_MEMORY:
         instruction = instructions[instruction.operands[0]]
     if instruction.opcode not in _UPDATES:
@@ -140,7 +140,7 @@ def _updated_elements(program: Program, instruction: Instruction) -> int | None:
     updated = instructions[instruction.operands[0]]
     while updated.opcode in _SAME_MEMORY:
         updated = instructions[updated.operands[0]]
-    if updated.opcode != "parameter" and not is_alone:
+    if is_fused and updated.opcode != "parameter":
         return None
     if instruction.opcode == "dynamic-update-slice":
         updates = [instructions[instruction.operands[1]]]

@@ -38,6 +38,7 @@ def first_screen_document(
     blocks: tuple[Block, ...] = (
         _heading(report),
         replace(header.gauge(report), with_sizes=True),
+        *header.time_facts(report),
         *measured_summary(report),
         *_timeline(report),
         *((largest_groups_table(report.buffers, top=_NUM_GROUPS),) if report.buffers else ()),

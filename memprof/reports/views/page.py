@@ -25,6 +25,7 @@ def first_sections(report: Report, advice: Sequence[Advice]) -> Mapping[str, Seq
     overview = (
         header.subject_heading(report),
         replace(header.gauge(report), with_sizes=True),
+        *header.time_facts(report),
         *measured_summary(report),
         *warnings(report),
     )
