@@ -99,7 +99,7 @@ def roofline(program: Program, target: Target) -> Roofline | None:
         at_least_seconds=seconds,
         compute_share=work.compute / seconds,
         memory_share=work.memory / seconds,
-        communication_share=max(0.0, seconds - work.compute - work.memory) / seconds,
+        communication_share=(work.waited + seconds - work.busy) / seconds,
         priced_share=work.num_priced / work.num_kernels,
     )
 

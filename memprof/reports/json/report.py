@@ -232,7 +232,7 @@ class RooflineJson(Struct, frozen=True, kw_only=True):
     compute_share: Annotated[_Fraction, about("The part of the time that is limited by the peak of the arithmetic.")]
     memory_share: Annotated[_Fraction, about("The part that is limited by the memory's bandwidth.")]
     communication_share: Annotated[_Fraction, about("The part that is limited by links to other devices or the host.")]
-    priced_share: Annotated[_Fraction, about("How many of the kernels of a step have a price; at least 0.95.")]
+    priced_share: Annotated[float, Meta(ge=0.95, le=1), about("How many of the kernels of a step have a price.")]
 
 
 class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.report/1"):

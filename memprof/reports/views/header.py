@@ -13,7 +13,6 @@ from memprof.reports.units import (
     format_count,
     format_exact_bytes,
     format_flops,
-    format_fraction,
     format_seconds,
     format_share,
     format_short_seconds,
@@ -28,6 +27,7 @@ TONES = {
 
 
 _TIME = "time"
+_MIN_SHOWN_SHARE = 0.005  # less is 0%
 
 
 def title(report: Report) -> Heading:
@@ -84,8 +84,8 @@ def time_values(report: Report) -> tuple[str, ...]:
         "memory": bound.memory_share,
         "communication": bound.communication_share,
     }
-    limits = ", ".join(f"{format_fraction(share)} {name}" for name, share in shares.items() if share)
-    return (f"at least {format_short_seconds(bound.at_least_seconds)} a step: roofline, not measured ({limits})",)
+    limits = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= _MIN_SHOWN_SHARE)
+    return (f"at least {format_short_seconds(bound.at_least_seconds)}: roofline, not measured ({limits})",)
 
 
 def configuration(report: Report) -> tuple[Block, ...]:
