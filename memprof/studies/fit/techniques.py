@@ -97,7 +97,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
             tried[combination.label] = done
             search.record(combination, done.needed_bytes)
     fitting = [each for each in tried.values() if each.fits(budget.size_bytes)]
-    ranked = runs.measure(_cheapest_first(fitting))
+    ranked = runs.measure(cheapest_first(fitting))
     answer = ranked[0] if ranked else None
     return TechniquesResult(
         subject=request.subject.label,
@@ -184,7 +184,7 @@ class _Runs:
         return results
 
 
-def _cheapest_first(fitting: Sequence[TriedTechniques]) -> list[TriedTechniques]:
+def cheapest_first(fitting: Sequence[TriedTechniques]) -> list[TriedTechniques]:
     """By the least time of a step where all have one, and by what they cost otherwise."""
     by_cost = sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes))
     if any(each.at_least_seconds is None for each in fitting):
