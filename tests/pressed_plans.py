@@ -23,7 +23,7 @@ def product(step: Step, name: str, left: Node, right: Node, op_name: str) -> Nod
     """A fusion of one matrix product, 512 x 1024 by 1024 x 512: 2 x 512 x 512 x 1024 operations, 1 MiB."""
     inside = step.computation(f"{name}.computation", fused=True)
     operands = [inside.parameter(each.shape) for each in (left, right)]
-    inside.op(f"{name}.dot", "dot", f32(512, 512), operands, op_name, contracts=[1])
+    inside.op(f"{name}.dot", "dot", f32(512, 512), operands, op_name, contracting=(1,))
     return step.op(name, "fusion", f32(512, 512), [left, right], op_name, called=[inside])
 
 

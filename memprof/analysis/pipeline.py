@@ -44,6 +44,7 @@ from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report, Schedule
 from memprof.analysis.records.why_live import WhyLive
+from memprof.analysis.roofline.bound import roofline
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
 from memprof.analysis.scheduling.schedule import PeakOrder
 from memprof.errors import InternalError, MemprofError, as_damage
@@ -216,6 +217,7 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
             (*memory.indefinite, *memory.temps),
         ),
         forward_flops=forward_flops,
+        roofline=roofline(program, capture.target),
         schedule=partial(_order_schedule, capture, parts),
         why=partial(_why_live, capture, parts),
         source_lines=capture.source_lines,

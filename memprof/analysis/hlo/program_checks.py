@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
+from memprof.analysis.hlo.products import Dot
 from memprof.analysis.hlo.program import Computation, Instruction, Program
 from memprof.errors import InternalError
 from memprof.untrusted import MAX_BYTES
@@ -215,7 +216,8 @@ def _check_contraction(dot: Instruction, left: Instruction) -> None:
     if len(dot.shape.leaves) != 1 or len(left.shape.leaves) != 1:
         raise _broken(f"{dot.name} (dot) is not a product of arrays")
     rank = len(left.shape.leaves[0].dimensions)
-    if not all(0 <= number < rank for number in dot.dimensions):
+    contracting = dot.product.contracting if isinstance(dot.product, Dot) else ()
+    if not all(0 <= number < rank for number in contracting):
         raise _broken(f"{dot.name} (dot) contracts a dimension that its operand does not have")
 
 

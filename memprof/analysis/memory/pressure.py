@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import prod
 
 from memprof.analysis.attribution.aliases import runs
+from memprof.analysis.hlo.products import Dot
 from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.hlo.rematerialization import is_rematerialized
 from memprof.analysis.records.capture import MAX_OPERATIONS, Target
@@ -71,4 +72,5 @@ def _with_fused(program: Program, instruction: Instruction) -> Iterator[Instruct
 
 def _flops_of_dot(program: Program, dot: Instruction) -> int:
     (result,), (left, *_) = dot.shape.leaves, program.instructions[dot.operands[0]].shape.leaves
-    return 2 * prod(result.dimensions) * prod(left.dimensions[number] for number in dot.dimensions)
+    contracting = dot.product.contracting if isinstance(dot.product, Dot) else ()
+    return 2 * prod(result.dimensions) * prod(left.dimensions[number] for number in contracting)

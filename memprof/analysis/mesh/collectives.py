@@ -43,7 +43,7 @@ def collective_traffic(program: Program, topology: Topology, values: Values) -> 
         counts[key] += times
         # Of a combined collective each result belongs to its own operand; else all leaves belong to all operands.
         origins = [values.flow.origin[group] & ROLES for group in values.groups_read_by(instruction)]
-        for number, leaf in enumerate(_payload(program, instruction, kind)):
+        for number, leaf in enumerate(payload(program, instruction, kind)):
             sizes[key] += times * leaf.size_bytes
             if origins[number if instruction.is_combined else 0] == Origin.PARAMS:
                 of_params[key] += times * leaf.size_bytes
@@ -74,7 +74,7 @@ def _connected(instruction: Instruction, kind: str, topology: Topology) -> tuple
     return axes, part_of_axes(groups, topology.axes, axes) if axes else None
 
 
-def _payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
+def payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
     """The arrays that count; of a combined collective one for each operand."""
     if kind == _INTO_THE_WHOLE:
         shape = instruction.shape

@@ -26,6 +26,7 @@ from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text
 MAX_OPERATIONS = 10**30
 Operations = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Speed = Annotated[float, Meta(ge=1, le=1e30)]
 # The text of lines, by file and number.
 SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Words]]
 
@@ -45,6 +46,24 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """The peaks of a device, from its catalogue entry.
+
+    Attributes:
+        operations_per_second: of dense matrix products, by the dtype of the products: `f64`, `f32`, `tf32`, `bf16`,
+            `f16`, `f8`, `s8`. A dtype that the device has no units for is missing.
+        memory_bytes_per_second: of its own memory.
+        link_bytes_per_second: to other devices of the host, in one direction.
+        host_bytes_per_second: to the host, in one direction.
+    """
+
+    operations_per_second: Mapping[Text, _Speed]
+    memory_bytes_per_second: _Speed
+    link_bytes_per_second: _Speed
+    host_bytes_per_second: _Speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What a step is compiled for: resolved from what the user wrote, carried to the compiler, kept in the capture.
 
@@ -59,6 +78,7 @@ class Target:
         compiler_config: of devices that need not be there the text of XLA's `GpuTargetConfigProto`, else empty. A
             capture, which holds the program that came of it, is written without it.
         file: the exported file that the configuration was read from, if any; not in captures either.
+        speeds: the peaks of one device; None where they are not known.
     """
 
     name: Text
@@ -70,6 +90,7 @@ class Target:
     topology: Topology = Topology()
     compiler_config: str = field(default="", compare=False, repr=False)
     file: str = field(default="", compare=False)
+    speeds: Speeds | None = field(default=None, compare=False)
 
     @property
     def is_deviceless(self) -> bool:

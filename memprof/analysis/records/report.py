@@ -14,6 +14,7 @@ from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
 from memprof.analysis.records.pressure import Pressure
+from memprof.analysis.records.roofline import Roofline
 from memprof.analysis.records.timeline import Timeline
 from memprof.analysis.records.why_live import WhyLive
 
@@ -223,6 +224,7 @@ class Report:
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
+        roofline: the least time of a step; None where the device's peaks, or too many kernels, have no price.
         schedule: says what of the live peak is due to the order of the operations alone; None: nobody can.
         why: says why each of some of `buffers` is live then; None: nobody can. Both hold the whole program, and look
             through it when they are asked.
@@ -266,6 +268,7 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
+    roofline: Roofline | None = None
     schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)

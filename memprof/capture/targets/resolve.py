@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.targets.gpu import Gpu, gpus
+from memprof.capture.targets.gpu import Gpu, gpus, speeds_of_kind
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
@@ -193,6 +193,7 @@ def of_gpu(gpu: Gpu, reason: str, topology: Topology = Topology()) -> Target:  #
         reason=reason,
         topology=topology,
         compiler_config=gpu.target_config(),
+        speeds=gpu.speeds,
     )
 
 
@@ -236,9 +237,10 @@ def of_file(name: str, topology: Topology) -> Target:
             " cuda_compute_capability was expected (XLA writes one, *.gpu_target_config.pbtxt, when it dumps a program)"
         )
     description = re.search(r'device_description_str:\s*"([^"]*)"', config)
+    kind = description.group(1) if description else path.name
     return Target(
         name=path.stem,
-        description=description.group(1) if description else path.name,
+        description=kind,
         platform="cuda",
         memory_bytes=int(memory.group(1)),
         # A text proto leaves out fields that are 0, such as the minor of 9.0.
@@ -247,4 +249,5 @@ def of_file(name: str, topology: Topology) -> Target:
         topology=topology,
         compiler_config=config,
         file=name,
+        speeds=speeds_of_kind(kind),
     )

@@ -154,6 +154,7 @@ class TriedTechniquesJson(Struct, frozen=True, kw_only=True):
     changes_training: Annotated[bool, about("Whether the optimizer is another.")]
     recomputed_flops: Annotated[Size, about("Floating-point operations of a step that are computed again.")]
     host_bytes: Annotated[Size, about("In host memory that the step holds.")]
+    at_least_seconds: Annotated[float | None, about("A roofline bound on the time of a step; null where it has none.")]
     step_seconds: Annotated[float | None, about("Median time of the steps that were run; null where none were.")]
     seconds: Annotated[float, Meta(ge=0), about("What lowering and compiling took.")]
     problem: Annotated[str | None, about("Why the compile failed.")]

@@ -242,6 +242,19 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     refusal: Annotated[str, about("Why it could not be compiled; empty where it was, or was not asked for.")]
 
 
+_Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+
+class RooflineJson(Struct, frozen=True, kw_only=True):
+    """A lower bound on the time of a step, by the peaks of its device; computed, never measured."""
+
+    at_least_seconds: Annotated[float, Meta(gt=0)]
+    compute_share: Annotated[_Fraction, about("The part of the time that is limited by the peak of the arithmetic.")]
+    memory_share: Annotated[_Fraction, about("The part that is limited by the memory's bandwidth.")]
+    communication_share: Annotated[_Fraction, about("The part that is limited by links to other devices or the host.")]
+    priced_share: Annotated[float, Meta(ge=0.95, le=1), about("How many of the kernels of a step have a price.")]
+
+
 class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.report/1"):
     """Where the device memory of one JAX training step goes.
 
@@ -274,6 +287,10 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         about("Floating-point operations of a step's matrix products and convolutions, counted in the traced program."),
     ]
     recomputed_flops: Annotated[Size, about("The part of flops that rematerialisation repeats.")]
+    roofline: Annotated[
+        RooflineJson | None,
+        about("The least time of a step; null where the device's peaks are not known or too few kernels have a price."),
+    ]
     by_source: Annotated[Sums, about("The footprint by source line, largest first.")]
     by_dtype: Annotated[Sums, about("The footprint by dtype, largest first.")]
     by_phase: Annotated[PhaseSums, about("The footprint by phase, largest first.")]

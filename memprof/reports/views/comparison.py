@@ -21,6 +21,7 @@ from memprof.reports.views.configurations import (
     num_devices,
     reference_row,
     row_name,
+    unbeaten_rows,
 )
 from memprof.reports.views.differences import difference_blocks
 from memprof.reports.views.header import TONES, pressure_sentence, target_values, toolchain_values
@@ -83,6 +84,7 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
         *_best(rows),
+        *_bounds(rows),
         *_verdicts(rows),
         group_legend(),
         *effect_blocks(rows),
@@ -92,6 +94,15 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
 def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     best = best_row(rows)
     return (Note(tone=Tone.ACCENT, text=f"{best[0].name}: {best[1]}"),) if best else ()
+
+
+def _bounds(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """What the column of the roofline bound says, where there is one."""
+    unbeaten = [row.name for row in unbeaten_rows(rows)]
+    if not unbeaten:
+        return ()
+    text = f"at least: a roofline bound on the time of a step, not measured; Pareto-optimal: {', '.join(unbeaten)}"
+    return (Note(tone=Tone.MUTED, text=text),)
 
 
 def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:

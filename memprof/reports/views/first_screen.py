@@ -40,6 +40,7 @@ def first_screen_document(
         _heading(report),
         *header.pressure_notes(report),
         replace(gauge, verdict="", with_sizes=True),
+        *header.time_facts(report),
         *measured_summary(report),
         *_timeline(report),
         *((largest_groups_table(report.buffers, top=_NUM_GROUPS),) if report.buffers else ()),

@@ -19,6 +19,7 @@ from memprof.reports.units import (
     format_flops,
     format_seconds,
     format_share,
+    format_short_seconds,
 )
 
 TONES = {
@@ -27,6 +28,10 @@ TONES = {
     Answer.DOES_NOT_FIT: Tone.BAD,
     Answer.UNKNOWN: Tone.MUTED,
 }
+
+
+_TIME = "time"
+_MIN_SHOWN_SHARE = 0.005  # less is 0%
 
 
 def title(report: Report) -> Heading:
@@ -57,6 +62,7 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="workload", values=(report.workload,)),
         Fact(label="techniques", values=report.techniques),
         Fact(label="model", values=_model(report)),
+        Fact(label=_TIME, values=time_values(report)),
         Fact(label="target", values=(*target_values(report.target), report.target.reason)),
         Fact(label="toolchain", values=toolchain_values(report.toolchain)),
         Fact(label="xla flags", values=tuple(report.toolchain.xla_flags.split())),
@@ -64,6 +70,26 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="took", values=_took(report)),
     ]
     return Facts(facts=tuple(fact for fact in facts if fact.values))
+
+
+def time_facts(report: Report) -> tuple[Facts, ...]:
+    """The bound on the time of a step by itself, where there is one."""
+    values = time_values(report)
+    return (Facts(facts=(Fact(label=_TIME, values=values),)),) if values else ()
+
+
+def time_values(report: Report) -> tuple[str, ...]:
+    """The roofline bound in words, with what limits it; empty where there is none."""
+    bound = report.roofline
+    if bound is None:
+        return ()
+    shares = {
+        "compute": bound.compute_share,
+        "memory": bound.memory_share,
+        "communication": bound.communication_share,
+    }
+    limits = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= _MIN_SHOWN_SHARE)
+    return (f"at least {format_short_seconds(bound.at_least_seconds)}: roofline, not measured ({limits})",)
 
 
 def configuration(report: Report) -> tuple[Block, ...]:

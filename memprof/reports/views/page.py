@@ -26,6 +26,7 @@ def first_sections(report: Report, advice: Sequence[Advice]) -> Mapping[str, Seq
         header.subject_heading(report),
         *header.pressure_notes(report),
         replace(header.gauge(report), with_sizes=True),
+        *header.time_facts(report),
         *measured_summary(report),
         *warnings(report),
     )

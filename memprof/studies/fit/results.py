@@ -212,6 +212,7 @@ class TriedTechniques:
         footprint_bytes: as the compiler has it; None where it failed, and then `problem` says why.
         verdict: whether it fits; None where it failed.
         host_bytes: in host memory that the step holds, beside the footprint.
+        at_least_seconds: the roofline bound of a step; None where it has none.
         seconds: what lowering and compiling took.
         step_seconds: the median of the steps that were run; None where it was not run.
     """
@@ -220,6 +221,7 @@ class TriedTechniques:
     cost: Cost
     footprint_bytes: int | None
     host_bytes: int = 0
+    at_least_seconds: float | None = None
     seconds: float = 0.0
     step_seconds: float | None = None
     problem: str = ""

@@ -43,7 +43,7 @@ def test_a_value_in_a_loop_counts_once_and_its_operations_each_time() -> None:
     carried = step.tuple(x, w)
     state = body.parameter(carried.shape)
     left, right = body.element(state, 0), body.element(state, 1)
-    body.op("h.remat", "dot", f32(512, 512), [left, right], FORWARD, contracts=[1])
+    body.op("h.remat", "dot", f32(512, 512), [left, right], FORWARD, contracting=(1,))
     body.tuple(left, right)
     condition.op("go", "constant", f32(), [condition.parameter(carried.shape)])
     looped = step.op("loop", "while", carried.shape, [carried], called=[body, condition], number=5, shares=carried)
