@@ -68,8 +68,7 @@ class TorchPlan:
 
     def flat_config(self) -> dict[str, str | int | float | bool | None]:
         """All choices as one flat dictionary, for the report."""
-        chosen = {name: getattr(self.train_config, name) for name in ("optimizer", "seed", *sorted(_HONOURED))}
-        return {"preset": self.preset, **dataclasses.asdict(self.config), **chosen}
+        return {"preset": self.preset, **dataclasses.asdict(self.config), **dataclasses.asdict(self.train_config)}
 
     def make_spec(self) -> TorchStepSpec:
         """The step. To be called under fake tensors, for it makes the model."""
