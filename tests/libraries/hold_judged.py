@@ -15,11 +15,13 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import memprof
 from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
 
 _FOLDER = Path(__file__).parent / "judged"
 
@@ -38,8 +40,8 @@ def main() -> None:
         report = memprof.profile(step, *args, target="h100-80gb").report
         found = {
             "roles": list(_wrong_roles(report.arguments, judgement)),
-            "categories": list(_wrong(report.buffers, judgement, "category")),
-            "modules": list(_wrong(report.buffers, judgement, "module")),
+            "categories": list(_wrong(report, judgement, "category")),
+            "modules": list(_wrong(report, judgement, "module")),
         }
         num_held += 1
         for kind, wrong in found.items():
@@ -66,9 +68,9 @@ def _wrong_roles(arguments: Any, judgement: dict[str, Any]) -> Iterator[str]:
             yield f"{path} is {role}, not {leaf.role.value}"
 
 
-def _wrong(buffers: tuple[LiveBuffer, ...], judgement: dict[str, Any], kind: str) -> Iterator[str]:
+def _wrong(report: Report, judgement: dict[str, Any], kind: str) -> Iterator[str]:
     for judged in judgement["buffers"]:
-        buffer = _found(buffers, judged)
+        buffer = _found(report, judgement, judged)
         if buffer is None:
             yield f"{judged['bytes']:,} bytes of {judged['instructions'][0]} are not at the peak"
             continue
@@ -79,13 +81,21 @@ def _wrong(buffers: tuple[LiveBuffer, ...], judgement: dict[str, Any], kind: str
             yield f"{buffer.name} is {' or '.join(map(repr, allowed))}, not {given!r} ({judged['why']})"
 
 
-def _found(buffers: tuple[LiveBuffer, ...], judged: dict[str, Any]) -> LiveBuffer | None:
-    """The buffer of one of the named instructions, else one of the same size and type."""
-    names = {re.sub(r"\{.*", "", name) for name in judged["instructions"]}
+def _found(report: Report, judgement: dict[str, Any], judged: dict[str, Any]) -> LiveBuffer | None:
+    """The memory of the named argument, else the buffer of a named instruction, else one of the same size and type."""
+    if "argument" in judged:
+        path = report.arguments[list(judgement["roles"]).index(judged["argument"])].path
+        return next(each for each in report.buffers if each.op == path)
+    places = [
+        (name, int(place[:-1]) if place else None)
+        for name, _, place in (n.partition("{") for n in judged["instructions"])
+    ]
     array = re.sub(r"\{.*", "", judged["shape"])
-    named = (each for each in buffers if each.name in names and each.size_bytes == judged["bytes"])
-    alike = (each for each in buffers if f"{each.dtype}[{','.join(map(str, each.shape))}]" == array)
-    return next(named, None) or next(alike, None)
+    sized = [each for each in report.buffers if each.size_bytes == judged["bytes"]]
+    exact = (each for each in sized if (each.name, each.shape_index[0] if each.shape_index else None) in places)
+    named = (each for each in sized if each.name in dict(places))
+    alike = (each for each in report.buffers if f"{each.dtype}[{','.join(map(str, each.shape))}]" == array)
+    return next(chain(exact, named, alike), None)
 
 
 def _is_end(given: str, judged: str) -> bool:

@@ -113,6 +113,7 @@ _SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
 # multiplied by the scales of what it is made of.
 _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
+_MATRIX_PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
 _LAYOUT = frozenset({"copy", "transpose", "reshape"})
 _SPREAD = frozenset({"broadcast", "convert", *_LAYOUT})
 _NOT_COMPUTING = _SPREAD | set(_SAME_QUANTITY) - {"add", "subtract", "negate", "scatter"}
@@ -174,6 +175,12 @@ class Dataflow:
             elif program.instructions[operation.index].opcode not in _NOT_COMPUTING:
                 self._expanded.update(operation.outputs)
         self._expanded -= self._named_groups
+        self._multiplied = {
+            group
+            for operation in self.operations
+            if program.instructions[operation.index].opcode in _MATRIX_PRODUCTS
+            for _, group in operation.inputs
+        }
         self._has_loops = "while" in {program.instructions[index].opcode for index in groups.order}
         self.repeat(self._pass_down)
         self.is_differentiated = any(operation.named is _NAMED_BACKWARD for operation in self.operations)
@@ -410,10 +417,11 @@ class Dataflow:
         if instruction.opcode == "reduce":
             # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A
             # product with a vector becomes a multiplication and a sum of one name, but a product is no partial sum. A
-            # loop under `vmap` adds up the gradients of each example by itself.
+            # loop under `vmap` adds up the gradients of each example by itself. If a matrix product reads what a loop
+            # adds up, these are cotangents, and their sum is the gradient of a bias.
             return any(
                 (definer.op_name == instruction.op_name != "" and definer.opcode != "multiply")
-                or self._accumulates(definer, group)
+                or (group not in self._multiplied and self._accumulates(definer, group))
                 for definer in (self._program.instructions[index] for index in self.definers[group])
             )
         operands = _SAME_QUANTITY.get(instruction.opcode, ())

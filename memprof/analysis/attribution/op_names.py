@@ -30,6 +30,10 @@ class Named(IntEnum):
 _MARK = re.compile(r"(?<![^/(])(?:(jvp)\(|(transpose)\(|rematted_computation(?=[/)]|$))")
 
 
+# The scope in which Equinox's checkpointed loops (those of Diffrax, Optimistix and Lineax, too) differentiate again.
+_CHECKPOINTED_LOOP = "/checkpointed-bwd/"
+
+
 @lru_cache(maxsize=1 << 14)
 def named_phase(op_name: str) -> Named:
     """The phase that an op name shows by itself.
@@ -59,6 +63,9 @@ def named_phases(op_names: Iterable[str]) -> dict[str, Named]:
 
 def _single_phase(op_name: str) -> Named:
     """The outermost derivative decides: `jvp(vmap(transpose(jvp(f))))` is the forward pass of a loss of gradients."""
+    around, is_checkpointed_loop, inside = op_name.rpartition(_CHECKPOINTED_LOOP)
+    if is_checkpointed_loop and _single_phase(around) is Named.BACKWARD:
+        return Named.RECOMPUTE if _single_phase(inside) is Named.FORWARD else Named.BACKWARD
     phase = Named.UNPHASED
     num_transposed = 0
     for mark in _MARK.finditer(op_name):

@@ -142,7 +142,8 @@ class _Matching:
                 return Evidence.CONTAINER
             if self._is_at_its_place(one, other):
                 return Evidence.PLACE
-        return Evidence.ELEMENTS if is_made_from else None
+        is_loss = self._arguments.arrays[leaf].shape == () and not self._results.made[result].directly >> leaf & 1
+        return Evidence.ELEMENTS if is_made_from and not is_loss else None
 
     def _is_at_its_place(self, one: str, other: str) -> bool:
         """Whether an argument and a result have one place, and so have the arguments before it that come back."""

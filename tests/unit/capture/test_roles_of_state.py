@@ -294,6 +294,19 @@ def a_temperature_that_is_trained_beside_a_policy() -> Case:
 
 
 @case
+def a_measured_energy_that_the_loss_is_made_of() -> Case:
+    def step(weights: Any, batch: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            energy, forces = jax.value_and_grad(lambda x: jnp.sum(predict(weights, x)))(batch["x"])
+            return (energy - batch["energy"]) ** 2 + jnp.sum(forces**2)
+
+        value, grads = jax.value_and_grad(loss)(weights)
+        return sgd(weights, grads), value
+
+    return step, (WEIGHTS, {"x": X, "energy": ONE}), {"weights": P, "batch": B}
+
+
+@case
 def a_temperature_and_a_regulariser_that_are_not_trained() -> Case:
     def step(state: Any, temperature: Any, x: Any, y: Any) -> Any:
         def loss(weights: Any) -> Any:

@@ -307,6 +307,25 @@ def test_gradients_of_each_example_that_a_loop_adds_up_are_parts_of_the_gradient
     assert (made["sum"], made["each"], made["dw"]) == (GRADIENTS, GRADIENTS, GRADIENTS)
 
 
+def test_cotangents_that_a_loop_adds_up_for_a_matrix_product_are_no_gradients_of_the_bias() -> None:
+    step = _Training()
+    zeros = step.op("zeros", "broadcast", f32(2, 4), [step.op("zero", "constant", f32())], UNNAMED)
+    body, condition = step.computation("body"), step.computation("condition")
+    loop = step.op("loop", "while", tuple_of(f32(2, 4), V), [step.tuple(zeros, step.dy)], called=[body, condition])
+    condition.parameter(loop.shape)
+    condition.op("less", "constant", array("pred"))
+    carried = body.parameter(loop.shape)
+    old, dh = body.element(carried, 0), body.element(carried, 1)
+    each = body.op("each", "multiply", f32(2, 4), [dh, dh], "jit(step)/transpose(jvp(Net))/while/body/op")
+    name = "jit(step)/transpose(jvp(Net))/while/body/add"
+    body.tuple(body.op("sum", "add", f32(2, 4), [old, each], name, shares=zeros), dh)
+    added_up = step.element(loop, 0)
+    step.op("dw", "dot", V, [added_up, step.x], "jit(step)/transpose(jvp(up))/dot_general")
+    step.update(step.op("db", "reduce", V, [added_up], "jit(step)/transpose(jvp(up))/reduce_sum"))
+    made = step.made()
+    assert (made["sum"], made["db"]) == (COTANGENTS, GRADIENTS)
+
+
 @pytest.mark.parametrize(("added_to", "category"), [("carried", GRADIENTS), ("itself", COTANGENTS)])
 def test_sums_that_a_loop_adds_up_elsewhere_and_copies_back_are_gradients(added_to: str, category: Category) -> None:
     step = _Training()

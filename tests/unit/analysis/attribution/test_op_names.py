@@ -40,6 +40,11 @@ from memprof.analysis.attribution.op_names import Named, named_phase, named_phas
         ("jit(step)/transpose(jvp(Net))/layers_0/checkpoint/rematted_computation/up/tanh", Named.RECOMPUTE),
         ("jit(step)/rematted_computation/tanh", Named.RECOMPUTE),
         ("jit(step)/transpose(jvp(Net))/while/body/rematted_computation", Named.RECOMPUTE),
+        # The checkpointed loop of Equinox differentiates each step again within the backward pass.
+        ("jit(step)/transpose(jvp(jit(solve)))/checkpointed-bwd/while/body/jvp()/mul", Named.RECOMPUTE),
+        ("jit(step)/transpose(jvp(jit(solve)))/checkpointed-bwd/while/body/transpose(jvp())/mul", Named.BACKWARD),
+        ("jit(step)/transpose(jvp(jit(solve)))/checkpointed-bwd/while/body/add", Named.BACKWARD),
+        ("jit(step)/jvp(checkpointed-bwd)/while/body/jvp()/mul", Named.FORWARD),
         # joined: the value that serves both is the earlier one
         # A loss of gradients (jax 0.10.2 to 0.12): the outermost derivative decides.
         ("jit(step)/jvp(vmap(jvp(Net)))/up/dot_general", Named.FORWARD),
