@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +16,7 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, as_argument, check_folder_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, stem
-from memprof.profiler_cli.console import ExitCode, say, stages
+from memprof.profiler_cli.console import ExitCode, say, say_error, stages
 from memprof.profiler_cli.endings import is_report
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
@@ -80,6 +82,7 @@ def watch(
     """
     from memprof.capture.processes.work_folder import work_folder
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.watching.faults import read_faults
     from memprof.capture.watching.process import Script, run_script
     from memprof.studies.watch.reading import read_job
 
@@ -94,22 +97,42 @@ def watch(
     run = Script(name=script, is_module=module, arguments=tuple(arguments))
     with work_folder() as work:
         ended = run_script(run, work, target=aim, stop_after=stop)
-        if aim is not None:
-            from memprof.studies.watch.for_target import compile_for_target  # JAX is imported when the script has ended
-
-            with stages(f"{run.label} for {aim.name}") as stage:
-                for error in compile_for_target(work, stage):
-                    say(f"left out: {error}")
-        job = read_job(work, run.label)
-        has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
-        exit_code = ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended
-        captures = _captures(job, work, keep)
-        explanation = _explanation(job, captures, work, judged_by)
-        _print(job, explanation, _verdict(job, work, judged_by), int(exit_code), show)
-        if ended == -signal.SIGKILL:
+        code = ended.exit_code
+        exit_code = ExitCode.FINE if ended.by_memprof else code if code >= 0 else _SIGNALLED - code
+        _leave_deleted_folder()
+        try:
+            if aim is not None:
+                _compile(work, run.label, aim.name)
+            job = read_job(work, run.label, exit_code)
+            captures = _captures(job, work, keep)
+            explanation = _explanation(job, captures, work, judged_by)
+            _print(job, explanation, _verdict(job, work, judged_by), exit_code, show)
+            _write(captures, folder)
+        except (MemprofError, OSError) as error:  # of the report; the exit code is the script's
+            say_error(str(error))
+        if code == -signal.SIGKILL and not ended.by_memprof:
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
-        _write(captures, folder)
+        for fault in read_faults(work):
+            say(f"not recorded: {fault}")
     raise typer.Exit(exit_code)
+
+
+def _compile(work: Path, label: str, target: str) -> None:
+    from memprof.studies.watch.for_target import compile_for_target  # JAX is imported when the script has ended
+
+    with stages(f"{label} for {target}") as stage:
+        for error in compile_for_target(work, stage):
+            say(f"left out: {error}")
+
+
+def _leave_deleted_folder() -> None:
+    """Go on in a new folder if the script has deleted the working folder."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        folder = tempfile.mkdtemp(prefix="watched-")
+        os.chdir(folder)
+        say(f"the working folder was deleted; relative paths below are in {folder}")
 
 
 def _stop_after(text: str | None) -> StopAfter:

@@ -6,6 +6,8 @@
                             target what it takes to compile it for that, which is left to the command
     live.jsonl              the arrays that were on the device, every now and then
     end.msgpack             how the script ended
+    options.json            what the watcher has to do, written by the command
+    faults                  see `faults.py`
 
 A script may be killed at any moment: what is there counts. Needs no JAX.
 """
@@ -22,14 +24,19 @@ from memprof.analysis.records.watched import Ending, LiveArrays, SeenCall, SeenC
 
 CALL, STEP = "call-{}.msgpack", "call-{}.step"
 COMPILING, COMPILE = "compile-{}", "compile.msgpack"
-LIVE, END, ENOUGH = "live.jsonl", "end.msgpack", "enough"
+LIVE, END, OPTIONS = "live.jsonl", "end.msgpack", "options.json"
 _Record = TypeVar("_Record")
 
 
 def write(path: Path, record: object) -> None:
     """Write a record, as a whole or not at all."""
+    write_bytes(path, msgspec.msgpack.encode(record))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, as a whole or not at all."""
     unfinished = path.with_name(f".{path.name}")
-    unfinished.write_bytes(msgspec.msgpack.encode(record))
+    unfinished.write_bytes(data)
     unfinished.rename(path)
 
 
