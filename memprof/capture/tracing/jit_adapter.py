@@ -239,7 +239,7 @@ def is_of_jax(fn: Any) -> bool:
 
 
 def hide_from_tracebacks(file: str) -> None:
-    """Have JAX leave the frames of a file, and of this one, out of the tracebacks that it shows (jax 0.10.2 to 0.12)."""
+    """Have JAX leave the frames of a file, and of this one, out of its tracebacks (jax 0.10.2 to 0.12)."""
     from jax._src import traceback_util
 
     for each in (file, __file__):
