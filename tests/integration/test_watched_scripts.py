@@ -25,7 +25,7 @@ _SIGNALLED = 128
 def test_a_script_that_misbehaves_does_so_as_without_memprof(name: str, tmp_path: Path) -> None:
     plain = _run((sys.executable,), SCRIPTS[name], tmp_path)
     watch = (*MAIN, "watch", "--keep", "0", "-o", str(tmp_path / "report.md"))
-    watched = _run((sys.executable, *watch[1:]), SCRIPTS[name], tmp_path)
+    watched = _run((sys.executable, "-P", *watch[1:]), SCRIPTS[name], tmp_path)
     code = plain.returncode if plain.returncode >= 0 else _SIGNALLED - plain.returncode
     assert (watched.returncode, watched.stdout) == (code, plain.stdout), watched.stderr
     assert _SAID.sub("", watched.stderr) == plain.stderr
