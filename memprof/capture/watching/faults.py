@@ -40,6 +40,8 @@ def make_page(folder: Path) -> None:
 
 def read_faults(folder: Path) -> list[str]:
     """The faults that were noted, each as a line of text."""
+    if not (folder / _FILE).exists():
+        return ["the script has deleted the folder for temporary files"]
     return (folder / _FILE).read_bytes().partition(b"\0")[0].decode(errors="replace").splitlines()
 
 

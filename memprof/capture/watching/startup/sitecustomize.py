@@ -5,10 +5,15 @@ here: the script and the processes that it starts see the environment of the com
 has imported it. Nothing else is imported: the script may have a module of the same name as one of the library.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` would import other modules
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _FAULTS = "faults"  # see `faults.py`
