@@ -93,12 +93,9 @@ _SCRIPTS = {
         "print(float(jax.jit(lambda x: (x * 2).sum())(x)))"
     ),
     "no new thread": (
-        "import jax, resource\nx = jax.numpy.ones(3)\n"
-        "import threading\nthreading.Thread.start = None\nTRAIN"
+        "import jax, resource\nx = jax.numpy.ones(3)\nimport threading\nthreading.Thread.start = None\nTRAIN"
     ),
-    "deletes the temporary folder": (
-        "import jax, shutil, os, tempfile\nshutil.rmtree(os.environ['TMPDIR'])\nTRAIN"
-    ),
+    "deletes the temporary folder": ("import jax, shutil, os, tempfile\nshutil.rmtree(os.environ['TMPDIR'])\nTRAIN"),
     "deletes its folder": "import os, shutil\nshutil.rmtree(os.getcwd())\nTRAIN",
     "changes its folder": "import os\nos.chdir('/')\nTRAIN\nprint(os.getcwd(), __file__.count('/') > 1)",
     "clears the environment": "import os\nos.environ.clear()\nTRAIN",
@@ -109,7 +106,7 @@ _SCRIPTS = {
     "shows its path": "import sys\nprint(sys.path, sys.flags, sys.orig_argv[1:])",
     "shows its arguments": "import sys\nprint(sys.argv, __name__, __file__, __doc__, __spec__, __package__)",
     "shows its globals": "print(sorted(globals()), type(__loader__), __builtins__)",
-    "shows its modules": "import sys\nprint(sorted({'json', 'jax', 'memprof', 'importlib.util', 're'} & set(sys.modules)))",
+    "shows its modules": "import sys\nprint(sorted({'json', 'jax', 'memprof', 're'} & set(sys.modules)))",
     "a module of a library's name": "import json\nprint(json.MINE)",
     "reads stdin": "print(input())\nprint(input())",
     "stack at the top": "import sys\nprint(sys._getframe().f_back, sys._getframe().f_code.co_filename)",
@@ -137,15 +134,13 @@ _SCRIPTS = {
         "import os, sys, time\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
         "print('daemon', flush=True)"
     ),
-    "replaces its process": "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'import sys; sys.exit(8)'])",
+    "replaces its process": "import os, sys\nos.execv(sys.executable, ['', '-c', 'import sys; sys.exit(8)'])",
     "trains in a subprocess": (
         "import subprocess, sys\ncode = 'import jax; print(jax.jit(lambda x: x + 1)(1))'\n"
         "print(subprocess.run([sys.executable, '-c', code]).returncode)"
     ),
     "warnings are errors": "import jax, warnings\nwarnings.simplefilter('error')\nTRAIN",
-    "a warning once": (
-        "import warnings\ndef f(): warnings.warn('once')\nf()\nTRAIN\nf()"
-    ),
+    "a warning once": ("import warnings\ndef f(): warnings.warn('once')\nf()\nTRAIN\nf()"),
     "unusable donation": (
         "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: x.sum(), donate_argnums=0)\n"
         "print(f(jnp.ones(3)))\nprint(f(jnp.ones(4)))"

@@ -13,7 +13,8 @@ from integration.command import MAIN, QUICK
 from misbehaving_scripts import SCRIPTS
 
 _SAID = re.compile(
-    r"^(not recorded: |memprof: |report written to |the working folder was deleted|the script was killed).*\n", re.MULTILINE
+    r"^(not recorded: |memprof: |report written to |the working folder was deleted|the script was killed).*\n",
+    re.MULTILINE,
 )
 _PATIENCE_SECONDS = 300
 _SIGNALLED = 128

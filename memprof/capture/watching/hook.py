@@ -46,6 +46,7 @@ from memprof.capture.watching import records
 from memprof.capture.watching.faults import Faults
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
+from memprof.plugin_complaints import show_plugin_complaints
 
 _MOST_TEXT = 200
 _PLAN = "_after_optimizations"  # what is kept of a dump
@@ -62,6 +63,7 @@ _Result = TypeVar("_Result")
 
 def start_watcher(folder: str) -> None:
     """Watch this process from now on, as the options in a work folder say."""
+    show_plugin_complaints()
     Watcher(Path(folder), **json.loads((Path(folder) / records.OPTIONS).read_bytes())).start()
 
 
@@ -116,7 +118,7 @@ class Watcher:
         self._sampling.acquire(timeout=_END_SECONDS)  # a thread that is in JAX when Python ends takes the process down
         error: BaseException | None = getattr(sys, "last_value", None)
         shown = "" if error is None else "".join(traceback.format_exception(error))
-        is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(shown)
+        is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(_text(error))
         live = live_arrays()
         if is_out_of_memory:
             largest = [group.type for group in live.groups[:_MOST_HOLDERS_LOOKED_FOR]]
@@ -295,6 +297,14 @@ def _is_of_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the script raised it, which can happen in any line of Python."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _text(error: BaseException | None) -> str:
+    """The message of an error; empty if its `__str__` raises."""
+    try:
+        return str(error)
+    except BaseException:
+        return ""
 
 
 def _name(fn: Any) -> str:

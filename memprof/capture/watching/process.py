@@ -92,19 +92,27 @@ def run_script(script: Script, folder: Path, *, target: Target | None, stop_afte
     }
     (folder / records.OPTIONS).write_text(json.dumps(options), encoding="utf-8")
     make_page(folder)
-    paths = [_STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MEMPROF_WATCH": str(folder.absolute())}
-    if target is not None:
-        environment["JAX_PLATFORMS"] = "cpu"
     command = [sys.executable, *(["-m"] if script.is_module else []), script.name, *script.arguments]
     this = os.getpid()
-    child = subprocess.Popen(command, env=environment, close_fds=False, preexec_fn=lambda: die_with(this))
+    child = subprocess.Popen(
+        command, env=_environment(folder, target), close_fds=False, preexec_fn=lambda: die_with(this)
+    )
     with _signals_passed_on(child.pid):
         ended = _ended(child.pid, stop_after.seconds)
     child.returncode = ended.exit_code
     if ended.by_memprof and not (folder / records.END).exists():
         records.write(folder / records.END, Ending(has_seen_enough=True))
     return ended
+
+
+def _environment(folder: Path, target: Target | None) -> dict[str, str]:
+    """The environment of this process, with that for `startup/sitecustomize.py`."""
+    environment = dict(os.environ)
+    if sys.flags.utf8_mode and "PYTHONUTF8" not in environment and environment.get("LC_CTYPE") == "C.UTF-8":
+        del environment["LC_CTYPE"]  # Python has set it, in the C locale (PEP 538)
+    paths = [_STARTUP, *filter(None, [environment.get("PYTHONPATH")])]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "MEMPROF_WATCH": str(folder.absolute())}
+    return environment if target is None else {**environment, "JAX_PLATFORMS": "cpu"}
 
 
 @contextmanager
