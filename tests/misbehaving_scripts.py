@@ -40,7 +40,8 @@ _SCRIPTS = {
     "syntax error": "def f(:\n",
     "null bytes": "x = 1\0",
     "recursion": (
-        "import sys\ndef depth(n):\n    try:\n        return depth(n + 1)\n    except RecursionError:\n        return n\n"
+        "import sys\ndef depth(n):\n    try:\n        return depth(n + 1)\n"
+        "    except RecursionError:\n        return n\n"
         "print(depth(0))\ndef f(): f()\nf()"
     ),
     "recursion through a jit": (
@@ -66,7 +67,8 @@ _SCRIPTS = {
         "try:\n    jax.jit(slow)(x)\nexcept Late:\n    print('late')"
     ),
     "swallows everything": (
-        "import jax\nfor n in range(3):\n    try:\n        print(jax.jit(lambda x: x + n)(1))\n    except BaseException: pass"
+        "import jax\nfor n in range(3):\n    try:\n        print(jax.jit(lambda x: x + n)(1))\n"
+        "    except BaseException: pass"
     ),
     "atexit": "import atexit\natexit.register(print, 'first')\nTRAIN\natexit.register(print, 'second')\nprint('end')",
     "atexit that fails": "TRAIN\nimport atexit, os\natexit.register(os._exit, 6)",

@@ -22,7 +22,8 @@ from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
-    from memprof.analysis.records.pool import PoolSettings, Verdict
+    from memprof.analysis.records.pool import PoolSettings
+    from memprof.analysis.records.report import Report
     from memprof.capture.watching.process import StopAfter
     from memprof.studies.explain.explanation import Explanation
     from memprof.studies.watch.job import Job
@@ -40,6 +41,13 @@ _StopAfter = Annotated[
         help="End the script after so many programs of its own (3) or so much time (90s, 5m); with --target after the"
         " first training step.",
         metavar="N|TIME",
+    ),
+]
+_FailIfNotFits = Annotated[
+    bool,
+    typer.Option(
+        "--fail-if-not-fits",
+        help="Exit with 1 if the largest program does not fit JAX's default pool, or if the script compiled none.",
     ),
 ]
 _Keep = Annotated[
@@ -63,6 +71,7 @@ def watch(
     target: options.Target = None,
     stop_after: _StopAfter = None,
     pool: options.Pool = None,
+    fail_if_not_fits: _FailIfNotFits = False,
     keep: _Keep = 3,
     output: _Output = None,
     format: options.Format = None,  # noqa: A002 - the option's name
@@ -82,8 +91,8 @@ def watch(
     """
     from memprof.capture.processes.work_folder import work_folder
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.watching.faults import read_faults
-    from memprof.capture.watching.process import Script, run_script
+    from memprof.capture.watching.process import Script, end_by_signal, roomy_folder, run_script
+    from memprof.capture.watching.shared_page import read_faults
     from memprof.studies.watch.reading import read_job
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
@@ -95,18 +104,21 @@ def watch(
     if keep:
         check_folder_writable(folder)
     run = Script(name=script, is_module=module, arguments=tuple(arguments))
-    with work_folder() as work:
+    with work_folder(roomy_folder()) as work:
         ended = run_script(run, work, target=aim, stop_after=stop)
         code = ended.exit_code
         exit_code = ExitCode.FINE if ended.by_memprof else code if code >= 0 else _SIGNALLED - code
         _leave_deleted_folder()
+        fits = False
         try:
             if aim is not None:
                 _compile(work, run.label, aim.name)
             job = read_job(work, run.label, exit_code)
             captures = _captures(job, work, keep)
             explanation = _explanation(job, captures, work, judged_by)
-            _print(job, explanation, _verdict(job, work, judged_by), exit_code, show)
+            report = _report(job, work, judged_by)
+            fits = report is not None and report.verdict.fits is True
+            _print(job, explanation, report, exit_code, show, with_advice=aim is not None)
             _write(captures, folder)
         except (MemprofError, OSError) as error:  # of the report; the exit code is the script's
             say_error(str(error))
@@ -114,7 +126,9 @@ def watch(
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
         for fault in read_faults(work):
             say(f"not recorded: {fault}")
-    raise typer.Exit(exit_code)
+    if code < 0 and not ended.by_memprof:
+        end_by_signal(-code)
+    raise typer.Exit(exit_code or (ExitCode.CHECK_FAILED if fail_if_not_fits and not fits else ExitCode.FINE))
 
 
 def _compile(work: Path, label: str, target: str) -> None:
@@ -161,14 +175,14 @@ def _captures(job: Job, work: Path, keep: int) -> list[Capture]:
     return [capture_of(each, work) for each in largest[:keep]]
 
 
-def _verdict(job: Job, work: Path, pool: PoolSettings | None) -> Verdict | None:
-    """Whether the largest program fits; None if XLA has left no plan of it."""
+def _report(job: Job, work: Path, pool: PoolSettings | None) -> Report | None:
+    """The report of the largest program; None if XLA has left no plan of it."""
     from memprof.analysis.pipeline import analyze
     from memprof.studies.watch.reading import capture_of
 
     if not job.programs or job.programs[0].largest.footprint_bytes is None:
         return None
-    return analyze(capture_of(job.programs[0].largest, work), pool=pool).verdict
+    return analyze(capture_of(job.programs[0].largest, work), pool=pool)
 
 
 def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSettings | None) -> Explanation | None:
@@ -184,18 +198,29 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSe
     return explain(read_log(job.ending.error), [analyze(each, pool=pool) for each in (*captures, *of_jax)])
 
 
-def _print(job: Job, explanation: Explanation | None, verdict: Verdict | None, exit_code: int, show: Rendering) -> None:
+def _print(
+    job: Job,
+    explanation: Explanation | None,
+    report: Report | None,
+    exit_code: int,
+    show: Rendering,
+    *,
+    with_advice: bool,
+) -> None:
     from memprof.reports.document import Document
     from memprof.reports.json.runs import explanation_json, job_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.reports.views.job import job_document
+    from memprof.studies.advice.advise import advise
 
-    document, explained = job_document(job, top=show.options.top, verdict=verdict), None
+    advice = advise(report) if report is not None and with_advice else ()
+    document, explained = job_document(job, top=show.options.top, report=report, advice=advice), None
     if explanation is not None:
         more = explanation_document(explanation, top=show.options.top)
         document = Document(blocks=(*document.blocks, *more.blocks))
         explained = explanation_json(explanation, sentences(explanation))
-    print_document(document, job_json(job, exit_code=exit_code, explanation=explained, verdict=verdict), show)
+    record = job_json(job, exit_code=exit_code, explanation=explained, report=report, advice=advice)
+    print_document(document, record, show)
 
 
 def _write(captures: Sequence[Capture], folder: Path) -> None:

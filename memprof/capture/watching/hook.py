@@ -1,6 +1,6 @@
 """The watcher inside a script: it records traces, compiles, and the arrays on the device.
 
-The script comes first. A fault of the watcher is noted (see `faults.py`), and the script goes on.
+The script comes first. A fault of the watcher is noted (see `shared_page.py`), and the script goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
 from memprof.capture.roles.arguments import ends_of
 from memprof.capture.roles.by_use import follow
-from memprof.capture.running.live_arrays import live_arrays, since_start, type_text
+from memprof.capture.running.live_arrays import count_seconds_from, live_arrays, since_start, type_text
 from memprof.capture.targets.mesh import target_of_step
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.tracing import jit_adapter
@@ -43,14 +43,13 @@ from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, i
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.user_traceback import first_line
 from memprof.capture.watching import records
-from memprof.capture.watching.faults import Faults
+from memprof.capture.watching.shared_page import SharedPage
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.plugin_complaints import show_plugin_complaints
 
 _MOST_TEXT = 200
 _PLAN = "_after_optimizations"  # what is kept of a dump
-_LEAST_FREE_BYTES = 256 * 2**20  # for a dump; XLA complains on stderr where it cannot write one
 _END_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
 _GROWS_FOR_GOOD = 3
@@ -74,16 +73,21 @@ class Watcher:
         target: compile each program for this target; None: keep the programs that run.
         num_programs: stop the script after this number of programs of its own.
         may_end: whether to stop it, without `num_programs`, at its first training step.
+        started: when the command started it, by the monotonic clock.
     """
 
-    def __init__(self, folder: Path, *, target: str | None, num_programs: int | None, may_end: bool) -> None:
+    def __init__(
+        self, folder: Path, *, target: str | None, num_programs: int | None, may_end: bool, started: float
+    ) -> None:
+        count_seconds_from(started)
         self._folder = folder
         self._target = resolve_asked(target or "local")
         self._is_instead = target is not None
         self._num_programs = num_programs
         self._may_end = may_end
         self._process = os.getpid()
-        self._faults = Faults(folder)
+        self._script_process = int((folder / records.PROCESS).read_text(encoding="utf-8"))
+        self._page = SharedPage(folder)
         self._counter = count()
         self._num_seen = 0
         self._jits: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -107,7 +111,7 @@ class Watcher:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or _is_of_signal_handler(error):
                 raise
-            self._faults.note(what, error)
+            self._page.note(what, error)
             return None
 
     def _end(self) -> None:
@@ -116,6 +120,8 @@ class Watcher:
             return
         self._is_over.set()
         self._sampling.acquire(timeout=_END_SECONDS)  # a thread that is in JAX when Python ends takes the process down
+        if self._process != self._script_process:  # one that the script has started
+            return
         error: BaseException | None = getattr(sys, "last_value", None)
         shown = "" if error is None else "".join(traceback.format_exception(error))
         is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(_text(error))
@@ -148,7 +154,7 @@ class Watcher:
 
     def _sample(self, is_over: threading.Event) -> None:
         """Look at the arrays every now and then, and for no more than a hundredth of the time."""
-        file, before = self._folder / records.LIVE, None
+        file, before = self._folder / records.LIVE.format(os.getpid()), None
         growing: dict[str, int] = {}  # how often in a row there were more of a type
         while not is_over.wait(self._pause):
             started = time.thread_time()
@@ -238,9 +244,11 @@ class Watcher:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        with suppress(ProcessLookupError):  # the script's own process has ended: nobody waits for this fork of it
-            os.kill(self._process, signal.SIGSTOP)
-            os.kill(os.getpid(), signal.SIGSTOP)
+        with suppress(ProcessLookupError):  # the script has ended, and the command does not wait for this process of it
+            os.kill(self._script_process, 0)
+            if self._page.mark_stop():
+                os.kill(self._script_process, signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     def _compiled(self, name: str, call: str | None, compile_it: Callable[[Mapping[str, Any]], Any]) -> Any:
         """Compile with a dump, and record the compile."""
@@ -270,7 +278,7 @@ class Watcher:
         folder.mkdir()
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         free = shutil.disk_usage(folder).free
-        if free < _LEAST_FREE_BYTES or resource.RLIM_INFINITY != most < _LEAST_FREE_BYTES:
+        if free < records.LEAST_FREE_BYTES or resource.RLIM_INFINITY != most < records.LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, "no room for XLA's plan in the folder for temporary files", str(folder))
         seen = SeenCompile(name=name, call=call, began=since_start(), live=live_arrays() if call else None)
         records.write(folder / records.COMPILE, seen)

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.watched import Ending
 from memprof.capture.processes.process_tree import die_with, kill_tree
 from memprof.capture.watching import records
-from memprof.capture.watching.faults import make_page
+from memprof.capture.watching.records import LEAST_FREE_BYTES
+from memprof.capture.watching.shared_page import has_seen_enough, make_page
 from memprof.errors import MemprofError
 
 _STARTUP = str(Path(__file__).with_name("startup"))
 _PATIENCE_SECONDS = 30.0  # for a script that was asked to end
-_POLL_SECONDS = 0.05
-_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
+_SHARED_MEMORY = "/dev/shm"
+_STDIN = "-"  # Python reads the script from stdin
+_FORWARDED = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
+)
+_AWAITED = _FORWARDED | {signal.SIGCHLD}
+_FROM_KERNEL = 0x80  # `si_code` of a signal that the terminal sends to all of a process group (<asm-generic/siginfo.h>)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is run.
+    """A script and its arguments.
 
     Attributes:
-        name: a path, or the name of a module.
+        name: a path, `-` for stdin, or the name of a module.
         is_module: whether it is the latter.
         arguments: what it finds in `sys.argv`.
     """
@@ -82,27 +90,57 @@ def run_script(script: Script, folder: Path, *, target: Target | None, stop_afte
 
     Raises:
         MemprofError: the script does not exist.
+        OSError: the folder has no room. The script was not started.
     """
-    if not script.is_module and not os.path.exists(script.name):
+    if not script.is_module and script.name != _STDIN and not os.path.exists(script.name):
         raise MemprofError(f"there is no script {script.name}: give its path, or -m and the name of a module")
     options = {
         "target": None if target is None else target.file or target.name,
         "num_programs": stop_after.num_programs,
         "may_end": target is not None and stop_after.seconds is None,
+        "started": time.monotonic(),
     }
     (folder / records.OPTIONS).write_text(json.dumps(options), encoding="utf-8")
     make_page(folder)
-    command = [sys.executable, *(["-m"] if script.is_module else []), script.name, *script.arguments]
     this = os.getpid()
-    child = subprocess.Popen(
-        command, env=_environment(folder, target), close_fds=False, preexec_fn=lambda: die_with(this)
-    )
-    with _signals_passed_on(child.pid):
-        ended = _ended(child.pid, stop_after.seconds)
+    with _signals_blocked() as unblocked:
+
+        def prepare() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            die_with(this)
+            (folder / records.PROCESS).write_text(str(os.getpid()), encoding="utf-8")
+
+        command = [sys.executable, *(["-m"] if script.is_module else []), script.name, *script.arguments]
+        child = subprocess.Popen(command, env=_environment(folder, target), close_fds=False, preexec_fn=prepare)
+        ended = _ended(child.pid, folder, stop_after.seconds)
     child.returncode = ended.exit_code
     if ended.by_memprof and not (folder / records.END).exists():
         records.write(folder / records.END, Ending(has_seen_enough=True))
     return ended
+
+
+def roomy_folder() -> Path | None:
+    """A folder with room for XLA's plans: where temporary files are, the working folder, or shared memory.
+
+    None if each of them is full: then the watcher notes what it cannot write.
+    """
+    for folder in (tempfile.gettempdir(), os.curdir, _SHARED_MEMORY):
+        with suppress(OSError):
+            if os.access(folder, os.W_OK | os.X_OK) and shutil.disk_usage(folder).free >= LEAST_FREE_BYTES:
+                return Path(folder)
+    return None
+
+
+def end_by_signal(number: int) -> NoReturn:
+    """End this process by the signal that has ended a script, so that its parent sees the same."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(_SIGNALLED + number)  # another process has blocked or ignored it for this one
 
 
 def _environment(folder: Path, target: Target | None) -> dict[str, str]:
@@ -116,71 +154,51 @@ def _environment(folder: Path, target: Target | None) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_passed_on(pid: int) -> Iterator[None]:
-    """Leave the signals that this process gets to the script."""
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        if number not in _OF_TERMINAL or not _is_in_foreground():  # a terminal signals the script too
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    before = {number: signal.getsignal(number) for number in _PASSED_ON}
-    handled = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-    for number in handled:
-        signal.signal(number, pass_on)
+def _signals_blocked() -> Iterator[set[signal.Signals | int]]:
+    """Block the signals that `_wait` takes. Yields the mask before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
-        yield
+        yield before
     finally:
-        for number, handler in handled.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _is_in_foreground() -> bool:
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
-
-
-def _ended(pid: int, seconds: float | None) -> Ended:
-    """Wait for the end of a script; end it when the watcher in it has stopped it, or when its time is over."""
-    code = _wait(pid, seconds)
-    if isinstance(code, int):
+def _ended(pid: int, folder: Path, seconds: float | None) -> Ended:
+    """Wait for the end of a script; end it if the watcher in it has stopped it, or if its time is over."""
+    code = _wait(pid, folder, seconds)
+    if code is not None:
         return Ended(exit_code=code, by_memprof=False)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if code is _Not.ENDED:
-            os.kill(pid, number)
-            code = _wait(pid, _PATIENCE_SECONDS)
-    if not isinstance(code, int):
+    if not has_seen_enough(folder):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if code is None:
+                os.kill(pid, number)
+                code = _wait(pid, folder, _PATIENCE_SECONDS)
+    if code is None:
         kill_tree(pid)
-        code = _wait(pid, None)
-        assert isinstance(code, int)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return Ended(exit_code=code, by_memprof=True)
 
 
-class _Not(Enum):
-    """Why there is no exit code: the time is over, or the process was stopped by SIGSTOP."""
+def _wait(pid: int, folder: Path, seconds: float | None) -> int | None:
+    """Wait for a process, and forward signals to it.
 
-    ENDED = auto()
-    RUNNING = auto()
-
-
-def _wait(pid: int, seconds: float | None) -> int | _Not:
-    """The exit code of a process, unless it stops itself or still runs after a time."""
+    Returns:
+        Its exit code; None if it still runs after a time, or if the watcher in it has stopped it.
+    """
     end = None if seconds is None else time.monotonic() + seconds
     while True:
-        found, status = os.waitpid(pid, os.WUNTRACED | (0 if end is None else os.WNOHANG))
+        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
         if found and not os.WIFSTOPPED(status):
             return os.waitstatus_to_exitcode(status)
-        if found and os.WSTOPSIG(status) == signal.SIGSTOP:
-            return _Not.RUNNING
-        if end is not None:
-            if time.monotonic() > end:
-                return _Not.ENDED
-            time.sleep(_POLL_SECONDS)
+        if found and has_seen_enough(folder):
+            return None
+        if end is None:
+            info = signal.sigwaitinfo(_AWAITED)
+        else:
+            within = signal.sigtimedwait(_AWAITED, max(0.0, end - time.monotonic()))
+            if within is None:
+                return None
+            info = within
+        if info.si_signo in _FORWARDED and info.si_code != _FROM_KERNEL:
+            with suppress(ProcessLookupError):
+                os.kill(pid, info.si_signo)

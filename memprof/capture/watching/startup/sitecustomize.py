@@ -1,7 +1,8 @@
 """Python imports this before it runs a watched script, and then runs the script as always.
 
 The folder of this file is the first entry of PYTHONPATH, and `MEMPROF_WATCH` names the work folder. Both are removed
-here: the script and the processes that it starts see the environment of the command. JAX is watched once the script
+from `os.environ`: the script sees the environment of the command. The processes that it starts are watched too, unless
+it gives them an environment of their own. JAX is watched once the script
 has imported it. Nothing else is imported: the script may have a module of the same name as one of the library.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_FAULTS = "faults"  # see `faults.py`
+_PAGE = "page"  # see `shared_page.py`
 _MODULE = "jax"
 
 
@@ -50,6 +51,8 @@ class _AfterImport:
                 sys.meta_path.remove(self)
                 self._start()
 
+        # Python leaves the frames of this file name out of the traceback of an import.
+        exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
         loader.exec_module = exec_module
 
     def _start(self) -> None:
@@ -59,7 +62,7 @@ class _AfterImport:
             start_watcher(self._folder)
         except Exception as error:
             try:
-                with open(os.path.join(self._folder, _FAULTS), "r+b") as page:
+                with open(os.path.join(self._folder, _PAGE), "r+b") as page:
                     page.write(f"the watcher did not start: {type(error).__name__}: {error}\n".encode()[:1000])
             except Exception:
                 return  # the script goes on, whatever has failed here
@@ -67,23 +70,20 @@ class _AfterImport:
 
 def _begin() -> None:
     folder = os.environ.pop("MEMPROF_WATCH", None)
-    before, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    paths = os.environ.get("PYTHONPATH", "")
+    before, _, rest = paths.partition(os.pathsep)
     if folder is None or os.path.abspath(before) != _HERE:
         return
     if rest:
         os.environ["PYTHONPATH"] = rest
     else:
         del os.environ["PYTHONPATH"]
+    os.putenv("MEMPROF_WATCH", folder)  # for programs that the script starts; `os.environ` does not show it
+    os.putenv("PYTHONPATH", paths)
     sys.path[:] = [entry for entry in sys.path if entry != before]
     sys.meta_path.insert(0, _AfterImport(folder))
-    this = sys.modules.pop("sitecustomize", None)
-    try:
-        import sitecustomize  # type: ignore[import-not-found] # noqa: F401 - that of the environment, in whose place this one was imported
-    except ImportError as error:
-        if this is not None:
-            sys.modules["sitecustomize"] = this
-        if error.name != "sitecustomize":
-            raise
+    sys.modules.pop("sitecustomize", None)
+    import sitecustomize  # type: ignore[import-not-found] # noqa: F401 - that of the environment; `site` ignores it if it does not exist
 
 
 _begin()
