@@ -6,6 +6,29 @@ line of text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A script and how it is run.
+
+    Attributes:
+        code: of `script.py`; empty if another file is run.
+        files: others in its folder, by name.
+        run: the arguments of Python.
+        environment: variables that it starts with.
+        stdin: its standard input.
+    """
+
+    code: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    run: tuple[str, ...] = ("script.py", "two words", "")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: str = "a line\n"
+
+
 _TRAIN = """
 import jax, jax.numpy as jnp
 print("trained", float(jax.jit(lambda x: (x * 2).sum())(jnp.ones(3))), flush=True)
@@ -20,10 +43,10 @@ _SCRIPTS = {
     "exit with 2 ** 40": "import sys; sys.exit(2 ** 40)",
     "exit with an object": "import sys; sys.exit({'code': 3})",
     "exit code in an attribute": "raise SystemExit(7, 'more')",
-    "exit after training": "TRAIN\nimport sys; sys.exit(5)",
+    "exit after training": "import sys; sys.exit(5)",
     "os._exit": "TRAIN\nimport os; os._exit(9)",
     "os.abort": "import os, resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.abort()",
-    "killed by SIGTERM": "TRAIN\nimport os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "killed by SIGTERM": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "killed by SIGUSR1": "import os, signal; os.kill(os.getpid(), signal.SIGUSR1)",
     "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nwhile True: pass",
     "uncaught error": "def f(): raise ValueError('bad')\nf()",
@@ -35,8 +58,8 @@ _SCRIPTS = {
     "error whose str raises": (
         "TRAIN\nclass E(Exception):\n    def __str__(self): raise RuntimeError('no text')\nraise E()"
     ),
-    "error whose str exits": "TRAIN\nclass E(Exception):\n    def __str__(self): raise SystemExit(4)\nraise E()",
-    "error that is no Exception": "TRAIN\nclass E(BaseException): pass\nraise E('base')",
+    "error whose str exits": "class E(Exception):\n    def __str__(self): raise SystemExit(4)\nraise E()",
+    "error that is no Exception": "class E(BaseException): pass\nraise E('base')",
     "syntax error": "def f(:\n",
     "null bytes": "x = 1\0",
     "recursion": (
@@ -50,13 +73,13 @@ _SCRIPTS = {
     ),
     "error in a jitted function": "import jax\n@jax.jit\ndef f(x):\n    raise ValueError('while tracing')\nf(1.0)",
     "wrong shapes in a jit": "import jax, jax.numpy as jnp\njax.jit(jnp.dot)(jnp.ones(3), jnp.ones(4))",
-    "memory error": "TRAIN\nraise MemoryError",
+    "memory error": "raise MemoryError",
     "own excepthook": (
         "TRAIN\nimport sys\nsys.excepthook = lambda kind, error, trace: print('hook', kind.__name__, error)\n1 / 0"
     ),
     "excepthook that fails": "import sys\ndef hook(*a): raise OSError('hook')\nsys.excepthook = hook\n1 / 0",
     "own signal handler": (
-        "TRAIN\nimport os, signal\nsignal.signal(signal.SIGTERM, lambda *a: print('got it'))\n"
+        "import os, signal\nsignal.signal(signal.SIGTERM, lambda *a: print('got it'))\n"
         "os.kill(os.getpid(), signal.SIGTERM)\nprint(signal.getsignal(signal.SIGINT))"
     ),
     "an alarm while compiling": (
@@ -71,7 +94,7 @@ _SCRIPTS = {
         "    except BaseException: pass"
     ),
     "atexit": "import atexit\natexit.register(print, 'first')\nTRAIN\natexit.register(print, 'second')\nprint('end')",
-    "atexit that fails": "TRAIN\nimport atexit, os\natexit.register(os._exit, 6)",
+    "atexit that fails": "import atexit, os\natexit.register(os._exit, 6)",
     "a thread that outlives main": (
         "TRAIN\nimport threading, time\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), print('thread', flush=True))).start()\nprint('main')"
@@ -80,8 +103,8 @@ _SCRIPTS = {
         "TRAIN\nimport threading, time\nprint(threading.active_count(), [t.name for t in threading.enumerate()])"
     ),
     "an error in a thread": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='worker').start()",
-    "closes stdout": "TRAIN\nimport sys\nsys.stdout.close()",
-    "closes stderr": "import sys\nsys.stderr.close()\nTRAIN",
+    "closes stdout": "import sys\nsys.stdout.close()",
+    "closes stderr": "import sys\nsys.stderr.close()",
     "closes descriptors 1 and 2": "TRAIN\nimport os\nos.close(1); os.close(2)",
     "closes all descriptors": "import jax, os\nos.closerange(3, 4096)\nTRAIN",
     "no descriptors left": (
@@ -99,7 +122,7 @@ _SCRIPTS = {
     ),
     "deletes the temporary folder": ("import jax, shutil, os, tempfile\nshutil.rmtree(os.environ['TMPDIR'])\nTRAIN"),
     "deletes its folder": "import os, shutil\nshutil.rmtree(os.getcwd())\nTRAIN",
-    "changes its folder": "import os\nos.chdir('/')\nTRAIN\nprint(os.getcwd(), __file__.count('/') > 1)",
+    "changes its folder": "import os\nos.chdir('/')\nprint(os.getcwd(), __file__.count('/') > 1)",
     "clears the environment": "import os\nos.environ.clear()\nTRAIN",
     "shows its environment": (
         "import os, sys\nprint(sorted(name for name in os.environ if name not in ('_', 'LC_CTYPE')))\n"
@@ -142,7 +165,7 @@ _SCRIPTS = {
         "print(subprocess.run([sys.executable, '-c', code]).returncode)"
     ),
     "warnings are errors": "import jax, warnings\nwarnings.simplefilter('error')\nTRAIN",
-    "a warning once": ("import warnings\ndef f(): warnings.warn('once')\nf()\nTRAIN\nf()"),
+    "a warning once": ("import warnings\ndef f(): warnings.warn('once')\nf()\nf()"),
     "unusable donation": (
         "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: x.sum(), donate_argnums=0)\n"
         "print(f(jnp.ones(3)))\nprint(f(jnp.ones(4)))"
@@ -153,11 +176,89 @@ _SCRIPTS = {
     ),
     "reloads JAX's module": "import importlib, jax\nimport jax.tree\nimportlib.reload(jax)\nTRAIN",
     "traces stay": "import sys\nsys.settrace(lambda *a: None)\nprint(sys.gettrace() is not None)\nTRAIN",
-    "garbage is off": "import gc\ngc.disable()\nTRAIN\nprint(gc.isenabled())",
+    "garbage is off": "import gc\ngc.disable()\nprint(gc.isenabled())",
     "no modules left": "import jax, sys\nf = jax.jit(lambda x: x + 1)\nsys.modules.clear()\nprint(f(1))",
     "a wrong import": "import nothing_of_this_name",
     "debug prints": "import jax\njax.jit(lambda x: jax.debug.print('x is {}', x))(1.0)\njax.effects_barrier()",
     "checks tracer leaks": "import jax\njax.config.update('jax_check_tracer_leaks', True)\nTRAIN",
     "logs compiles": "import jax\njax.jit(lambda x: x)(1)\nprint(jax.config.jax_log_compiles)",
 }
-SCRIPTS = {name: code.replace("TRAIN", _TRAIN.strip()) for name, code in _SCRIPTS.items()}
+_SHOW = "import os, sys\nprint(__name__, __package__, __file__, sys.argv, sys.path[0], __spec__)"
+_IN_PACKAGE = {"pack/__init__.py": "", "pack/other.py": "VALUE = 3"}
+_OTHERS = {
+    "a module": Script(run=("-m", "pack.train", "a b", "--flag"), files={**_IN_PACKAGE, "pack/train.py": _SHOW}),
+    "relative imports": Script(
+        run=("-m", "pack.train"), files={**_IN_PACKAGE, "pack/train.py": "from .other import VALUE\nprint(VALUE)"}
+    ),
+    "a package": Script(run=("-m", "pack"), files={**_IN_PACKAGE, "pack/__main__.py": _SHOW}),
+    "a package without a main module": Script(run=("-m", "pack"), files=_IN_PACKAGE),
+    "a module that does not exist": Script(run=("-m", "pack.nothing"), files=_IN_PACKAGE),
+    "a folder": Script(run=("pack", "x"), files={**_IN_PACKAGE, "pack/__main__.py": _SHOW}),
+    "a folder without a main module": Script(run=("pack",), files=_IN_PACKAGE),
+    "stdin": Script(run=("-", "x y"), stdin="import sys\nprint(sys.argv, __name__)\nraise KeyError(1)"),
+    "a path with spaces": Script(run=("a folder/my script.py",), files={"a folder/my script.py": _SHOW}),
+    "a name that is an option": Script(run=("./-x.py", "--target", "-q"), files={"-x.py": _SHOW}),
+    "a sitecustomize": Script(
+        code="import sitecustomize\nprint(mark, sitecustomize.__file__)",
+        environment={"PYTHONPATH": "site"},
+        files={"site/sitecustomize.py": "import builtins\nbuiltins.mark = 'mine'"},
+    ),
+    "no sitecustomize": Script(code="import sys\nprint('sitecustomize' in sys.modules)\nimport sitecustomize"),
+    "a usercustomize": Script(
+        code="print('usercustomize' in __import__('sys').modules)",
+        environment={"PYTHONPATH": "site"},
+        files={"site/usercustomize.py": "print('user')"},
+    ),
+    "a PYTHONSTARTUP": Script(code="print(1)", environment={"PYTHONSTARTUP": "s.py"}, files={"s.py": "print('start')"}),
+    "warnings by the environment": Script(
+        code="import warnings\nwarnings.warn('bad')", environment={"PYTHONWARNINGS": "error"}
+    ),
+    "settings by the environment": Script(
+        code="import sys\nprint(sys.flags, sys.stdout.encoding, sys.stdout.line_buffering)",
+        environment={"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1", "PYTHONHASHSEED": "7"},
+    ),
+    "a safe path": Script(code="import sys\nprint(sys.path, sys.flags)", environment={"PYTHONSAFEPATH": "1"}),
+    "a locale": Script(
+        code="import locale, os\nprint(locale.getlocale(), os.environ.get('LC_CTYPE'), 'ä')",
+        environment={"LC_ALL": "C.UTF-8"},
+    ),
+    "a JAX that fails": Script(code="import jax", files={"jax.py": "raise ImportError('broken')"}),
+    "a JAX of its own": Script(code="import jax\nprint(jax.X)", files={"jax.py": "X = 3"}),
+    "inspects itself": Script(
+        code="import inspect, sys\ndef f(): return 1\nprint(inspect.getsource(f), inspect.getmodule(f))\n"
+        "print(inspect.stack()[0].filename, len(inspect.stack()))"
+    ),
+    "replaces its streams": Script(
+        code="import io, sys\nkept, sys.stdout = sys.stdout, io.StringIO()\nprint('hidden')\nsys.stderr = kept\n1 / 0"
+    ),
+    "a segmentation fault": Script(
+        code="import ctypes, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nctypes.string_at(0)"
+    ),
+    "ignores SIGTERM": Script(
+        code="import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nos.kill(os.getpid(), 15)\nprint('on')"
+    ),
+    "signal dispositions": Script(
+        code="import signal\nprint({n: signal.getsignal(n) for n in signal.valid_signals()}, signal.pthread_sigmask(0, []))"
+    ),
+    "is stopped and goes on": Script(
+        code="import os, signal, subprocess, sys\n"
+        "go = f'import os, time; time.sleep(0.3); os.kill({os.getpid()}, 18)'\n"
+        "helper = subprocess.Popen([sys.executable, '-c', go])\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\nprint('on', helper.wait())"
+    ),
+    "open descriptors": Script(code="import os\nprint(sorted(os.listdir('/proc/self/fd')))"),
+    "limits and groups": Script(
+        code="import os, resource\nprint(os.getpgid(0) == os.getpgrp(), os.nice(0), os.umask(0))\n"
+        "print(resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    ),
+    "pools of processes": Script(
+        code="import multiprocessing as m\ndef square(x): return x * x\nif __name__ == '__main__':\n"
+        "    with m.get_context('forkserver').Pool(2) as pool: print(pool.map(square, range(4)))"
+    ),
+    "leaves a process behind": Script(
+        code="import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.5)'],"
+        " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\nprint('gone')"
+    ),
+}
+_ALL = {**{name: Script(code=code) for name, code in _SCRIPTS.items()}, **_OTHERS}
+SCRIPTS = {name: replace(script, code=script.code.replace("TRAIN", _TRAIN.strip())) for name, script in _ALL.items()}
