@@ -75,9 +75,12 @@ def command_page(name: str, command: Any) -> str:
         lines += ["```sh", *examples, "```", ""]
     lines += ["```text", command.get_usage(context), "```", "", "| option | what it does |", "|---|---|"]
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         is_option = parameter.param_type_name == "option"
         spelling = _spelling(parameter) if is_option else parameter.metavar or parameter.name.upper()
         lines.append(f"| {_code(spelling)} | {getattr(parameter, 'help', None) or ''} |")
+    lines += ["", "Options that are seldom needed: [Configuration](../configuration.md)."]
     return "\n".join(lines) + "\n"
 
 

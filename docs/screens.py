@@ -69,7 +69,7 @@ def everything(capture: str, rows: str) -> Iterator[Shot]:
     """Every screen, at every size."""
     commands = {
         "first": ("show", capture),
-        "full": ("show", capture, "--full"),
+        "full": ("show", capture, "-v"),
         **{f"by-{by}": ("show", capture, "--by", by) for by in ("category", "module", "source", "stack", "buffer")},
         "advise": ("advise", capture),
         "compare": ("compare", rows),

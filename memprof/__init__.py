@@ -13,7 +13,8 @@
 
 On the command line: `memprof run train.py:step_spec --target h100-80gb`, and `memprof --help`.
 
-The rooms: `capture` compiles a step, `analysis` says where its bytes go, `workloads` has models and techniques to try,
+The rooms: `capture` compiles a step, `sources` traces one of PyTorch, `analysis` says where its bytes go, `workloads`
+has models and techniques to try,
 `studies` asks what takes several compiles or reports, `reports` shows the answers, `profiler_cli` is the command line,
 `api` is what is exported here. See docs/architecture.md.
 """
@@ -28,13 +29,14 @@ from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
-    from memprof.api import Comparison, Profile, compare, fits, load, profile
+    from memprof.api import Comparison, Profile, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.capture.targets.mesh import mesh
     from memprof.capture.tracing.step import Feed, StepSpec
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
+    from memprof.sources.torch.step_spec import TorchStepSpec
     from memprof.summarizing import summary
     from memprof.workloads.user.train_spec import TrainSpec
 
@@ -47,6 +49,7 @@ _HOMES = {
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
     "StepSpec": "memprof.capture.tracing.step",
+    "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
     "WorkloadError": "memprof.errors",
     "compare": "memprof.api",
@@ -58,6 +61,7 @@ _HOMES = {
     "mesh": "memprof.capture.targets.mesh",
     "peak": "memprof.batching",
     "profile": "memprof.api",
+    "profile_torch": "memprof.api",
     "summary": "memprof.summarizing",
 }
 # IPython asks for this one, with `%load_ext memprof`; nobody else does.
@@ -71,6 +75,7 @@ __all__ = [
     "Profile",
     "Role",
     "StepSpec",
+    "TorchStepSpec",
     "TrainSpec",
     "WorkloadError",
     "__version__",
@@ -83,6 +88,7 @@ __all__ = [
     "mesh",
     "peak",
     "profile",
+    "profile_torch",
     "summary",
 ]
 

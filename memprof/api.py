@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,7 @@ from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Answer, PoolSettings, Verdict
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.own_attributes import own
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.torch.step_spec import TorchStepSpec
 
 _MOST_COLUMNS = 1000
 
@@ -56,11 +59,11 @@ class Profile:
     """One compiled step, and where its bytes are.
 
     Attributes:
-        capture: the compiled program with its buffer assignment; what `save` writes.
+        capture: the compiled program with its buffer assignment; what `save` writes. None of a step of PyTorch.
         report: every fact about it, as records.
     """
 
-    capture: Capture
+    capture: Capture | None
     report: Report
 
     @property
@@ -92,6 +95,11 @@ class Profile:
     def verdict(self) -> Verdict:
         """Whether it fits, or with which fraction it would; with the size of the pool, and in a sentence."""
         return self.report.verdict
+
+    @property
+    def pressure(self) -> Pressure | None:
+        """What XLA recomputes on its own since the target has too little memory; None if it recomputes nothing."""
+        return self.report.pressure
 
     @property
     def advice(self) -> AdviceList:
@@ -150,8 +158,10 @@ class Profile:
         """Write the capture to a file, from which `load` and `memprof show` make the report again.
 
         Raises:
-            MemprofError: the file exists, or cannot be written.
+            MemprofError: the file exists, or cannot be written; or it is a step of PyTorch.
         """
+        if self.capture is None:
+            raise MemprofError("a traced step of PyTorch has no compiled program to save: keep its report, to_dict()")
         if_taken = IfTaken.REPLACE if overwrite else IfTaken.REFUSE
         return write_capture(self.capture, _path(path), if_taken=if_taken)
 
@@ -298,6 +308,40 @@ def profile_spec(
     return Profile(capture, report)
 
 
+def profile_torch(
+    step: TorchStepSpec | Callable[[], TorchStepSpec], *, target: str | None = None, label: str | None = None
+) -> Profile:
+    """Trace a training step of PyTorch on shapes alone, and say where every byte of its memory goes.
+
+    No device is needed and nothing is allocated on one. Needs the extra `torch`.
+
+    Args:
+        step: a function that makes the step; it is called under fake tensors, so its model takes no memory. Or a step
+            whose model exists, of which shapes and dtypes are used.
+        target: a GPU of `memprof list targets`, or `cpu`; None: an H100. It decides whether the step fits.
+        label: what reports call it; None: the step's own label.
+
+    Raises:
+        MemprofError: a mistake in what was asked for, in one sentence.
+        WorkloadError: the step fails while it is traced.
+    """
+    from memprof.sources.torch.step_spec import TorchStepSpec
+    from memprof.studies.torch_step import report_of_step, torch_target
+
+    if label is not None:
+        check_label("label", label)
+    if isinstance(step, TorchStepSpec):
+        from memprof.sources.torch.fake_copy import fake_copy
+
+        make_spec: Callable[[], TorchStepSpec] = partial(fake_copy, step)
+    elif callable(step):
+        make_spec = step
+    else:
+        raise MemprofError(f"a memprof.TorchStepSpec, or a function that makes one, was expected, not {shown(step)}")
+    aim = torch_target(None if target is None else _target_name(target))
+    return Profile(None, report_of_step(make_spec, aim, label=label))
+
+
 def load(path: str | Path, *, pool: float | str | None = None) -> Profile:
     """Read a capture that `Profile.save` or `memprof run` wrote. Needs no JAX.
 
@@ -343,7 +387,8 @@ def fits(
     if memory_bytes is None:
         raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
     device = replace(report.target, memory_bytes=memory_bytes)
-    verdict = judge(report.pieces, device, _pool(pool) or report.pool, reserve_bytes=int(memory_bytes * reserve))
+    settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
+    verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
     return verdict.answer is Answer.FITS
 
 

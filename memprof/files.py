@@ -16,13 +16,18 @@ import secrets
 import shlex
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
 
 from memprof.errors import MemprofError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _HIDDEN_PREFIX = ".memprof-"  # with a few digits after it: short, so that a name may be as long as the disk allows
 _OPEN_FILES = Path("/proc/self/fd")
@@ -35,7 +40,8 @@ class IfTaken(Enum):
 
     REFUSE = "refuse"
     REPLACE = "replace"
-    NUMBER = "number"  # the next free name is taken: `step-2.memprof`
+    NUMBER = "number"  # the new file gets the next free name: `step-2.memprof`
+    MOVE = "move"  # the earlier file gets a free name, `step-1.memprof`, and the new one the plain name
 
 
 def write_whole(
@@ -60,12 +66,17 @@ def write_whole(
     """
     check_writable(path, overwrite=if_taken is not IfTaken.REFUSE)
     # A link stays a link: what it points to is what the user means.
-    place = Path(os.path.realpath(path)) if if_taken is IfTaken.REPLACE else path
+    place = Path(os.path.realpath(path)) if if_taken in (IfTaken.REPLACE, IfTaken.MOVE) else path
     try:
         with _unnamed_file(place.parent) as unnamed:
             unnamed.file.write(content) if isinstance(content, bytes) else content(unnamed.file)
             unnamed.file.flush()
             os.fsync(unnamed.file.fileno())
+            if if_taken is IfTaken.MOVE:
+                with _locked(place.parent):
+                    _keep_beside(place)
+                    unnamed.replace(place)
+                return path
             if if_taken is IfTaken.REPLACE:
                 unnamed.replace(place)
                 return path
@@ -215,6 +226,40 @@ def _descriptor_of(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _keep_beside(path: Path) -> None:
+    """Give the file of a name, if there is one, a second name: `step-1.memprof`."""
+    for number in itertools.count(1):
+        try:
+            os.link(path, path.with_name(f"{path.stem}-{number}{path.suffix}"))
+        except FileNotFoundError:
+            return
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            _move_beside(path, number)
+        return
+
+
+def _move_beside(path: Path, number: int) -> None:
+    """The same on a file system without hard links."""
+    while os.path.lexists(beside := path.with_name(f"{path.stem}-{number}{path.suffix}")):
+        number += 1
+    with suppress(FileNotFoundError):
+        os.replace(path, beside)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let other commands wait that give names in a folder, where the file system has locks."""
+    with _descriptor_of(folder) as descriptor:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _link_or_move(hidden: Path, path: Path) -> None:

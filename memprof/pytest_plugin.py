@@ -204,6 +204,7 @@ def _check(step: object, limits: Sequence[_Limits], item: pytest.Item) -> tuple[
         for each, allowed in zip(limits, parsed, strict=True):
             target = each.target or item.config.getoption("--memprof-target")
             profile = profiles[target] = profiles.get(target) or _profile(step, target)
+            assert profile.capture is not None
             result = check_capture(profile.capture, allowed)
             shown = ", ".join(
                 f"{name}={each.keywords[name]}" for name in _LIMITS if each.keywords.get(name) is not None

@@ -28,13 +28,21 @@ from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.rules import RULES, Rule, attribute
 from memprof.analysis.attribution.values import Value, Values
 from memprof.analysis.hlo.buffer_table import EventKind, decode_buffer_table
-from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto, parse_proto
+from memprof.analysis.hlo.hlo_proto import CollectiveDevices, HloProto, ProductFields, parse_proto
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Role
 
-_JAX_DTYPES = {"f32": "float32", "bf16": "bfloat16", "s32": "int32", "u32": "uint32", "u8": "uint8", "pred": "bool"}
+_JAX_DTYPES = {
+    "f64": "float64",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "s32": "int32",
+    "u32": "uint32",
+    "u8": "uint8",
+    "pred": "bool",
+}
 _RUNS_COMPUTATIONS = frozenset({"while", "conditional", "call", "async-start"})
 
 
@@ -173,6 +181,11 @@ class _Layout:
         message.shape = serialized_shape(node.shape)
         if node.opcode == "while" and node.number:
             message.backend_config = b'{"known_trip_count":{"n":"%d"}}' % node.number
+        if node.contracting:
+            numbers = ProductFields["DotDimensionNumbers"](lhs_contracting_dimensions=node.contracting)
+            message.dot_dimension_numbers = numbers.SerializeToString()
+        for name, value in node.fields.items():
+            setattr(message, name, value)
         for group in node.groups:
             if node.opcode.startswith("collective-permute"):
                 pair = CollectiveDevices["SourceTarget"](source=group[0], target=group[1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ RECOMPUTED = "jit(step)/transpose(jvp(Net))/checkpoint/rematted_computation/op"
 PLAIN = "jit(step)/op"  # before, after or beside differentiation
 UNNAMED = ""  # inserted by the compiler
 
-_ITEM_BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "s8": 1, "u8": 1, "pred": 1, "token": 0}
+_ITEM_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "s8": 1, "u8": 1, "pred": 1, "token": 0}
 _POINTER_BYTES = 8
 
 # Their results lie in memory that other instructions define.
@@ -36,6 +36,7 @@ class Shape:
     dtype: str
     dimensions: tuple[int, ...] = ()
     elements: tuple[Shape, ...] = ()
+    memory_space: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -80,6 +81,8 @@ class Node:
     holds: tuple[int, ...] | None = None
     table: bool = False
     groups: Sequence[Sequence[int]] = ()
+    contracting: tuple[int, ...] = ()
+    fields: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def memory(self) -> Node:
@@ -119,6 +122,8 @@ class Computation:
         holds: tuple[int, ...] | None = None,
         table: bool = False,
         groups: Sequence[Sequence[int]] = (),
+        contracting: tuple[int, ...] = (),
+        fields: Mapping[str, bytes] | None = None,
     ) -> Node:
         """Add an instruction.
 
@@ -129,6 +134,8 @@ class Computation:
             shares: the instruction in whose memory the result is written.
             holds: the elements of a tuple result that have memory; all, unless given.
             groups: the devices that a collective connects; of a permute the pairs of source and target.
+            contracting: the dimensions of a dot's first operand that it sums over.
+            fields: other fields of the instruction, serialized.
             table: the result is a tuple whose table of pointers has memory too. XLA does not trace tables.
         """
         node = Node(
@@ -146,6 +153,8 @@ class Computation:
             holds=holds,
             table=table,
             groups=groups,
+            contracting=contracting,
+            fields=fields or {},
         )
         self.nodes.append(node)
         return node
@@ -179,5 +188,7 @@ def write_shape(message: Any, shape: Shape) -> None:
     """Write a shape into a `ShapeProto`."""
     message.element_type = next(number for number, name in PRIMITIVE_TYPES.items() if name == shape.dtype)
     message.dimensions.extend(shape.dimensions)
+    if shape.memory_space:
+        message.layout.memory_space = shape.memory_space
     for element in shape.elements:
         write_shape(message.tuple_shapes.add(), element)

@@ -238,7 +238,8 @@ _OTHERS = {
         code="import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nos.kill(os.getpid(), 15)\nprint('on')"
     ),
     "signal dispositions": Script(
-        code="import signal\nprint({n: signal.getsignal(n) for n in signal.valid_signals()}, signal.pthread_sigmask(0, []))"
+        code="import signal\nprint({n: signal.getsignal(n) for n in signal.valid_signals()})\n"
+        "print(signal.pthread_sigmask(0, []))"
     ),
     "is stopped and goes on": Script(
         code="import os, signal, subprocess, sys\n"

@@ -10,6 +10,7 @@ from report_builder import BASE, buffer, node, report
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode, Report
+from memprof.analysis.records.roofline import Roofline
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 
 # The transformer: GPT-2 small, 12 layers, batch 8, sequence 1024, float32, AdamW, donated.
@@ -64,7 +65,7 @@ def transformer() -> Report:
     buffers = [item for path, params in modules.items() for item in _state_buffers(path, params)]
     buffers += [item for layer in _LAYERS for item in _layer_buffers(layer)]
     buffers += _step_buffers()
-    return report(
+    made = report(
         buffers,
         fragmentation=TRANSFORMER_CATEGORIES[Category.FRAGMENTATION],
         modules=_transformer_modules(modules, buffers),
@@ -72,6 +73,14 @@ def transformer() -> Report:
         label="transformer donate",
         num_params=TRANSFORMER_NUM_PARAMS,
     )
+    bound = Roofline(
+        at_least_seconds=0.0432,
+        compute_share=0.25,
+        memory_share=0.625,
+        communication_share=0.125,
+        priced_share=0.98,
+    )
+    return replace(made, roofline=bound)
 
 
 def _state_buffers(path: str, params: tuple[tuple[str, tuple[int, ...], str], ...]) -> list[LiveBuffer]:

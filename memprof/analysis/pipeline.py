@@ -23,15 +23,16 @@ from memprof.analysis.attribution.program_facts import op_costs, program_facts
 from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.attribution.values import Values
 from memprof.analysis.hlo.buffer_table import BufferTable
-from memprof.analysis.hlo.decoded import no_garbage_collection, take_decoded
+from memprof.analysis.hlo.decoded import keep_decoded, no_garbage_collection, take_decoded
 from memprof.analysis.hlo.liveness import replay
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_order import ProgramOrder
 from memprof.analysis.memory.accounting import Attribution, Memory, account_memory
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
-from memprof.analysis.memory.checks import check_shapes, check_totals
+from memprof.analysis.memory.checks import check_shapes, check_totals, plan_totals
 from memprof.analysis.memory.device_traces import device_traces
 from memprof.analysis.memory.named_buffers import buffers_named
+from memprof.analysis.memory.pressure import find_pressure
 from memprof.analysis.memory.training_loop import pieces_of
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.mesh.collectives import collective_traffic
@@ -40,8 +41,10 @@ from memprof.analysis.records.capture import ArgumentLeaf, Capture
 from memprof.analysis.records.categories import Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import PoolSettings
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report, Schedule
 from memprof.analysis.records.why_live import WhyLive
+from memprof.analysis.roofline.bound import roofline
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
 from memprof.analysis.scheduling.schedule import PeakOrder
 from memprof.errors import InternalError, MemprofError, as_damage
@@ -129,7 +132,8 @@ class _Parts:
 def _look_into(capture: Capture) -> _Parts:
     program, table = take_decoded(capture.hlo_proto)
     check_shapes(capture, program, table)
-    modules = ModulePaths(tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS))
+    params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
+    modules = ModulePaths(params, {instruction.op_name for instruction in program.instructions})
     values = Values(program, table, _by_parameter_number(capture.arguments, program), modules)
     order = ProgramOrder(program, values.order)
     traces = tuple(replay(trace, table) for trace in table.traces)
@@ -155,8 +159,11 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
     buffers = memory.at_peak
     rest = memory.footprint_bytes - memory.live_peak_bytes
     forward_flops = _forward_flops(capture.flops_by_scope, values)
-    pieces = pieces_of(table, capture.arguments)
+    pieces, pressed_pieces = pieces_of(table, capture.arguments), None
     assert pieces.footprint_bytes == memory.footprint_bytes
+    pressure, without_limit = _find_pressure(capture, program)
+    if without_limit is not None:
+        pieces, pressed_pieces = without_limit.pieces, pieces
     return Report(
         label=capture.label,
         workload=capture.workload,
@@ -195,9 +202,12 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
             backward_end=parts.patterns.backward_end,
             has_fenced_values=bool(capture.fenced_values),
         ),
-        verdict=judge(pieces, capture.target, capture.pool),
+        verdict=judge(pieces, capture.target, capture.pool, pressed=pressed_pieces),
+        pressure=pressure,
+        without_limit=without_limit,
         pieces=pieces,
         pool=capture.pool,
+        pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,
         measured=capture.measured,
         op_costs=op_costs(
@@ -207,10 +217,34 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
             (*memory.indefinite, *memory.temps),
         ),
         forward_flops=forward_flops,
+        roofline=roofline(program, capture.target),
         schedule=partial(_order_schedule, capture, parts),
         why=partial(_why_live, capture, parts),
         source_lines=capture.source_lines,
     )
+
+
+def _find_pressure(capture: Capture, program: Program) -> tuple[Pressure | None, Report | None]:
+    """What XLA recomputes on its own, and the report of the plan in which it does not, where there is one."""
+    if not capture.proto_without_limit:
+        return find_pressure(program, capture.target, None), None
+    started = time.perf_counter()
+    other, table = take_decoded(capture.proto_without_limit)
+    pressure = find_pressure(program, capture.target, other)
+    if pressure is None:
+        return None, None
+    unlimited = replace(
+        capture,
+        hlo_proto=capture.proto_without_limit,
+        proto_without_limit=b"",
+        compiler=plan_totals(table, platform=capture.target.platform),
+        measured=None,
+        replay=capture.replay_without_limit,
+        replay_without_limit=None,
+    )
+    keep_decoded(unlimited.hlo_proto, other, table)
+    report = _report(unlimited, _look_into(unlimited), started)
+    return replace(pressure, footprint_without_limit_bytes=report.footprint_bytes), report
 
 
 def _forward_flops(by_scope: Mapping[str, int], values: Values) -> dict[str, int]:

@@ -1,8 +1,9 @@
-"""The capture file, `NAME.memprof`: a zip of three members.
+"""The capture file, `NAME.memprof`: a zip of three members, or four.
 
-    manifest.json    everything but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
-    program.hlo.pb   the serialized `xla.HloProto` as XLA wrote it
-    SHA256SUMS       the digests of the two, as `sha256sum` writes them
+    manifest.json         everything but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
+    program.hlo.pb        the serialized `xla.HloProto` as XLA wrote it
+    without_limit.hlo.pb  the same program, compiled without a limit of memory; if XLA recomputes values on its own
+    SHA256SUMS            the digests of the others, as `sha256sum` writes them
 
 Never a pickle: a capture from somewhere else is safe to open. What is read is limited in size, checked against the
 digests, and decoded by a schema with types and ranges (`untrusted.py`), so that a capture is either what was
@@ -32,14 +33,15 @@ from memprof.untrusted import UnfitError, as_record, clean, open_regular, parse_
 
 SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 2
 _MANIFEST, _PROGRAM, _SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
+_WITHOUT_LIMIT = "without_limit.hlo.pb"
 # The most that a member may expand to. A step of GPT-2 small has a manifest of 90 KB and a program of 5 MB.
-_MAX_MEMBER_BYTES = {_MANIFEST: 16 << 20, _PROGRAM: 256 << 20, _SUMS: 1 << 10}
+_MAX_MEMBER_BYTES = {_MANIFEST: 16 << 20, _PROGRAM: 256 << 20, _WITHOUT_LIMIT: 256 << 20, _SUMS: 1 << 10}
 _MAX_FILE_BYTES = sum(_MAX_MEMBER_BYTES.values())
 # Programs are packed to a fifth or a tenth; what expands much more is made to fill memory.
 _MAX_EXPANSION, _SMALL_BYTES = 100, 1 << 20
 _KEYS, _MAX_KEYS = re.compile(r"[\[./]"), 100  # what keys of an argument's path begin with
 # The proto is not JSON and goes into the zip by itself; the others are of this process alone.
-_NOT_IN_MANIFEST = frozenset({"hlo_proto", "file", "compiler_config"})
+_NOT_IN_MANIFEST = frozenset({"hlo_proto", "proto_without_limit", "file", "compiler_config"})
 _MAKE_AGAIN = "make it again with `memprof run`"
 
 
@@ -62,6 +64,8 @@ def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.R
         MemprofError: the file exists, the folder cannot be written to, or what was written cannot be read.
     """
     parts = {_MANIFEST: _manifest(capture), _PROGRAM: capture.hlo_proto}
+    if capture.proto_without_limit:
+        parts[_WITHOUT_LIMIT] = capture.proto_without_limit
 
     def fill(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -73,6 +77,14 @@ def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.R
         _check_written(file.read(), capture, path)
 
     return write_whole(path, fill, what="the capture", if_taken=if_taken)
+
+
+def is_same(one: Capture, other: Capture) -> bool:
+    """Whether two captures hold the same program with the same facts.
+
+    The times of the compile do not count, and the totals of the replay follow from the program.
+    """
+    return dataclasses.replace(one, timings=other.timings, replay=other.replay) == other
 
 
 def without_source(capture: Capture) -> Capture:
@@ -135,9 +147,11 @@ def _unpack(content: bytes, path: Path) -> Capture:
             manifest_bytes = _read_member(archive, members, _MANIFEST)
             manifest = _parse_manifest(manifest_bytes)
             _check_schema(manifest, path)
-            if sorted(member.filename for member in members) != sorted(_MAX_MEMBER_BYTES):
+            programs = [_PROGRAM, *(each.filename for each in members if each.filename == _WITHOUT_LIMIT)]
+            if sorted(member.filename for member in members) != sorted([_MANIFEST, *programs, _SUMS]):
                 raise _DamagedError(f"it does not hold {_MANIFEST}, {_PROGRAM} and {_SUMS} alone")
-            parts = {_MANIFEST: manifest_bytes, _PROGRAM: _read_member(archive, members, _PROGRAM)}
+            parts = {_MANIFEST: manifest_bytes}
+            parts |= {name: _read_member(archive, members, name) for name in programs}
             sums = _read_member(archive, members, _SUMS)
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError) as error:
         # A RuntimeError is what `zipfile` says of encryption and of what it does not know.
@@ -145,7 +159,8 @@ def _unpack(content: bytes, path: Path) -> Capture:
     if sums != _sums(parts):
         raise _DamagedError("its content is not what was written, by its own digests")
     try:
-        capture = as_record({**manifest, "hlo_proto": parts[_PROGRAM], "file": None}, Capture)
+        programs_read = {"hlo_proto": parts[_PROGRAM], "proto_without_limit": parts.get(_WITHOUT_LIMIT, b"")}
+        capture = as_record({**manifest, **programs_read, "file": None}, Capture)
     except UnfitError as error:
         raise _DamagedError(f"its manifest does not fit schema {SCHEMA_VERSION} ({error})") from error
     _check_capture(capture)
@@ -224,7 +239,7 @@ def _check_capture(capture: Capture) -> None:
     Raises:
         _DamagedError: it does not hold.
     """
-    if capture.replay is None:
+    if capture.replay is None or (capture.proto_without_limit and capture.replay_without_limit is None):
         raise _DamagedError("its manifest has no totals of the replay")
     _check_known(capture)
 
@@ -244,7 +259,10 @@ def _check_known(capture: Capture) -> None:
 
 
 def _manifest(capture: Capture) -> bytes:
-    fields = _plain(dataclasses.replace(capture, replay=capture.replay or replay_totals(capture.hlo_proto)))
+    replay, unlimited = capture.replay or replay_totals(capture.hlo_proto), capture.replay_without_limit
+    if capture.proto_without_limit:
+        unlimited = unlimited or replay_totals(capture.proto_without_limit)
+    fields = _plain(dataclasses.replace(capture, replay=replay, replay_without_limit=unlimited))
     return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1, default=_plain).encode("ascii")
 
 
@@ -271,5 +289,5 @@ def _check_written(content: bytes, capture: Capture, path: Path) -> None:
         found = _unpack(content, path)
     except _DamagedError as error:
         raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
-    if found.hlo_proto != capture.hlo_proto:
+    if (found.hlo_proto, found.proto_without_limit) != (capture.hlo_proto, capture.proto_without_limit):
         raise MemprofError(f"the capture cannot be written to {path}: what was written is not what is read back")

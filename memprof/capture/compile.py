@@ -9,7 +9,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.roles.leaf import longest_prefix, shortened
 from memprof.capture.targets.choose import Devices, devices_of
 from memprof.capture.targets.mesh import devices_of_step
+from memprof.capture.targets.resolve import with_ample_memory
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.barriers import fenced_values
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
@@ -34,7 +35,7 @@ from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
 from memprof.capture.xla.deviceless_options import with_our_options
 from memprof.capture.xla.flags import xla_flags
-from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan
+from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan, with_unlimited
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.planning import WAITING, capture_plan, plan_key
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
@@ -42,6 +43,9 @@ from memprof.capture.xla.toolchain import code_folders, toolchain
 from memprof.errors import MemprofError
 
 Progress = Callable[[str], None]
+_UNLIMITED = "without_limit"  # the folder of the second dump, in that of the first
+# Percent of the memory that arguments and results leave (jaxlib 0.10.2 to 0.12); the default is 95.
+_NO_LIMIT = {"xla_gpu_memory_limit_slop_factor": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +159,8 @@ def compile_lowered(
                 executable = compiling()
         seconds = time.perf_counter() - started
         totals = None if executable is None else _totals(executable, target)
-        return read_plan(dump_folder, totals=totals, compile_seconds=seconds)
+        plan = read_plan(dump_folder, totals=totals, compile_seconds=seconds)
+        return with_unlimited(plan, functools.partial(_compile_unlimited, step, dump_folder / _UNLIMITED))
 
     if stop_at_plan and use_cache and _is_portable(target):
         key = plan_key(step.program, target, step.options)
@@ -217,7 +222,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
     arguments, doubts = argument_leaves(traced, lowered, spec.roles)
     doubts += _stubs(traced, target)
     _place_arguments(spec, lowered, arguments)
-    flops = count_flops(traced.traced.jaxpr)
+    flops = count_flops(traced.jaxpr)
     capture = Capture(
         label=spec.label,
         workload=spec.workload,
@@ -231,7 +236,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
         flops=flops.total(),
         recomputed_flops=recomputed_flops(flops),
         flops_by_scope=dict(flops),
-        fenced_values=fenced_values(traced.traced.jaxpr),
+        fenced_values=fenced_values(traced.jaxpr),
         timings=Timings(lower_seconds=time.perf_counter() - started, compile_seconds=0.0),
         hlo_proto=b"",
         folders=code_folders(),
@@ -275,6 +280,14 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
         MemprofError: XLA does not accept an option that the step asks for; or see `read_plan`.
         Exception: XLA cannot compile it.
     """
+    plan = _compile_program(program, task, dump_folder)
+    if not task.target.is_deviceless:
+        return plan
+    unlimited = replace(task, target=with_ample_memory(task.target), settings=TO_THE_PLAN)
+    return with_unlimited(plan, functools.partial(_compile_program, program, unlimited, dump_folder / _UNLIMITED))
+
+
+def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> Plan:
     sharding = devices_of(task.target).on_device
 
     def compile_it(ours: Mapping[str, Any]) -> Any:
@@ -294,6 +307,19 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
     return read_plan(dump_folder, totals=totals, compile_seconds=time.perf_counter() - started)
 
 
+def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
+    """Compile a step without a limit of memory, to a plan that is not checked yet."""
+    target = step.capture.target
+    if target.is_deviceless:
+        task = replace(step.plan_task(TO_THE_PLAN), target=with_ample_memory(target))
+        return _compile_program(step.program, task, dump_folder)
+    # The memory of a device of this machine cannot be changed, but the share of it that XLA plans for can.
+    step, started = replace(step, asked={**step.asked, **_NO_LIMIT}), time.perf_counter()
+    with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
+        _compile(step, dump_folder, False)
+    return read_plan(dump_folder, compile_seconds=time.perf_counter() - started)
+
+
 def _is_portable(target: Target) -> bool:
     """Whether any process can compile for it; one that has hold of devices of this machine has them alone."""
     return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
@@ -306,7 +332,7 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).traced.jaxpr))
+    return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).jaxpr))
 
 
 def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | None = None) -> TracedStep:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from memprof.profiler_cli import options
+from memprof.profiler_cli.capture_names import capture_or_latest
 from memprof.profiler_cli.render import print_document, rendering
 
 
+@options.with_groups
 def advise(
-    capture: options.CaptureFile,
+    capture: options.CaptureFile = None,
     pool: options.Pool = None,
-    format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    *,
+    shown: options.ShownOptions,
 ) -> None:
-    """Say what could be done about the peak: the bytes that each change saves, its cost, and its line of code.
+    """List changes that would lower the peak of a capture.
+
+    Each change has the bytes that it saves, its cost, and its line of code.
 
     All is inferred from the captured program alone, without JAX; nothing that does not apply is named. To have the
     techniques that memprof can apply compiled, and the true saving beside the predicted one:
@@ -30,8 +33,8 @@ def advise(
     from memprof.reports.views.advice import advice_document
     from memprof.studies.advice.advise import advise as find_advice
 
-    show = rendering(format, output=output, force=force, width=width)
+    show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("advice")
-    report = analyze(read_capture(capture), pool=options.chosen_pool(pool))
+    report = analyze(read_capture(capture_or_latest(capture)), pool=options.chosen_pool(pool))
     advice = find_advice(report)
     print_document(advice_document(report, advice), advice_list_json(report, advice), show)

@@ -31,6 +31,7 @@ app = typer.Typer(
     help="Where every byte of a JAX training step's device memory goes, for any GPU, without needing one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", cls=Verb)(run.run)

@@ -19,10 +19,10 @@ class Action(StrEnum):
 
 
 def cache(action: Annotated[Action, typer.Argument(help="Show what there is, or remove it all.")]) -> None:
-    """Show or clear the cache of XLA's plans, from which an equal compile is answered without compiling.
+    """Show or clear the cache of XLA's plans.
 
-    Its folder is set with MEMPROF_CACHE_DIR, and with MEMPROF_CACHE_SIZE how much it may hold, 0 for nothing; what was
-    not used for the longest time goes first.
+    The cache answers identical compiles. MEMPROF_CACHE_DIR sets its folder and MEMPROF_CACHE_SIZE its limit (0: no
+    cache); the least recently used plans are removed first.
 
         memprof cache info
     """

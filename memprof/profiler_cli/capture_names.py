@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from memprof.errors import MemprofError
+from memprof.profiler_cli.endings import CAPTURE_SUFFIX
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
@@ -22,6 +26,22 @@ def stem(capture: Capture, *, with_target: bool = True) -> str:
         f"{count}x" if count > 1 else "",
         capture.target.name if with_target else "",
     )
+
+
+def capture_or_latest(path: Path | None) -> Path:
+    """The capture that the user named, otherwise the latest in this folder.
+
+    Raises:
+        MemprofError: this folder holds no capture.
+    """
+    if path is not None:
+        return path
+    found = [each for each in Path().glob(f"*{CAPTURE_SUFFIX}") if each.is_file()]
+    if not found:
+        raise MemprofError(
+            f"this folder holds no capture (*{CAPTURE_SUFFIX}); `memprof run` writes one, or name another"
+        )
+    return max(found, key=lambda each: each.stat().st_mtime_ns)
 
 
 def file_name(*parts: str) -> str:

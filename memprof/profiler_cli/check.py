@@ -14,8 +14,7 @@ from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Capture, Target
-    from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.analysis.records.capture import Capture
 
 
 _What = Annotated[
@@ -46,12 +45,16 @@ _RequireEffect = Annotated[
     bool, typer.Option("--require-effect", help="Fail where a technique does not show in the program.")
 ]
 _Update = Annotated[bool, typer.Option("--update", help="Write the baseline again instead of checking.")]
-_Force = Annotated[bool, typer.Option("--force", help="Let --update replace a file that is no baseline of memprof.")]
+_Force = Annotated[
+    bool, typer.Option("--force", hidden=True, help="Let --update replace a file that is no baseline of memprof.")
+]
 
 
+@options.with_groups
 def check(
     what: _What,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
+    *,
     maximum: _Maximum = None,
     fits: _Fits = None,
     against: _Against = None,
@@ -59,44 +62,46 @@ def check(
     require_effect: _RequireEffect = False,
     update: _Update = False,
     force: _Force = False,
-    preset: options.Preset = None,
-    overrides: options.Overrides = [],  # noqa: B006
+    step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
-    role: options.Roles = [],  # noqa: B006
-    target: options.Target = None,
-    mesh: options.Mesh = None,
-    hosts: options.Hosts = None,
-    timeout: options.Timeout = None,
-    cache: options.Cache = True,
-    cluster: options.Cluster = None,
-    complete: options.Complete = False,
-    pool: options.Pool = None,
-    format: options.Format = None,  # noqa: A002 - the option's name
-    top: options.Top = None,
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    compiling: options.CompileOptions,
+    pool: options.HiddenPool = None,
+    top: options.HiddenTop = None,
+    shown: options.ShownOptions,
 ) -> None:
-    """Check a step's memory: exit code 0 where it is as it should be, 1 where not, with a table of what grew.
+    """Check a step's memory against limits and a baseline, for CI.
+
+    Exits with 0 if every limit holds, and with 1 if one is exceeded; a table then shows what grew.
 
     memprof check train.py:step_spec --max 30GiB --target a100-40gb
     memprof check train.py:step --against base.json --fail-on footprint:+2%
     memprof check train.py:step_spec --against baseline.json --update
     """
+    from memprof.capture.capture_file import read_capture
+    from memprof.capture.processes.launch import compile_in_child
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.reports.json.answers import check_json
     from memprof.reports.views.check import check_document
     from memprof.studies.check.gate import check_capture, check_replaceable, limits_of, target_of, update_baseline
 
-    show = rendering(format, width=width, top=top)
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
+    show = rendering(shown.format, width=shown.width, top=top)
     show.check_shows_documents("a check")
-    aim = resolve_asked(target if update else target or fits, mesh=mesh, hosts=hosts)
+    asked = compiling.target if update else compiling.target or fits
+    aim = resolve_asked(asked, mesh=compiling.mesh, hosts=compiling.hosts)
+
+    def capture_now() -> Capture:
+        if is_capture(what):
+            return read_capture(Path(what))
+        subject = step.subject(what, arguments)
+        task = subject.task("+".join(technique), target=aim, settings=compiling.settings())
+        with stages(f"check {subject.label}") as stage:
+            return compile_in_child(task, progress=stage)
+
     if update:
         if against is None:
             raise MemprofError("--update writes a baseline: say with --against where")
         check_replaceable(against, force=force)
-        capture = _capture(what, preset, overrides, technique, role, arguments, aim, settings)
+        capture = capture_now()
         check_replaceable(against, force=force)  # a compile takes long enough for another file to come there
         update_baseline(capture, against)
         say(f"baseline written to {against}")
@@ -111,31 +116,7 @@ def check(
     )
     if aim is None and limits.baseline is not None and not is_capture(what):
         aim = target_of(limits.baseline)
-    capture = _capture(what, preset, overrides, technique, role, arguments, aim, settings)
-    result = check_capture(capture, limits)
+    result = check_capture(capture_now(), limits)
     print_document(check_document(result, top=show.options.top), check_json(result), show)
     if not result.passed:
         raise typer.Exit(ExitCode.CHECK_FAILED)
-
-
-def _capture(
-    what: str,
-    preset: str | None,
-    overrides: list[str],
-    technique: list[str],
-    role: list[str],
-    arguments: list[str],
-    target: Target | None,
-    settings: CompileSettings,
-) -> Capture:
-    """The capture that was named, or that of a step compiled now."""
-    from memprof.capture.capture_file import read_capture
-    from memprof.capture.processes.launch import compile_in_child
-    from memprof.studies.subject import find_subject
-
-    if is_capture(what):
-        return read_capture(Path(what))
-    subject = find_subject(what, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    task = subject.task("+".join(technique), target=target, settings=settings)
-    with stages(f"check {subject.label}") as stage:
-        return compile_in_child(task, progress=stage)

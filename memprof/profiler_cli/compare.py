@@ -23,6 +23,7 @@ from memprof.reports.options import By, Order
 if TYPE_CHECKING:
     from memprof.analysis.comparison import ReportComparison
     from memprof.analysis.records.pool import PoolSettings
+    from memprof.analysis.records.report import Report
 
 
 class ComparedBy(StrEnum):
@@ -67,15 +68,6 @@ _What = Annotated[
 _Reference = Annotated[
     str | None, typer.Option("--reference", help="The row to compare with, by default the first.", metavar="LABEL")
 ]
-_Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        min=1,
-        max=options.MOST_JOBS,
-        help="Rows at a time, by default as cores and memory allow; 1 with --steps.",
-    ),
-]
 _Output = Annotated[
     Path | None,
     typer.Option(
@@ -85,64 +77,54 @@ _Output = Annotated[
         metavar="FOLDER|FILE",
     ),
 ]
-_Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the rows' captures.")]
 _By = Annotated[ComparedBy | None, typer.Option("--by", help="Where the differences come from.")]
 _Sort = Annotated[Order, typer.Option("--sort", help="The order of the rows, the least of it first.")]
 
 
+@options.with_groups
 def compare(
     what: _What,
-    preset: options.Preset = None,
-    overrides: options.Overrides = [],  # noqa: B006 - Typer copies it
-    technique: options.Rows = [],  # noqa: B006
-    role: options.Roles = [],  # noqa: B006
+    *,
+    step: options.StepOptions,
+    technique: options.Rows = [],  # noqa: B006 - Typer copies it
+    compiling: options.CompileOptions,
     reference: _Reference = None,
-    target: options.Target = None,
-    mesh: options.Mesh = None,
-    hosts: options.Hosts = None,
-    timeout: options.Timeout = None,
-    cache: options.Cache = True,
+    framework: options.Frameworks = [],  # noqa: B006
     steps: options.Steps = None,
-    complete: options.Complete = False,
-    cluster: options.Cluster = None,
-    pool: options.Pool = None,
-    jobs: _Jobs = None,
+    pool: options.HiddenPool = None,
+    jobs: options.Jobs = None,
     output: _Output = None,
-    force: options.Force = False,
-    save: _Save = True,
+    force: options.HiddenForce = False,
+    save: options.Save = True,
     by: _By = None,
     sort: _Sort = Order.GIVEN,
-    verbose: options.Verbose = False,
-    depth: options.Depth = None,
-    format: options.Format = None,  # noqa: A002 - the option's name
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    verbose: options.HiddenVerbose = False,
+    depth: options.HiddenDepth = None,
     source: options.Source = True,
+    shown: options.ShownOptions,
 ) -> None:
-    """Set several configurations side by side: what each technique saves, what it costs, and whether it works.
+    """Compare what techniques save and cost, side by side.
 
     memprof compare transformer --target l4 -t baseline -t bf16 -t bf16+remat
     memprof compare before.memprof after.memprof
     memprof compare compare-transformer-gpt2 --sort footprint
     """
     from memprof.capture.processes.launch import num_at_a_time
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
-    from memprof.studies.subject import find_subject, request_digest
+    from memprof.studies.subject import request_digest
     from memprof.workloads.user.reference import is_reference
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
     show = rendering(
-        format,
+        shown.format,
         output=report_file,
         force=force,
         verbose=verbose,
         by=By(by) if by else None,
         order=sort,
         depth=depth,
-        width=width,
+        width=shown.width,
     )
     if all(map(is_capture, what)):
         print_comparison(_of_captures([Path(name) for name in what], reference, options.chosen_pool(pool)), show)
@@ -151,11 +133,16 @@ def compare(
     if arguments and not is_reference(name):
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     judged_by = options.chosen_pool(pool)
-    subject = find_subject(name, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    traced: list[Report] = []
+    if options.FrameworkName.TORCH in framework:
+        traced = _traced_rows(name, step, technique, arguments, compiling.target)
+        if options.FrameworkName.JAX not in framework:
+            print_comparison(set_side_by_side(traced, reference=reference), show)
+            return
+    subject, settings = step.subject(name, arguments), compiling.settings()
     subject.check_changeable(technique)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
-    aim = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts)
+    aim = compiling.resolved(runs=bool(steps))
     tasks = rows.tasks(aim, num_steps=steps or 0, settings=settings)
     rows.check_reference(reference)
     # Steps that are timed want the device for themselves.
@@ -163,7 +150,7 @@ def compare(
     requests = {request_digest(task) for task in tasks}
     with kept_captures(
         folder,
-        file_name("compare", subject.label, preset or ""),
+        file_name("compare", subject.label, step.preset or ""),
         save=save,
         with_source=source,
         is_of_it=lambda capture: capture.request in requests,
@@ -176,7 +163,32 @@ def compare(
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
-    print_comparison(set_side_by_side(reports, failures, reference=reference), show)
+    print_comparison(set_side_by_side([*reports, *traced], failures, reference=reference), show)
+
+
+def _traced_rows(
+    workload: str,
+    step: options.StepOptions,
+    rows: list[str],
+    arguments: list[str],
+    target: str | None,
+) -> list[Report]:
+    """The reports of the rows as steps of PyTorch."""
+    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
+
+    aim, techniques = torch_target(target), rows or ["baseline"]
+    makers = [
+        step_maker(workload, preset=step.preset, overrides=step.overrides, techniques=each, arguments=arguments)
+        for each in techniques
+    ]
+    labels = [f"{workload} {each} (torch)" for each in techniques]
+    reports = []
+    with row_stages(labels) as progress:
+        for make_spec, label in zip(makers, labels, strict=True):
+            progress(label, "tracing")
+            reports.append(report_of_step(make_spec, aim, label=label))
+            progress(label, "done")
+    return reports
 
 
 def _of_captures(paths: list[Path], reference: str | None, pool: PoolSettings | None) -> ReportComparison:

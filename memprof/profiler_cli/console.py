@@ -11,16 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Literal, TextIO, cast
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli.options import LEAST_WIDTH, MOST_WIDTH
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 _PIPED_WIDTH = 100
 _ENDS = ("done", "failed")  # the last stages of a row
@@ -75,17 +73,18 @@ def be_quiet(wanted: bool) -> None:
 def say(message: str) -> None:
     """Tell the user something that is not data."""
     if not _is_quiet:
-        _print(escape(message))
+        _print(message)
 
 
 def say_error(message: str) -> None:
     """Tell the user in one sentence why the command ends."""
-    _print(f"[bold red]memprof:[/] {escape(one_line(message).rstrip('.'))}.")
+    sentence = one_line(message).rstrip(".")
+    _print(sentence if sentence.endswith("?") else f"{sentence}.", label="memprof:")
 
 
 def say_lines(text: str) -> None:
     """Show lines that are not ours: a traceback of the user's code, what the compiler wrote last."""
-    _print(escape(text.rstrip()))
+    _print(text.rstrip())
 
 
 def one_line(message: str) -> str:
@@ -113,8 +112,7 @@ def stages(what: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda stage: _say_stage(what, stage)
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet) as progress:
+    with _progress() as progress:
         task = progress.add_task(what)
         yield lambda stage: progress.update(task, description=f"{what}: {stage}")
 
@@ -129,8 +127,7 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
     if not sys.stderr.isatty():
         yield _say_stage
         return
-    columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet) as progress:
+    with _progress() as progress:
         tasks = {label: progress.add_task(f"{label}: waiting", start=False, total=1) for label in labels}
 
         def show(label: str, stage: str) -> None:
@@ -138,6 +135,13 @@ def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
             progress.update(tasks[label], description=f"{label}: {stage}", completed=int(stage in _ENDS))
 
         yield show
+
+
+def _progress() -> Progress:
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(finished_text=" "), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    return Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet)
 
 
 def _say_stage(what: str, stage: str) -> None:
@@ -148,6 +152,8 @@ def _say_stage(what: str, stage: str) -> None:
 def width() -> int:
     """Columns of stdout: the terminal's; for a pipe or a file what COLUMNS says, else enough for a log."""
     if sys.stdout.isatty():
+        from rich.console import Console
+
         return Console(file=sys.stdout).width
     columns = os.environ.get("COLUMNS", "")
     if not re.fullmatch("[0-9]+", columns):
@@ -157,6 +163,8 @@ def width() -> int:
 
 def color_system() -> Literal["standard", "256", "truecolor"] | None:
     """The colours of stdout: none for a pipe or a file, or with NO_COLOR, unless FORCE_COLOR asks for them."""
+    from rich.console import Console
+
     system = Console(file=sys.stdout).color_system
     if system == "windows":  # the console of old Windows versions has the standard colours
         return "standard"
@@ -196,6 +204,11 @@ def write(data: str | bytes) -> None:
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write a plain table of texts to stdout: aligned columns, of which the widest one, and lists, are wrapped."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     columns = list(zip(titles, *rows, strict=True))
     longest = [max(map(cell_len, column)) for column in columns]
     wraps = [length == max(longest) or any(", " in cell for cell in column) for length, column in
@@ -213,8 +226,11 @@ def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def _print(markup: str) -> None:
-    """Write to stderr. Where nobody reads it any more, there is nobody to tell."""
+def _print(text: str, *, label: str = "") -> None:
+    """Write to stderr, after a label in red. A stderr that nobody reads any more is no error."""
+    from rich.markup import escape
+
+    markup = f"[bold red]{label}[/] {escape(text)}" if label else escape(text)
     try:
         _stderr().print(markup, highlight=False, soft_wrap=True)
         sys.stderr.flush()
@@ -230,4 +246,6 @@ def _drop_what_is_left(stream: TextIO) -> None:
 
 
 def _stderr() -> Console:
+    from rich.console import Console
+
     return Console(file=sys.stderr, emoji=False)  # `train:train:` is no train

@@ -15,7 +15,7 @@ _MARKS = {True: "ok", False: "missing", None: "-"}
 
 
 def doctor() -> None:
-    """Say what this machine can do: versions, backends, and a real compile for the CPU and for a GPU without one."""
+    """Report what this machine can do, with real compiles."""
     from memprof.capture.doctor import examine
     from memprof.capture.targets.resolve import CPU, DEFAULT_GPU, resolve
 

@@ -37,17 +37,18 @@ _Programs = Annotated[
 ]
 
 
+@options.with_groups
 def explain(
     log: _Log,
     program: _Programs = [],  # noqa: B006 - Typer copies it
     pool: options.Pool = None,
-    format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
-    top: options.Top = None,
-    width: options.Width = None,
+    top: options.HiddenTop = None,
+    *,
+    shown: options.ShownOptions,
 ) -> None:
-    """Say why a run ended out of memory: what was asked for, what was free, and what the largest buffers are.
+    """Explain why a run ended out of memory, from its log.
 
     It reads the messages of XLA for GPUs, TPUs and the CPU, as JAX has shown them from version 0.4 on. With the
     program, it says which buffer that is.
@@ -60,7 +61,7 @@ def explain(
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.studies.explain.explanation import explain as explain_log
 
-    show = rendering(format, output=output, force=force, top=top, width=width)
+    show = rendering(shown.format, output=output, force=force, top=top, width=shown.width)
     show.check_shows_documents("an explanation")
     explanation = explain_log(_read(log), _programs(program, options.chosen_pool(pool)))
     record = explanation_json(explanation, sentences(explanation))

@@ -43,6 +43,7 @@ _Reserve = Annotated[
     str | None,
     typer.Option(
         "--reserve",
+        hidden=True,
         help="What must stay free of the memory pool: 2GiB, or 6% of the card; by default nothing.",
         metavar="AMOUNT",
     ),
@@ -72,47 +73,32 @@ _Steps = Annotated[
         help="With auto: run the cheapest that fit, and rank them by their time.",
     ),
 ]
-_Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", min=1, max=options.MOST_JOBS, help="With auto: compiles at a time, by default as cores allow."
-    ),
-]
 _Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for the captures.", metavar="FOLDER")]
-_Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the captures.")]
 
 
+@options.with_groups
 def fit(
     workload: options.Workload,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
+    *,
     memory: _Memory = None,
     vary: _Vary = None,
     reserve: _Reserve = None,
     multiple_of: _MultipleOf = None,
-    preset: options.Preset = None,
-    overrides: options.Overrides = [],  # noqa: B006
+    step: options.StepOptions,
     technique: _Technique = [],  # noqa: B006
-    role: options.Roles = [],  # noqa: B006
-    target: options.Target = None,
-    mesh: options.Mesh = None,
-    hosts: options.Hosts = None,
-    timeout: options.Timeout = None,
-    cache: options.Cache = True,
-    complete: options.Complete = False,
-    cluster: options.Cluster = None,
+    compiling: options.CompileOptions,
     pool: options.Pool = None,
     steps: _Steps = None,
-    jobs: _Jobs = None,
+    jobs: options.Jobs = None,
     output: _Output = None,
-    save: _Save = True,
-    format: options.Format = None,  # noqa: A002 - the option's name
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    save: options.Save = True,
     source: options.Source = True,
+    shown: options.ShownOptions,
 ) -> None:
-    """Find the batch with which a step fits while the next one does not, or the techniques that a batch takes to fit.
+    """Find the largest batch that fits, or techniques that make it fit.
 
-    Footprints are measured by compiling, in few compiles: the search follows the way in which the footprint grows.
+    Each footprint comes from a compile. The search needs few of them, since it follows how the footprint grows.
 
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
@@ -123,34 +109,31 @@ def fit(
         memprof fit transformer --target l4 --techniques auto --set batch_size=16
     """
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.fit.budget import MemoryRequest
     from memprof.studies.fit.results import DEVICES
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest, check_fit
-    from memprof.studies.subject import find_subject
 
     if is_report(output):
         raise MemprofError(f"-o of fit is a folder for captures, and {output} is the name of a report: use > {output}")
-    show = rendering(format, width=width)
+    show = rendering(shown.format, width=shown.width)
     show.check_shows_documents("a fit")
     techniques = "+".join(technique)
     _check_together(techniques)
-    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject, settings, mesh = step.subject(workload, arguments), compiling.settings(), compiling.mesh
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = _FIRST_MESH
     wanted = MemoryRequest(
-        target=resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts),
+        target=resolve_asked(compiling.target, runs=bool(steps), mesh=mesh, hosts=compiling.hosts),
         memory=memory,
         reserve=reserve,
         pool=options.chosen_pool(pool),
     )
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
     kept = partial(
         kept_captures,
         output,
-        file_name("fit", subject.label, preset or "", techniques),
+        file_name("fit", subject.label, step.preset or "", techniques),
         save=save,
         with_source=source,
     )

@@ -15,12 +15,12 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages, write
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_report, rendering
-from memprof.reports.views.imported import ImportedProgram, imported_document
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture, Target
     from memprof.capture.foreign.dumps import FoundProgram
     from memprof.capture.foreign.importing import Sizes
+    from memprof.reports.views.imported import ImportedProgram
 
 _Paths = Annotated[
     list[Path],
@@ -66,7 +66,7 @@ def import_programs(
     force: options.Force = False,
     width: options.Width = None,
 ) -> None:
-    """Make captures of programs that others have compiled, from the files that they left.
+    """Make captures of programs compiled elsewhere, from their dumps.
 
     What is compiled is read as it is, without JAX. Of many programs a table says what each takes; the largest one is
     captured, or those that are named.
@@ -83,6 +83,7 @@ def import_programs(
     from memprof.capture.roles.leaf import parse_roles
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.reports.formats.terminal import lower
+    from memprof.reports.views.imported import imported_document
 
     for path in paths:
         if is_capture(str(path)):
@@ -148,6 +149,8 @@ def _chosen(found: Sequence[FoundProgram], names: Sequence[str], largest: int | 
 
 
 def _as_rows(found: Sequence[tuple[FoundProgram, Sizes]]) -> list[ImportedProgram]:
+    from memprof.reports.views.imported import ImportedProgram
+
     return [
         ImportedProgram(
             name=each.name,

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from memprof.analysis.records.capture import Capture
-from memprof.capture.capture_file import read_capture, without_source, write_capture
+from memprof.capture.capture_file import is_same, read_capture, without_source, write_capture
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_folder_writable, make_folder, numbered
 from memprof.profiler_cli.capture_names import file_name, stem
@@ -108,8 +107,7 @@ def _is_among(paths: Iterator[Path], capture: Capture) -> bool:
             if not os.path.lexists(path):
                 return False
             continue
-        # How long the compile took says nothing, and the totals of the replay follow from the program.
-        if replace(found, timings=capture.timings, replay=capture.replay) == capture:
+        if is_same(found, capture):
             return True
     return False
 

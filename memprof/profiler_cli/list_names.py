@@ -1,4 +1,4 @@
-"""`memprof list`: what there is."""
+"""`memprof list`: the names that other commands take."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ class Kind(StrEnum):
     OPTIMIZERS = "optimizers"
 
 
-def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """List the workloads, techniques, targets or optimizers that there are."""
-    write_table(*_LISTS[kind]())
+def list_names(
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; by default the names of all.")] = None,
+) -> None:
+    """List workloads, techniques, targets and optimizers."""
+    if kind is None:
+        write_table(("list", "names"), [(each.value, ", ".join(row[0] for row in _LISTS[each]()[1])) for each in Kind])
+    else:
+        write_table(*_LISTS[kind]())
 
 
 def _workloads() -> _Listing:

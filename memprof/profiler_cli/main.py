@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from memprof.capture.processes.forked_process import SERVER
-
 _COMPILING = frozenset({"run", "compare", "fit", "check", "trace"})
 _HELP = frozenset({"-h", "--help"})
 _WORKLOADS = Path(__file__).parents[1] / "workloads" / "models"
@@ -22,6 +20,8 @@ _WORKLOADS = Path(__file__).parents[1] / "workloads" / "models"
 def main() -> NoReturn:
     """Run the command line and exit."""
     if _compiles_a_workload(sys.argv[1:]):
+        from memprof.capture.processes.forked_process import SERVER
+
         SERVER.prepare()
     from memprof.profiler_cli.command_line import run_and_exit
 
@@ -31,6 +31,8 @@ def main() -> NoReturn:
 def _compiles_a_workload(arguments: Sequence[str]) -> bool:
     """Whether a workload of ours is named; the user's own code has a process that imports JAX itself."""
     is_asked = bool(arguments) and arguments[0] in _COMPILING and _HELP.isdisjoint(arguments)
+    if "torch" in arguments and "jax" not in arguments:  # --framework torch: nothing of JAX is imported
+        return False
     return is_asked and any(name.isidentifier() and os.path.isdir(_WORKLOADS / name) for name in arguments[1:])
 
 

@@ -45,7 +45,7 @@ Capture = Annotated[str, "a file that `run` has written: NAME.memprof"]
 
 
 def mcp() -> None:
-    """Serve the commands to agents, over the Model Context Protocol on stdin and stdout.
+    """Serve the commands to agents over the Model Context Protocol.
 
     An agent's configuration starts it with the command `memprof` and the argument `mcp`; docs/agents.md has examples.
 

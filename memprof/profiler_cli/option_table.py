@@ -62,7 +62,9 @@ def _format(values: Values) -> str:
 
 
 def _is_first_screen(values: Values) -> bool:
-    return _format(values) == TERMINAL and not any(values.get(name) for name in ("full", "by", "diff", "why"))
+    return _format(values) == TERMINAL and not any(
+        values.get(name) for name in ("full", "verbose", "by", "diff", "why")
+    )
 
 
 def _is_data(values: Values) -> bool:
@@ -103,11 +105,25 @@ def _by(values: Values) -> str | None:
     return None if by is None else by.value
 
 
+def _is_torch(values: Values) -> bool:
+    asked = values.get("framework")
+    frameworks = [] if asked is None else [asked] if isinstance(asked, str) else asked
+    return bool(frameworks) and all(each == "torch" for each in frameworks)
+
+
 ROWS = (
+    Row(
+        where=_is_torch,
+        options=(
+            *("role", "mesh", "hosts", "timeout", "complete", "cache", "cluster", "steps", "pool", "jobs"),
+            *("save", "source", "advise", "verify"),
+        ),
+        why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
+    ),
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "steps", "jobs", "save", "source"),
+        options=(*_COMPILED, "framework", "steps", "jobs", "save", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,55 +30,51 @@ _Output = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="Where to write the capture (r.memprof), or instead of stdout the report (r.html, r.json, ...).",
+        help="Where to write the capture (r.memprof), or the report instead of stdout (r.html, r.json, ...).",
         metavar="FILE",
+        rich_help_panel=options.OUTPUT_OPTIONS,
     ),
 ]
-_Save = Annotated[bool, typer.Option("--save/--no-save", help="Whether to write the capture.")]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite the file given with -o.")]
 _Advise = Annotated[
-    bool, typer.Option("--advise", help="Also say what could be done about the peak, and what it would save.")
+    bool,
+    typer.Option(
+        "--advise", help="Also list changes that would lower the peak.", rich_help_panel=options.OUTPUT_OPTIONS
+    ),
 ]
 _Verify = Annotated[
-    bool, typer.Option("--verify", help="With --advise: compile what memprof can apply, to see what it saves.")
+    bool,
+    typer.Option("--verify", hidden=True, help="With --advise: compile the changes that memprof can make itself."),
 ]
 
 
+@options.with_groups
 def run(
     workload: options.Workload,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
-    preset: options.Preset = None,
-    overrides: options.Overrides = [],  # noqa: B006
+    *,
+    step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
-    role: options.Roles = [],  # noqa: B006
-    target: options.Target = None,
-    mesh: options.Mesh = None,
-    hosts: options.Hosts = None,
-    timeout: options.Timeout = None,
-    cache: options.Cache = True,
+    framework: options.Framework = options.FrameworkName.JAX,
+    compiling: options.CompileOptions,
     steps: options.Steps = None,
-    complete: options.Complete = False,
-    cluster: options.Cluster = None,
     pool: options.Pool = None,
     output: _Output = None,
-    save: _Save = True,
-    force: _Force = False,
-    format: options.Format = None,  # noqa: A002 - the option's name
+    save: options.Save = True,
+    force: options.HiddenForce = False,
     advise: _Advise = False,
     verify: _Verify = False,
     full: options.Full = False,
     verbose: options.Verbose = False,
-    depth: options.Depth = None,
-    top: options.Top = None,
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    depth: options.HiddenDepth = None,
+    top: options.HiddenTop = None,
     source: options.Source = True,
     editor: options.Editor = None,
+    shown: options.ShownOptions,
 ) -> None:
-    """Compile one training step and say where every byte of its device memory goes.
+    """Compile a training step and account for its device memory.
 
-    Nothing is allocated and no device is needed: the step is compiled on shapes alone. With --steps it also runs, on
-    the device that is here, and what is measured stands beside what was predicted.
+    Nothing is allocated and no device is needed: the step is compiled from shapes alone. With --steps it also runs on
+    the device of this machine, and the report shows measured beside predicted memory.
 
         memprof run transformer --target h100-80gb -t bf16+donate
         memprof run train.py:step_spec --set batch_size=16 -- --my-own-flag
@@ -87,29 +84,29 @@ def run(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import without_source
     from memprof.capture.processes.launch import compile_in_child
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.portable_program import CompileSettings
     from memprof.reports.options import editor_link
-    from memprof.studies.subject import find_subject
 
     output, report_file = capture_or_report(output, otherwise="end it in .memprof")
     show = rendering(
-        format,
+        shown.format,
         output=report_file,
         force=force,
-        full=full,
+        full=full or verbose,
         verbose=verbose,
         depth=depth,
         top=top,
-        width=width,
+        width=shown.width,
         source=source,
         editor=editor_link(editor),
         with_advice=advise,
     )
-    aim, techniques = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts), "+".join(technique)
+    techniques = "+".join(technique)
+    if framework is options.FrameworkName.TORCH:
+        print_report(_traced(workload, step, techniques, arguments, compiling.target, output), show)
+        return
+    aim = compiling.resolved(runs=bool(steps))
     judged_by = options.chosen_pool(pool)
-    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
-    settings = CompileSettings(complete=complete, use_cache=cache, timeout_seconds=timeout, cluster=cluster)
+    subject, settings = step.subject(workload, arguments), compiling.settings()
     task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
@@ -138,13 +135,42 @@ def run(
     end_if_out_of_memory(report)
 
 
-def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:
-    """Write the capture, and say where it is, or why it cannot be written."""
-    from memprof.capture.capture_file import write_capture
+def _traced(
+    workload: str,
+    step: options.StepOptions,
+    techniques: str,
+    arguments: list[str],
+    target: str | None,
+    output: Path | None,
+) -> Report:
+    """The report of a step of PyTorch, of which there is no capture."""
+    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
 
-    if_taken = IfTaken.NUMBER if output is None else IfTaken.REPLACE if force else IfTaken.REFUSE
+    if output is not None:
+        raise MemprofError(f"{output} is the name of a capture, which a traced step of PyTorch does not have")
+    make_spec = step_maker(
+        workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments
+    )
+    with stages(f"{workload} {techniques}".rstrip()) as stage:
+        stage("tracing")
+        return report_of_step(make_spec, torch_target(target))
+
+
+def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:
+    """Write the capture. Returns its path, or why it cannot be written.
+
+    Without a name from the user, the latest capture has the plain name, and an earlier one that differs is kept.
+    """
+    from memprof.capture.capture_file import is_same, read_capture, write_capture
+
+    path, if_taken = output or Path(f"{stem(capture)}.memprof"), IfTaken.REPLACE if force else IfTaken.REFUSE
+    if output is None:
+        if_taken = IfTaken.MOVE
+        with suppress(MemprofError):
+            if is_same(read_capture(path), capture):
+                if_taken = IfTaken.REPLACE
     try:
-        return write_capture(capture, output or Path(f"{stem(capture)}.memprof"), if_taken=if_taken), None
+        return write_capture(capture, path, if_taken=if_taken), None
     except MemprofError as error:
         return None, error
 

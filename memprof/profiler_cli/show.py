@@ -11,15 +11,17 @@ import typer
 from memprof.errors import MemprofError
 from memprof.files import as_argument
 from memprof.profiler_cli import options
-from memprof.profiler_cli.capture_names import stem
+from memprof.profiler_cli.capture_names import capture_or_latest, stem
 from memprof.profiler_cli.console import say
 from memprof.profiler_cli.option_table import XPROF
 from memprof.profiler_cli.render import print_diff, print_document, print_report, rendering
 from memprof.reports.options import By, editor_link
 
 
+@options.with_groups
 def show(
-    capture: options.CaptureFile,
+    capture: options.CaptureFile = None,
+    *,
     diff: Annotated[
         Path | None,
         typer.Option("--diff", help="An earlier capture: show what grew and what shrank since.", metavar="CAPTURE"),
@@ -35,21 +37,21 @@ def show(
     ] = None,
     pool: options.Pool = None,
     by: Annotated[By | None, typer.Option("--by", help="One breakdown alone.")] = None,
-    format: options.Format = None,  # noqa: A002 - the option's name
     output: options.ReportFile = None,
     force: options.Force = False,
     full: options.Full = False,
     verbose: options.Verbose = False,
     depth: options.Depth = None,
     top: options.Top = None,
-    width: options.Width = None,
-    quiet: options.Quiet = False,
     source: options.Source = True,
     editor: options.Editor = None,
+    shown: options.ShownOptions,
 ) -> None:
-    """Show a capture again, from any side, without compiling. Needs neither JAX nor a device.
+    """Show a saved capture again, by any key, without compiling.
 
-        memprof show transformer-gpt2-h100-80gb.memprof --by module --depth 3
+    Needs neither JAX nor a device.
+
+        memprof show --by module --depth 3
 
         memprof show transformer-gpt2-h100-80gb.memprof -o report.html
 
@@ -69,7 +71,8 @@ def show(
     from memprof.reports.json.why import why_json
     from memprof.reports.views.why import why_document
 
-    if format == XPROF:
+    capture = capture_or_latest(capture)
+    if shown.format == XPROF:
         if output is None:
             raise MemprofError("--format xprof writes a log directory: say where with -o")
         check_log_folder(output)
@@ -78,15 +81,15 @@ def show(
         say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {as_argument(output)}")
         return
     wanted = rendering(
-        format,
+        shown.format,
         output=output,
         force=force,
-        full=full or why is not None or by is not None or diff is not None,
+        full=full or verbose or why is not None or by is not None or diff is not None,
         verbose=verbose,
         by=by,
         depth=depth,
         top=top,
-        width=width,
+        width=shown.width,
         source=source,
         editor=editor_link(editor),
     )

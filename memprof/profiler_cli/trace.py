@@ -29,31 +29,26 @@ _ViewIt = Annotated[
 ]
 
 
+@options.with_groups
 def trace(
     workload: options.Workload,
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
-    preset: options.Preset = None,
-    overrides: options.Overrides = [],  # noqa: B006
+    *,
+    step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
-    role: options.Roles = [],  # noqa: B006
-    target: options.Target = None,
-    mesh: options.Mesh = None,
-    hosts: options.Hosts = None,
-    timeout: options.Timeout = None,
-    cache: options.Cache = True,
+    compiling: options.CompileOptions,
     log_folder: _LogFolder = Path("logs"),
     steps: _Steps = None,
     view_it: _ViewIt = False,
-    format: options.Format = None,  # noqa: A002 - the option's name
-    depth: options.Depth = None,
-    top: options.Top = None,
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    depth: options.HiddenDepth = None,
+    top: options.HiddenTop = None,
+    shown: options.ShownOptions,
 ) -> None:
-    """Record steps for TensorBoard's profile plugin and XProf, and say which operations take the time and the memory.
+    """Write a log directory for TensorBoard's profile plugin and XProf.
 
-    With a GPU's name for a target nothing runs: the log directory then holds the compiled program alone, for the
-    memory viewer and the graph viewer.
+    The step runs on the device of this machine, and the report names the operations that take most time and memory. If
+    --target names an absent GPU, nothing runs: the log directory holds the compiled program for the memory viewer and
+    the graph viewer.
 
         memprof trace transformer --preset tiny --logdir logs --view
 
@@ -62,19 +57,16 @@ def trace(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.processes.launch import compile_in_child, trace_in_child
     from memprof.capture.running.xprof_log import check_log_folder, write_compiled_session, write_traced_session
-    from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.xla.portable_program import CompileSettings
-    from memprof.studies.subject import find_subject
 
-    show = rendering(format, depth=depth, top=top, width=width)
-    aim = resolve_asked(target, runs=bool(steps), mesh=mesh, hosts=hosts)
+    show = rendering(shown.format, depth=depth, top=top, width=shown.width)
+    aim = compiling.resolved(runs=bool(steps))
     runs = aim is None or not aim.is_deviceless
-    subject = find_subject(workload, preset=preset, overrides=overrides, roles=role, arguments=arguments)
+    subject = step.subject(workload, arguments)
     task = subject.task(
         "+".join(technique),
         target=aim,
         num_steps=(steps or _DEFAULT_STEPS) if runs else 0,
-        settings=CompileSettings(use_cache=cache, timeout_seconds=timeout),
+        settings=compiling.settings(),
     )
     if view_it:
         check_can_view()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from copy import copy
 from inspect import cleandoc
@@ -10,13 +11,24 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from memprof.errors import MemprofError
+from memprof.errors import MemprofError, unknown_name
 from memprof.profiler_cli.console import be_quiet
 from memprof.profiler_cli.option_table import refusal
+from memprof.profiler_cli.options import GROUPS
 from memprof.profiler_cli.project import project_defaults
 
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
 _OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
+_ALIKE = 0.8  # how similar two names are of which one is a misspelling, by difflib
+_OTHER_NAMES = {
+    "diff": "`memprof show AFTER.memprof --diff BEFORE.memprof`",
+    "profile": "`memprof run`",
+    "report": "`memprof show`",
+    "view": "`memprof show`",
+    "stats": "`memprof show`",
+    "help": "`memprof --help`",
+}
+_ARGUMENTS, _OPTIONS = "Arguments", "Options"
 
 
 class Commands(TyperGroup):
@@ -25,15 +37,48 @@ class Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_values(super().get_params(ctx))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that was named.
+
+        Raises:
+            MemprofError: there is none of that name.
+        """
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            if name.endswith(".py"):
+                raise MemprofError(
+                    f"{name} is a script: run it with `memprof watch {name}`, or profile one of its steps with"
+                    f" `memprof run {name}:NAME`"
+                )
+            if name in _OTHER_NAMES:
+                raise MemprofError(f"there is no command '{name}': use {_OTHER_NAMES[name]}")
+            raise unknown_name("command", name, self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
 
 class Verb(TyperCommand):
     """A command that refuses what it would ignore."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
         shown = copy(self)
         shown.help = _in_paragraphs(self.help or "")
-        shown.params = [_with_one_long_name(param) for param in self.params]
-        super(Verb, shown).format_help(ctx, formatter)
+        super(Verb, shown).format_help_text(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the arguments, then the options by their groups, `--help` last; hidden options have no lines."""
+        sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: [], **{name: [] for name in GROUPS}}
+        last = GROUPS[-1] if any(getattr(param, "rich_help_panel", None) for param in self.params) else _OPTIONS
+        for param in self.get_params(ctx):
+            line = _with_one_long_name(param).get_help_record(ctx)
+            if line is None:
+                continue
+            is_argument = param.param_type_name == "argument"
+            title = _ARGUMENTS if is_argument else getattr(param, "rich_help_panel", None) or _OPTIONS
+            sections[last if param.name == "help" else title].append(line)
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_values(super().get_params(ctx))
@@ -48,6 +93,8 @@ class Verb(TyperCommand):
             found, _, order = self.make_parser(ctx).parse_args(args=list(args))
         except typer.TyperException as error:
             wrong: Any = error
+            if hasattr(wrong, "possibilities"):
+                raise self._unknown_option(wrong.option_name, args) from error
             wrong.ctx = ctx  # that of an option without its value does not say of which command
             raise
         for param in {each.name: each for each in order}.values():
@@ -57,6 +104,17 @@ class Verb(TyperCommand):
         defaults = project_defaults(str(self.name), found)
         ctx.default_map = {name: value for name, value in defaults.items() if name in names}
         return super().parse_args(ctx, args)
+
+    def _unknown_option(self, given: str, args: list[str]) -> MemprofError:
+        """The error for an option that the command lacks."""
+        names = {name: param for param in self.params for name in param.opts if name.startswith("--")}
+        close = difflib.get_close_matches(given, names, n=1, cutoff=_ALIKE)
+        hint = f"did you mean {close[0]}?" if close else f"see `memprof {self.name} --help`"
+        if not close and given.startswith("--") and "--set" in names:
+            value = _value_after(given, args)
+            field = given.removeprefix("--").replace("-", "_")
+            hint = f"a field of the step's configuration is set with --set {field}={value}"
+        return MemprofError(f"memprof {self.name} has no option {given}: {hint}")
 
     def invoke(self, ctx: Any) -> Any:
         """Do what the command does.
@@ -78,6 +136,16 @@ class Verb(TyperCommand):
 
             ctx.params["target"] = ProjectTarget(ctx.params["target"])
         return super().invoke(ctx)
+
+
+def _value_after(name: str, args: list[str]) -> str:
+    """The value that an option has on the command line, as `--name VALUE` or `--name=VALUE`."""
+    for position, text in enumerate(args):
+        if text.startswith(f"{name}="):
+            return text.partition("=")[2]
+        if text == name and position + 1 < len(args) and not args[position + 1].startswith("-"):
+            return args[position + 1]
+    return "VALUE"
 
 
 def _with_values(params: list[Any]) -> list[Any]:
@@ -108,12 +176,9 @@ def _with_one_long_name(param: Any) -> Any:
 
 
 def _in_paragraphs(text: str) -> str:
-    """A docstring whose paragraphs are a line each, for the terminal to break, and whose examples stand as they are.
-
-    Python or Typer may have taken their indent, which they get in the markup.
-    """
+    """A docstring for the help: a paragraph is one line, which is wrapped; examples keep their lines."""
     return "\n\n".join(
-        "\n".join(f"[bold]    {line.strip()}[/]" for line in paragraph.splitlines())
+        "\b\n" + "\n".join(f"  {line.strip()}" for line in paragraph.splitlines())
         if paragraph.startswith((" ", "memprof "))
         else paragraph.replace("\n", " ")
         for paragraph in cleandoc(text).split("\n\n")

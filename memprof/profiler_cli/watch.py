@@ -64,6 +64,7 @@ _Output = Annotated[
 ]
 
 
+@options.with_groups
 def watch(
     script: _Script,
     arguments: _Arguments = [],  # noqa: B006 - Typer copies it
@@ -74,13 +75,12 @@ def watch(
     fail_if_not_fits: _FailIfNotFits = False,
     keep: _Keep = 3,
     output: _Output = None,
-    format: options.Format = None,  # noqa: A002 - the option's name
     force: options.Force = False,
-    top: options.Top = None,
-    width: options.Width = None,
-    quiet: options.Quiet = False,
+    top: options.HiddenTop = None,
+    *,
+    shown: options.ShownOptions,
 ) -> None:
-    """Run a training script as it is, and say what it compiled, why again, and what else was on the device.
+    """Run a training script and account for every program it compiles.
 
     The script runs as after `python`, and ends with its own exit code. When it ends, by itself, by Ctrl-C, or out of
     memory, a table has all programs that it compiled, by their footprint.
@@ -96,7 +96,7 @@ def watch(
     from memprof.studies.watch.reading import read_job
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
-    show = rendering(format, output=report_file, force=force, width=width, top=top)
+    show = rendering(shown.format, output=report_file, force=force, width=shown.width, top=top)
     show.check_shows_documents("a watched script")
     aim, stop, judged_by = resolve_asked(target), _stop_after(stop_after), options.chosen_pool(pool)
     aim = aim if aim is not None and aim.is_deviceless else None

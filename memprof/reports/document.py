@@ -88,6 +88,7 @@ class Gauge:
     """A stack of parts against a capacity (None: there is no fixed one), with the verdict in words.
 
     Attributes:
+        verdict: a sentence; empty if it stands elsewhere.
         with_sizes: the sizes of the largest parts stand below: there is no table of them.
     """
 

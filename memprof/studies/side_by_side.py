@@ -152,8 +152,11 @@ def _no_row(reference: str, labels: Iterable[str]) -> MemprofError:
 
 
 def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
-    """What the program shows of each technique; nothing for techniques that this memprof does not know."""
-    if not report.techniques:
+    """What the program shows of each technique; nothing for techniques that this memprof does not know.
+
+    The evidence is that of compiled programs, which a traced step of PyTorch does not have.
+    """
+    if not report.techniques or report.framework != "jax":
         return ()
     try:
         techniques = parse_techniques(*report.techniques)

@@ -162,18 +162,18 @@ class TestWithoutWork:
 
 
 class TestRun:
-    def test_it_writes_a_capture_under_a_free_name_and_show_prints_the_same(self, memprof):
+    def test_the_latest_capture_has_the_plain_name_and_show_prints_the_same(self, memprof):
         (memprof.folder / "mlp-tiny-cpu.memprof").write_text("mine")
         ran = memprof(*SMALL)
         assert ran.returncode == 0
         assert ran.stderr.count("\n") == 1
-        assert "capture written to mlp-tiny-cpu-2.memprof" in ran.stderr
-        assert (memprof.folder / "mlp-tiny-cpu.memprof").read_text() == "mine"
-        names = ["mlp-tiny-cpu-2.memprof", "mlp-tiny-cpu.memprof"]
+        assert "capture written to mlp-tiny-cpu.memprof" in ran.stderr
+        assert (memprof.folder / "mlp-tiny-cpu-1.memprof").read_text() == "mine"
+        names = ["mlp-tiny-cpu-1.memprof", "mlp-tiny-cpu.memprof"]
         assert sorted(path.name for path in memprof.folder.iterdir()) == names
         assert memprof.left_behind() == []
 
-        shown = memprof("show", "mlp-tiny-cpu-2.memprof")
+        shown = memprof("show")
         assert (shown.returncode, shown.stderr) == (0, "")
         assert without_own_time(shown.stdout) == without_own_time(ran.stdout)
 

@@ -65,6 +65,17 @@ class TestWriting:
         assert names(tmp_path) == sorted(each.name for each in written)
         assert {"step.memprof", "step-2.memprof", "step-64.memprof"} <= set(names(tmp_path))
 
+    def test_the_last_of_many_writers_has_the_plain_name_and_nothing_is_lost(self, tmp_path):
+        path = tmp_path / "step.memprof"
+
+        def write(number: int) -> Path:
+            return write_whole(path, str(number).encode(), what="it", if_taken=IfTaken.MOVE)
+
+        with ThreadPoolExecutor(8) as executor:
+            assert set(executor.map(write, range(64))) == {path}
+        assert {int(each.read_bytes()) for each in tmp_path.iterdir()} == set(range(64))
+        assert names(tmp_path) == sorted(["step.memprof", *(f"step-{number}.memprof" for number in range(1, 64))])
+
     def test_of_many_writers_that_may_not_overwrite_one_is_first(self, tmp_path):
         def write(number: int) -> str:
             try:

@@ -151,6 +151,26 @@ def called_computations(program: Program, instruction: Instruction) -> tuple[Com
     return ()
 
 
+def runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
+    """Each instruction, how often it runs in a step, and whether the compiler knows how often.
+
+    A loop of which the compiler does not know how often it runs counts once. A fusion is one instruction.
+    """
+    open_computations: list[tuple[Computation, int, bool]] = [(program.entry, 1, True)]
+    while open_computations:
+        computation, times, is_known = open_computations.pop()
+        for index in computation.instructions:
+            instruction = program.instructions[index]
+            yield instruction, times, is_known
+            if instruction.opcode == "fusion" or not instruction.called:
+                continue
+            is_loop = instruction.opcode == "while"
+            inside = times * (instruction.trip_count or 1) if is_loop else times
+            is_known_inside = is_known and not (is_loop and instruction.trip_count is None)
+            for called in called_computations(program, instruction):
+                open_computations.append((called, inside, is_known_inside))
+
+
 def _flatten(program: Program, entry: Computation) -> Iterator[int]:
     """All instructions that data flows through, in an order in which definitions come before uses.
 

@@ -141,6 +141,7 @@ class Dataflow:
     def __init__(self, program: Program, groups: AliasSets, arguments: Mapping[int, ArgumentLeaf]) -> None:
         """Args: arguments: the step's argument leaves by parameter number of the compiled program."""
         self._program = program
+        self._is_training = any(leaf.role in _STATE for leaf in arguments.values())
         self.origin = [0] * groups.count
         self.named = [0] * groups.count
         self.computed = [0] * groups.count
@@ -180,6 +181,13 @@ class Dataflow:
         for group in groups.of_instruction(program.instructions[program.entry.root]):
             self.use[group] |= Use.RESULT
         self.repeat(self._pass_up)
+        if not self._is_training:
+            # A sampler differentiates in each of its steps: nothing that it carries is kept for a backward pass.
+            for group, use in enumerate(self.use):
+                kept = ~(
+                    _USE_GRADIENT | _USE_IN_BACKWARD if self.phase(group) is Phase.UNDIFFERENTIATED else _USE_GRADIENT
+                )
+                self.use[group] = use & kept
 
     def phase(self, group: int) -> Phase:
         """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them.
@@ -220,6 +228,12 @@ class Dataflow:
         doubtful = []
         for group, phase in enumerate(phases):
             if not self.named[group] & _NAMED_UNPHASED:
+                continue
+            if not self._is_training and phase in (
+                Phase.UPDATE,
+                _BACKWARD,
+            ):  # a sampler's state, moved along a gradient
+                phases[group] = Phase.UNDIFFERENTIATED
                 continue
             reads_data = bool(self.origin[group] & _DIRECT_DATA)
             if phase is Phase.UPDATE and reads_data:

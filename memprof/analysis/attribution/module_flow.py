@@ -79,6 +79,7 @@ class ModuleFlow:
         self._networks = self._scopes_of_networks(matches)
         self._in_networks = {name for name in flow.phase_of_name if plain_scopes(name)[:1] in self._networks}
         self._plain_scope = {name: self._find_plain_scope(name) for name in flow.phase_of_name}
+        self._name_parameters()
         self._names_tell = any(
             named in (Named.FORWARD, Named.BACKWARD) and self._has_module(name)
             for name, named in flow.phase_of_name.items()
@@ -95,7 +96,10 @@ class ModuleFlow:
         """The module of a value that an instruction makes: by the instruction's own name, or else by its data."""
         if group in self._shared:
             return self._module[group]
-        return self._fitted.get(maker.first_position) or self.of_scope(maker.op_name) or self._module[group]
+        named = self._fitted.get(maker.first_position) or self.of_scope(maker.op_name)
+        if not named and self._known[group] <= _BY_SCOPE:  # a fusion makes values of several scopes
+            named = self._plain_scope.get(maker.op_name, "")
+        return named or self._module[group]
 
     def of_scope(self, op_name: str) -> str:
         """The module with parameters that an op name alone tells; empty where it tells none."""
@@ -176,6 +180,26 @@ class ModuleFlow:
         }
         return outermost if len(outermost) == 1 else set()
 
+    def _name_parameters(self) -> None:
+        """Name the parameters whose paths name no module (`state[0][6]`) by the one scope in which they are read."""
+        arguments, module_of_argument = self._arguments, self._owners.module_of_argument
+        unnamed = {
+            number: group
+            for group, number in self._flow.argument.items()
+            if arguments[number].role is Role.PARAMS and not module_of_argument[number]
+        }
+        scopes: dict[int, set[str]] = defaultdict(set)
+        for operation in self._flow.operations if unnamed else ():
+            if operation.named is Named.FORWARD and not any(map(self._owners.is_owned, operation.outputs)):
+                for owner in self._read_by(operation) & unnamed.keys():
+                    scopes[owner].add(self._plain_scope[self._op_name(operation)])
+        for number, found in scopes.items():
+            if len(found) == 1:
+                module_of_argument[number] = self._module[unnamed[number]] = found.pop()
+        if any(module_of_argument[number] for number in unnamed):
+            for group, module in self._owners.modules_of_unnamed_state().items():
+                self._learn(group, module, _BY_OWNER)
+
     def _has_module(self, op_name: str) -> bool:
         match = self._match(op_name)
         return match is not None and bool(match.certain or match.around in self._tree_around)
@@ -254,6 +278,10 @@ class ModuleFlow:
             # It stands outside all modules on purpose, unless it works on the parameters of one itself.
             modules = {self._owners.module_of_argument[owner] for owner in self._read_by(operation)}
             return (modules.pop(), _BY_MODULE) if len(modules) == 1 else ("", _NOT)
+        if self._names_tell and any(
+            self._flow.phase(group) is Phase.UNDIFFERENTIATED for group in operation.outputs
+        ):  # a rollout, shuffled data: no name tells a module
+            return "", _NOT
         sources = [group for _, group in operation.inputs]
         if not sources:
             return "", _NOT

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from memprof.analysis.attribution.op_names import (
@@ -65,10 +65,15 @@ class ModulePaths:
     gradients and activations together.
     """
 
-    def __init__(self, param_paths: tuple[str, ...]) -> None:
-        """Args: param_paths: paths of the leaves whose role is `params`, as JAX writes them."""
+    def __init__(self, param_paths: tuple[str, ...], op_names: Iterable[str] = ()) -> None:
+        """Find the modules in the paths of parameters.
+
+        Args:
+            param_paths: paths of the leaves whose role is `params`, as JAX writes them.
+            op_names: of the program; their scopes tell a module that holds all parameters from a container.
+        """
         keys = [path_keys(path) for path in param_paths]
-        container = _common_container(keys)
+        container = _common_container(keys, frozenset(part for name in op_names for part in plain_scopes(name)))
         leaves, roots = _without_inner_containers([key[container:] for key in keys])
         self._keys = dict(zip(param_paths, leaves, strict=True))
         self._leaves = {leaf: "/".join(leaf[:-1]) for leaf in leaves}
@@ -218,11 +223,12 @@ def _without_inner_containers(keys: list[list[str]]) -> tuple[list[Keys], set[Ke
     return leaves, roots | (firsts if len(firsts) > 1 else set())
 
 
-def _common_container(keys: list[list[str]]) -> int:
-    """How many leading keys hold all parameters without naming a module (`state`, `params`).
+def _common_container(keys: list[list[str]], scopes: Set[str]) -> int:
+    """How many leading keys hold all parameters without naming a module (`state`, `params`, `state[0]`).
 
-    A model with a single top module still shows it: the keys up to and including `params` go where there is one, else
-    the argument's own name.
+    These are the keys up to and including `params`, otherwise the argument's own name. A place in a tuple after them is
+    no module either, nor is a name that no scope has, if scopes have the names below it (`params.online['conv1']`). A
+    model with a single top module still shows it.
     """
     if not keys:
         return 0
@@ -231,11 +237,13 @@ def _common_container(keys: list[list[str]]) -> int:
     while common < shortest and len({key[common] for key in keys}) == 1:
         common += 1
     first = keys[0][:common]
-    if _CONTAINER in first:
-        return len(first) - first[::-1].index(_CONTAINER)
     wrapped = next((place for place, key in enumerate(first) if key in _OPTIMIZER_CONTAINERS), None)
-    if wrapped is None:
-        return min(1, common)
-    while wrapped + 1 < common and first[wrapped + 1].isdecimal():
-        wrapped += 1
-    return wrapped + 1
+    if _CONTAINER in first:
+        stop = len(first) - first[::-1].index(_CONTAINER)
+    else:
+        stop = min(1, common) if wrapped is None else wrapped + 1
+    while stop < common and (
+        first[stop].isdecimal() or (first[stop] not in scopes and any(key[stop + 1] in scopes for key in keys))
+    ):
+        stop += 1
+    return stop

@@ -48,6 +48,39 @@ class Owners:
         """Whether a value is made of parameters, of one layer or of several, and of nothing else."""
         return group in self._owner
 
+    def modules_of_unnamed_state(self) -> dict[int, str]:
+        """By group: the module of optimizer state whose path names none: that of the parameter that it updates."""
+        flow, module_of = self._flow, self.module_of_argument
+        made_of: dict[int, int] = defaultdict(int)
+        for group, number in flow.argument.items():
+            if self._arguments[number].role is Role.OPTIMIZER_STATE and not module_of[number]:
+                made_of[group] = 1 << number
+        unnamed = dict(made_of)
+        modules: dict[int, set[str]] = defaultdict(set)
+
+        def pass_down() -> bool:
+            changed = False
+            for operation in flow.operations:
+                if operation.named not in (Named.NOTHING, Named.UNPHASED):
+                    continue
+                together = 0
+                for _, group in operation.inputs:
+                    together |= made_of[group]
+                if not together:
+                    continue
+                read = {module_of[owner] for _, group in operation.inputs if (owner := self.of(group)) is not None}
+                for group, bit in unnamed.items() if read else ():
+                    if together & bit:
+                        modules[group] |= read
+                for group in operation.outputs:
+                    if group not in flow.argument and together & ~made_of[group]:
+                        made_of[group] |= together
+                        changed = True
+            return changed
+
+        flow.repeat(pass_down)
+        return {group: next(iter(found)) for group, found in modules.items() if len(found) == 1}
+
     def _pass_down(self) -> bool:
         changed = False
         owner_of, origin, of_params = self._owner, self._flow.origin, Origin.PARAMS

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from memprof.analysis.attribution.op_names import BARRIER, Named, around, named_phase, scope_parts
 from memprof.analysis.attribution.values import Values
 from memprof.analysis.hlo.buffer_table import BufferTable
-from memprof.analysis.hlo.program import Program
+from memprof.analysis.hlo.program import HOST_MEMORY, Program
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import OpTime
 from memprof.analysis.records.report import Loop, OpCost, ProgramFacts, ScopedOperations
 
-# XLA's memory space of the host (xla/layout.h, Layout::kHostMemorySpace).
-_HOST_COLOR = 5
 _TELLING = frozenset({"custom-call", "while"})
 _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named.BACKWARD: Phase.BACKWARD}
 
@@ -46,7 +44,7 @@ def program_facts(
     return ProgramFacts(
         num_recomputed_operations=sum(o.num_operations for o in operations if o.phase is Phase.RECOMPUTE),
         loops=tuple(loops),
-        host_bytes=sum(a.size_bytes for a in table.allocations if a.color == _HOST_COLOR and not a.is_thread_local),
+        host_bytes=sum(a.size_bytes for a in table.allocations if a.color == HOST_MEMORY and not a.is_thread_local),
         operations=operations,
         library_calls=dict(sorted(library_calls.items())),
         has_barriers=has_fenced_values or any(name.endswith(BARRIER) for name in names),

@@ -7,13 +7,13 @@ order is part of the meaning: what a later rule sees, all earlier ones have decl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from memprof.analysis.attribution.dataflow import ROLES, Origin, Use
 from memprof.analysis.attribution.values import Value
 from memprof.analysis.hlo.program import COLLECTIVES
+from memprof.analysis.hlo.rematerialization import is_rematerialized
 from memprof.analysis.records.categories import Category, Phase
 
 Explanation = tuple[Category, str] | None
@@ -21,7 +21,6 @@ Rule = Callable[[Value], Explanation]
 
 # The phases of a forward pass, whether it is differentiated or not.
 _FORWARD = {Phase.FORWARD: "in the forward pass", Phase.UNDIFFERENTIATED: "outside differentiation"}
-_XLA_REMAT = re.compile(r"\.remat\d*(\.\d+)*$")  # in the name of an instruction that XLA repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def recomputed(value: Value) -> Explanation:
     """
     if value.computed_in is Phase.RECOMPUTE:
         return Category.RECOMPUTED, "made by jax.checkpoint in the backward pass"
-    if _XLA_REMAT.search(value.name):
+    if is_rematerialized(value.name):
         return Category.RECOMPUTED, "rematerialised by XLA to save memory"
     return None
 

@@ -34,7 +34,13 @@ _SCALARS = {
 }
 
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
-    "ShapeProto": {"element_type": (2, "int32"), "dimensions": (3, "int64[]"), "tuple_shapes": (4, "ShapeProto[]")},
+    "LayoutProto": {"memory_space": (8, "int64")},
+    "ShapeProto": {
+        "element_type": (2, "int32"),
+        "dimensions": (3, "int64[]"),
+        "tuple_shapes": (4, "ShapeProto[]"),
+        "layout": (5, "LayoutProto"),
+    },
     "OpMetadata": {
         "op_type": (1, "string"),
         "op_name": (2, "string"),
@@ -50,11 +56,16 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "parameter_number": (9, "int64"),
         "tuple_index": (13, "int64"),
         "dimensions": (14, "int64[]"),
+        # What a dot or a convolution sums: see `products.py`.
+        "window": (15, "bytes"),
+        "convolution_dimension_numbers": (16, "bytes"),
         "custom_call_target": (28, "string"),
+        "dot_dimension_numbers": (30, "bytes"),
         "id": (35, "int64"),
         "operand_ids": (36, "int64[]"),
         "called_computation_ids": (38, "int64[]"),
         "backend_config": (43, "bytes"),
+        "precision_config": (51, "bytes"),
         # Which devices a collective connects, in one of five ways: see `replica_groups.py`.
         "replica_groups": (49, "bytes[]"),
         "source_target_pairs": (52, "bytes[]"),
@@ -188,7 +199,26 @@ _DEVICE_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "MeshGroups": {"mesh": (1, "DeviceMesh"), "axes": (2, "AxisReference[]")},
 }
 
-_CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES})
+# What the fields of a dot or a convolution hold.
+_PRODUCT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "DotDimensionNumbers": {"lhs_contracting_dimensions": (1, "int64[]")},
+    "WindowDimension": {
+        "size": (1, "int64"),
+        "stride": (2, "int64"),
+        "padding_low": (3, "int64"),
+        "window_dilation": (5, "int64"),
+        "base_dilation": (6, "int64"),
+    },
+    "Window": {"dimensions": (1, "WindowDimension[]")},
+    "ConvolutionDimensionNumbers": {
+        "kernel_input_feature_dimension": (3, "int64"),
+        "input_spatial_dimensions": (11, "int64[]"),
+        "output_spatial_dimensions": (12, "int64[]"),
+    },
+    "PrecisionConfig": {"operand_precision": (1, "int32[]"), "algorithm": (2, "int32")},
+}
+
+_CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES, **_PRODUCT_MESSAGES})
 _OPENED = message_classes(
     "memprof.xla.opened",
     {**_MESSAGES, "HloModuleProto": {**_MESSAGES["HloModuleProto"], "computations": (3, "bytes[]")}},
@@ -198,6 +228,7 @@ _OPENED = message_classes(
 HloProto: Any = _CLASSES["HloProto"]
 ShapeProto: Any = _CLASSES["ShapeProto"]
 CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
+ProductFields: Mapping[str, Any] = {name: _CLASSES[name] for name in _PRODUCT_MESSAGES}
 MemoryReport: Any = _CLASSES["MemoryReport"]
 
 
@@ -214,7 +245,8 @@ def _body(of_computation: str, *of_instructions: str) -> Any:
 # A computation without names, numbers but its own and what only some opcodes have; and the numbers of its instructions
 # alone: see `repeated_bodies.py`.
 _BODY_WITHOUT_NAMES: Any = _body(
-    "id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"
+    *("id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"),
+    *("window", "convolution_dimension_numbers", "dot_dimension_numbers", "precision_config"),
 )
 _BODY_NUMBERS: Any = _body("root_id", "id", "operand_ids")
 

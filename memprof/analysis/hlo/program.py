@@ -17,6 +17,7 @@ from math import prod
 
 from msgspec import Struct
 
+from memprof.analysis.hlo.products import Product
 from memprof.analysis.hlo.repeated_bodies import InstructionIds
 
 # The kind of each opcode that connects devices; some run in the background, between a `-start` and a `-done`.
@@ -33,12 +34,27 @@ _MIXING = frozenset({"all-to-all", "ragged-all-to-all"})
 _ELEMENT_BITS = re.compile(r"(?:bf|f|s|u|c)(\d+)")  # XLA's names of dtypes begin so
 
 
+HOST_MEMORY = 5  # XLA's memory space of the host (xla/layout.h, Layout::kHostMemorySpace)
+
+
 class ResultLeaf(Struct, frozen=True):
-    """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions."""
+    """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions.
+
+    `memory_space` is XLA's number of the memory that it lies in.
+    """
 
     shape_index: tuple[int, ...]
     dtype: str
     dimensions: tuple[int, ...]
+    memory_space: int = 0
+
+    @property
+    def is_on_host(self) -> bool:
+        return self.memory_space == HOST_MEMORY
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.dimensions)
 
     @property
     def size_bytes(self) -> int:
@@ -69,7 +85,7 @@ class Instruction(Struct, frozen=True, gc=False):
     `while` runs its body, where the compiler knows. What only one opcode has (`parameter_number`, `tuple_index`,
     `custom_call_target`) is 0 or empty for the others. `dimensions` are those that a `reduce` does away with, or that a
     `sort` sorts along; others that XLA gives dimensions to have theirs. `device_groups` are those of a collective (see
-    `replica_groups.py`).
+    `replica_groups.py`). `product` is that of a dot, a convolution or a library call.
     """
 
     name: str
@@ -88,6 +104,7 @@ class Instruction(Struct, frozen=True, gc=False):
     trip_count: int | None
     dimensions: tuple[int, ...] = ()
     device_groups: tuple[tuple[int, ...], ...] = ()
+    product: Product | None = None
 
     @property
     def is_combined(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
+from memprof.analysis.hlo.products import Dot
 from memprof.analysis.hlo.program import Computation, Instruction, Program
 from memprof.errors import InternalError
 from memprof.untrusted import MAX_BYTES
@@ -29,6 +30,7 @@ _NUM_OPERANDS = {
     "async-update": 1, "all-reduce-done": 1, "copy-start": 1, "copy-done": 1, "async-done": 1, "all-gather-done": 1,
     "collective-permute-done": 1, "while": 1, "conditional": 2, "dynamic-update-slice": 2, "scatter": 1,
     "copy": 1, "transpose": 1, "reshape": 1, "convert": 1, "broadcast": 1, "multiply": 2, "divide": 2,
+    "dot": 1,
 }  # fmt: skip
 _OPERANDS_WITH_DATA = {
     "dynamic-update-slice": (0, 1), "scatter": (0,), "copy": (0,), "transpose": (0,), "reshape": (0,), "convert": (0,),
@@ -193,6 +195,8 @@ def _check_instruction(instruction: Instruction, operands: Sequence[Instruction]
             raise _broken(f"{instruction.name} ({opcode}) has an operand or a result without data")
     if opcode == "get-tuple-element":
         _check_element(instruction, operands[0], instruction.tuple_index)
+    elif opcode == "dot":
+        _check_contraction(instruction, operands[0])
     elif opcode in _ELEMENT_OF_OPERAND:
         _check_element(instruction, operands[0], _ELEMENT_OF_OPERAND[opcode])
     elif opcode in _ELEMENT_OF_RESULT:
@@ -206,6 +210,15 @@ def _check_element(instruction: Instruction, of: Instruction, element: int) -> N
     starts = of.shape.child_starts
     if starts is None or not 0 <= element < len(starts) - 1:
         raise _broken(f"{instruction.name} ({instruction.opcode}) is about an element that is not there")
+
+
+def _check_contraction(dot: Instruction, left: Instruction) -> None:
+    if len(dot.shape.leaves) != 1 or len(left.shape.leaves) != 1:
+        raise _broken(f"{dot.name} (dot) is not a product of arrays")
+    rank = len(left.shape.leaves[0].dimensions)
+    contracting = dot.product.contracting if isinstance(dot.product, Dot) else ()
+    if not all(0 <= number < rank for number in contracting):
+        raise _broken(f"{dot.name} (dot) contracts a dimension that its operand does not have")
 
 
 def _check_calls(program: Program) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_shape
 from memprof.analysis.hlo.item_count import check_count
+from memprof.analysis.hlo.products import WITH_PRODUCTS, product_of
 from memprof.analysis.hlo.program import (
     COLLECTIVES,
     Computation,
@@ -195,6 +196,7 @@ class _Reader:
             _trip_count(message.backend_config) if opcode == "while" else None,
             tuple(message.dimensions[:]) if opcode in _WITH_DIMENSIONS else (),
             device_groups(message) if opcode in COLLECTIVES else (),
+            product_of(message) if opcode in WITH_PRODUCTS else None,
         )
 
     def renamed(
@@ -229,6 +231,8 @@ class _Reader:
                 stack_frame_id,
                 None,
                 original.dimensions,
+                (),
+                original.product,
             )
 
     def _shape(self, serialized: bytes) -> Shape:
@@ -258,22 +262,22 @@ def _trip_count(backend_config: bytes) -> int | None:
 
 def _shape(message: Any) -> Shape:
     if not message.tuple_shapes:
-        return _array_shape(message.element_type, tuple(message.dimensions))
+        return _array_shape(message.element_type, tuple(message.dimensions), message.layout.memory_space)
     leaves: list[ResultLeaf] = []
     starts = [0]
     for index, child in enumerate(message.tuple_shapes):
         for leaf in _shape(child).leaves:
-            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions))
+            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions, leaf.memory_space))
         starts.append(len(leaves))
     return Shape(tuple(leaves), tuple(starts))
 
 
 @lru_cache(maxsize=4096)
-def _array_shape(element_type: int, dimensions: tuple[int, ...]) -> Shape:
+def _array_shape(element_type: int, dimensions: tuple[int, ...], memory_space: int) -> Shape:
     """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
     check_shape(_MAX_ELEMENT_BYTES, dimensions)
     dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
-    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions),), None)
+    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions, memory_space),), None)
 
 
 def _frames(index: Any) -> list[tuple[Frame, int]]:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode
 
 _Key = TypeVar("_Key", bound=str)
+
+
+class ParameterPaths(Protocol):
+    """Knows how a framework writes the paths of parameters."""
+
+    def of_argument(self, path: str) -> str:
+        """The module that owns a parameter: `layers_0/mlp`."""
+
+    def leaf_name(self, path: str) -> str:
+        """The name of a parameter within its module: `kernel`."""
 
 
 def sum_by(
@@ -39,7 +48,7 @@ def sum_by_category(buffers: Iterable[LiveBuffer], *, fragmentation_bytes: int) 
 def module_tree(
     buffers: Iterable[LiveBuffer],
     arguments: Iterable[ArgumentLeaf],
-    modules: ModulePaths,
+    modules: ParameterPaths,
     *,
     fragmentation_bytes: int,
     forward_flops: Mapping[str, int],
@@ -83,7 +92,7 @@ def _node(
     params: Mapping[str, list[ArgumentLeaf]],
     flops: Mapping[str, int],
     children: Mapping[str, list[str]],
-    modules: ModulePaths,
+    modules: ParameterPaths,
 ) -> ModuleNode:
     nodes = tuple(_node(child, own, params, flops, children, modules) for child in children.get(path, ()))
     leaves = params.get(path, [])

@@ -104,7 +104,14 @@ def card_bytes(limit_bytes: int, settings: PoolSettings) -> int:
     return math.ceil(limit_bytes / fraction)
 
 
-def judge(pieces: Pieces, target: Target, settings: PoolSettings, *, reserve_bytes: int = 0) -> Verdict:
+def judge(
+    pieces: Pieces,
+    target: Target,
+    settings: PoolSettings,
+    *,
+    reserve_bytes: int = 0,
+    pressed: Pieces | None = None,
+) -> Verdict:
     """Whether a step fits.
 
     Args:
@@ -112,8 +119,31 @@ def judge(pieces: Pieces, target: Target, settings: PoolSettings, *, reserve_byt
         target: the device, with its memory.
         settings: of JAX's allocator; they count for CUDA devices alone.
         reserve_bytes: what the user wants to stay free of the pool.
+        pressed: of the program with that rematerialisation, if there is any. The sentence says what it changes.
     """
-    footprint = f"footprint {format_bytes(pieces.footprint_bytes)}"
+    if pressed is None:
+        return _judge(pieces, target, settings, reserve_bytes)
+    verdict = _judge(pieces, target, settings, reserve_bytes, note=" (without XLA's recomputation)")
+    under_pressure = _under_pressure(verdict, pressed, target, settings, reserve_bytes)
+    return replace(verdict, sentence=f"{verdict.sentence}; {under_pressure}")
+
+
+def _under_pressure(
+    verdict: Verdict, pressed: Pieces, target: Target, settings: PoolSettings, reserve_bytes: int
+) -> str:
+    """What XLA's recomputation changes about a verdict."""
+    with_it = f"with it, {format_bytes(pressed.footprint_bytes)}"
+    if verdict.answer in (Answer.FITS, Answer.UNKNOWN):
+        return with_it
+    other = _judge(pressed, target, settings, reserve_bytes)
+    line = "" if other.mem_fraction is None else f" with {fraction_line(other.mem_fraction)}"
+    if other.answer is Answer.DOES_NOT_FIT:
+        return f"{with_it}, which does not fit either"
+    return f"{with_it}, which fits{line}"
+
+
+def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes: int, *, note: str = "") -> Verdict:
+    footprint = f"footprint {format_bytes(pieces.footprint_bytes)}{note}"
     size_bytes = pool_bytes_of(target, settings)
     if size_bytes is None:
         amount = "no fixed amount of memory" if target.platform == "cpu" else "an unknown amount of memory"

@@ -12,12 +12,11 @@ What is in a loop counts as often as the loop runs. Of a conditional all branche
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from memprof.analysis.attribution.aliases import called_computations
+from memprof.analysis.attribution.aliases import runs
 from memprof.analysis.attribution.dataflow import ROLES, Origin
 from memprof.analysis.attribution.values import Values
-from memprof.analysis.hlo.program import COLLECTIVES, Computation, Instruction, Program, ResultLeaf
+from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program, ResultLeaf
 from memprof.analysis.hlo.replica_groups import axes_of_groups, axes_of_pairs, part_of_axes
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.report import CollectiveTraffic
@@ -34,15 +33,17 @@ def collective_traffic(program: Program, topology: Topology, values: Values) -> 
     sizes: Counter[_Key] = Counter()
     of_params: Counter[_Key] = Counter()
     at_least = set()
-    for instruction, times, is_known in _runs(program):
-        kind = COLLECTIVES[instruction.opcode]
+    for instruction, times, is_known in runs(program):
+        kind = COLLECTIVES.get(instruction.opcode)
+        if kind is None:
+            continue
         key = kind, *_connected(instruction, kind, topology)
         if key[1] == ():
             continue  # each device by itself
         counts[key] += times
         # Of a combined collective each result belongs to its own operand; else all leaves belong to all operands.
         origins = [values.flow.origin[group] & ROLES for group in values.groups_read_by(instruction)]
-        for number, leaf in enumerate(_payload(program, instruction, kind)):
+        for number, leaf in enumerate(payload(program, instruction, kind)):
             sizes[key] += times * leaf.size_bytes
             if origins[number if instruction.is_combined else 0] == Origin.PARAMS:
                 of_params[key] += times * leaf.size_bytes
@@ -73,24 +74,7 @@ def _connected(instruction: Instruction, kind: str, topology: Topology) -> tuple
     return axes, part_of_axes(groups, topology.axes, axes) if axes else None
 
 
-def _runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
-    """Each collective, how often it runs, and whether the compiler knows how often."""
-    open_computations: list[tuple[Computation, int, bool]] = [(program.entry, 1, True)]
-    while open_computations:
-        computation, times, is_known = open_computations.pop()
-        for index in computation.instructions:
-            instruction = program.instructions[index]
-            if instruction.opcode in COLLECTIVES:
-                yield instruction, times, is_known
-            elif instruction.called and instruction.opcode != "fusion":
-                is_loop = instruction.opcode == "while"
-                inside = times * (instruction.trip_count or 1) if is_loop else times
-                is_known_inside = is_known and not (is_loop and instruction.trip_count is None)
-                for called in called_computations(program, instruction):
-                    open_computations.append((called, inside, is_known_inside))
-
-
-def _payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
+def payload(program: Program, instruction: Instruction, kind: str) -> list[ResultLeaf]:
     """The arrays that count; of a combined collective one for each operand."""
     if kind == _INTO_THE_WHOLE:
         shape = instruction.shape

@@ -26,6 +26,7 @@ from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text
 MAX_OPERATIONS = 10**30
 Operations = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Speed = Annotated[float, Meta(ge=1, le=1e30)]
 # The text of lines, by file and number.
 SourceLines = Mapping[Text, Mapping[Annotated[int, Meta(ge=1, le=2**31 - 1)], Words]]
 
@@ -45,6 +46,24 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """The peaks of a device, from its catalogue entry.
+
+    Attributes:
+        operations_per_second: of dense matrix products, by the dtype of the products: `f64`, `f32`, `tf32`, `bf16`,
+            `f16`, `f8`, `s8`. A dtype that the device has no units for is missing.
+        memory_bytes_per_second: of its own memory.
+        link_bytes_per_second: to other devices of the host, in one direction.
+        host_bytes_per_second: to the host, in one direction.
+    """
+
+    operations_per_second: Mapping[Text, _Speed]
+    memory_bytes_per_second: _Speed
+    link_bytes_per_second: _Speed
+    host_bytes_per_second: _Speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What a step is compiled for: resolved from what the user wrote, carried to the compiler, kept in the capture.
 
@@ -59,6 +78,7 @@ class Target:
         compiler_config: of devices that need not be there the text of XLA's `GpuTargetConfigProto`, else empty. A
             capture, which holds the program that came of it, is written without it.
         file: the exported file that the configuration was read from, if any; not in captures either.
+        speeds: the peaks of one device; None where they are not known.
     """
 
     name: Text
@@ -70,6 +90,7 @@ class Target:
     topology: Topology = Topology()
     compiler_config: str = field(default="", compare=False, repr=False)
     file: str = field(default="", compare=False)
+    speeds: Speeds | None = field(default=None, compare=False)
 
     @property
     def is_deviceless(self) -> bool:
@@ -88,6 +109,8 @@ class Toolchain:
     """The versions that made a capture (None: not installed), and what was set that changes the program.
 
     Attributes:
+        jax, jaxlib: empty where another framework made the step.
+        torch: PyTorch's version where it made the step, else None.
         jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
     """
 
@@ -100,6 +123,7 @@ class Toolchain:
     optax: Text | None
     xla_flags: Words
     jax_settings: Mapping[Text, Words] = field(default_factory=dict)
+    torch: Text | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -218,8 +242,11 @@ class Capture:
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
+        proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
+            its own, or nobody compiled it so.
         measured: what was measured when the step ran; None where it did not.
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
+        replay_without_limit: the same of `proto_without_limit`.
         source_lines: the text of the source lines that the program names and of those around them, by file and number.
         file: where the capture was read from, for messages; None where it was made in this process.
         request: a digest of what a command of several rows asked for; empty for any other command.
@@ -239,6 +266,7 @@ class Capture:
     recomputed_flops: Operations
     timings: Timings
     hlo_proto: bytes
+    proto_without_limit: bytes = b""
     doubts: tuple[Words, ...] = ()
     partitioner_messages: tuple[Words, ...] = ()
     measured: Measurement | None = None
@@ -246,6 +274,7 @@ class Capture:
     request: Text = ""
     fenced_values: Mapping[Words, tuple[Words, ...]] = field(default_factory=dict)
     replay: ReplayTotals | None = None
+    replay_without_limit: ReplayTotals | None = None
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None
     pool: PoolSettings = field(default_factory=PoolSettings)

@@ -13,6 +13,8 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
+from memprof.analysis.records.pressure import Pressure
+from memprof.analysis.records.roofline import Roofline
 from memprof.analysis.records.timeline import Timeline
 from memprof.analysis.records.why_live import WhyLive
 
@@ -176,10 +178,27 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorFigures:
+    """PyTorch's caching allocator at the peak, each figure under the name that `torch.cuda` gives it.
+
+    Attributes:
+        requested_bytes: the sizes of the live tensors.
+        allocated_bytes: the sizes of their blocks, which are rounded up (`max_memory_allocated`).
+        reserved_bytes: of all segments, with what is cached (`max_memory_reserved`).
+    """
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
 
     Attributes:
+        framework: `jax` or `torch`.
+        allocator: of a step of PyTorch, whose footprint is what the allocator reserves; else None.
         footprint_bytes: what the allocator must hold: arguments, outputs that alias no argument, temp block, constants.
         live_peak_bytes: the most bytes that are live at once; footprint minus live peak is fragmentation.
         forward_flops: operations of the forward pass by the module whose scope they lie in; empty where scopes do not
@@ -195,11 +214,17 @@ class Report:
         arguments: all leaves of the step's arguments.
         parameter_bytes: what one device holds of each argument that the program takes, by its parameter number.
         doubts: sentences about arguments whose role had to be guessed.
-        verdict: whether the step fits the pool that JAX has.
+        verdict: whether the step fits the pool that JAX has, by the plan without pressure.
         pieces, pool: what the verdict is made of: the allocations, and the settings of JAX's allocator.
+        pressed_pieces: the allocations of this report's plan, if XLA recomputes values in it and `pieces` are those of
+            `without_limit`.
+        pressure: what XLA recomputes on its own; None if it recomputes nothing.
+        without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
+            nobody compiled it so.
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
+        roofline: the least time of a step; None where the device's peaks, or too many kernels, have no price.
         schedule: says what of the live peak is due to the order of the operations alone; None: nobody can.
         why: says why each of some of `buffers` is live then; None: nobody can. Both hold the whole program, and look
             through it when they are asked.
@@ -233,6 +258,9 @@ class Report:
     verdict: Verdict
     pieces: Pieces
     pool: PoolSettings
+    pressed_pieces: Pieces | None = None
+    pressure: Pressure | None = None
+    without_limit: Report | None = None
     parameter_bytes: Mapping[int, int] = field(default_factory=dict)
     collectives: tuple[CollectiveTraffic, ...] = ()
     partitioner_notes: tuple[PartitionerNote, ...] = ()
@@ -240,9 +268,17 @@ class Report:
     measured: Measurement | None = None
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
+    roofline: Roofline | None = None
     schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)
+    framework: str = "jax"
+    allocator: AllocatorFigures | None = None
+
+    @property
+    def unpressed(self) -> Report:
+        """The report of the plan without pressure, which verdicts and advice use; else this one."""
+        return self.without_limit or self
 
     @property
     def unused_arguments(self) -> tuple[ArgumentLeaf, ...]:

@@ -79,6 +79,7 @@ class FoundProgram:
         compute_capability: for example `9.0`, likewise.
         memory_report: XLA's own report on its memory, which it dumps beside it; empty where there is none.
         target_config: the file with what XLA knew of the GPU; None where there is none.
+        proto_without_limit: as in a capture.
         damage: why its texts cannot be read; None where they can, and of protos.
     """
 
@@ -90,6 +91,7 @@ class FoundProgram:
     compute_capability: str | None = None
     memory_report: bytes = b""
     target_config: Path | None = None
+    proto_without_limit: bytes = b""
     damage: MemprofError | None = None
 
 

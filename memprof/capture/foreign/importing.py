@@ -109,6 +109,7 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
         recomputed_flops=0,
         timings=Timings(lower_seconds=0.0, compile_seconds=0.0),
         hlo_proto=found.hlo_proto,
+        proto_without_limit=found.proto_without_limit,
         replay=totals_of(table),
         file=str(found.file),
         pool=pool_settings(target),

@@ -61,6 +61,7 @@ def compile_lowered(path: Path, module: bytes, target: Target | None, *, progres
         file=path,
         written=path.stat().st_mtime,
         hlo_proto=plan.hlo_proto,
+        proto_without_limit=plan.proto_without_limit,
         platform=target.platform,
         memory_report=plan.memory_report,
     )

@@ -139,7 +139,7 @@ def _inferred(
     """
     by_type = claims_by_type(step.arguments)
     ends = replace(ends_of(step, paths, owners), states=typed_states(by_type, paths))
-    program = follow(step.traced.jaxpr, ends)
+    program = follow(step.jaxpr, ends)
     leaves = [
         Leaf(path=path, argument=owner, shape=tuple(aval.shape), dtype=aval.dtype, use=use, given=role)
         for path, owner, aval, use, role in zip(

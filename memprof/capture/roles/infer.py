@@ -53,7 +53,8 @@ _ALONG = Claim(role=Role.OTHER_STATE, reason="lies along parameters, not along t
 _SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
 _NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
 _APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
-_SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar")
+_SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar that comes back")
+_GIVEN_SCALAR = Claim(role=Role.BATCH, reason="a scalar that does not come back")
 UNKNOWN = Claim(role=Role.OTHER_STATE, reason="could not be inferred")
 
 
@@ -177,12 +178,21 @@ def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: 
         return _GRADIENT_RETURNED
     if leaf.is_float and use.is_carried and not use.is_trained and use.is_made_from & optimizers:
         return _UNUSED
+    if _is_update_counter(leaf, program):
+        return _ENTERS
     if leaf.shape and use.is_changed and (changed := _claim_changed(leaf, program)) is not None:
         return changed
     if typed is not None and typed not in (MODEL_STATE, INEXACT):
         is_changed = use.is_changed and typed.role is Role.PARAMS and program.is_training
         return _CARRIED if is_changed else typed
     return typed if typed is INEXACT and not program.is_training and not use.is_changed else None
+
+
+def _is_update_counter(leaf: Leaf, program: Program) -> bool:
+    """Whether a scalar counts the updates for the update itself: for a schedule, or for the correction of a bias."""
+    use = leaf.use
+    is_counter = not leaf.shape and not leaf.is_float and use.is_changed and not use.is_key
+    return program.is_training and is_counter and use.enters_update
 
 
 def _claim_changed(leaf: Leaf, program: Program) -> Claim | None:
@@ -304,7 +314,7 @@ def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence
             if leaves[n].use.is_carried and not (data[n].has_batch_axis and leaves[n].use.is_kept):
                 claims[n] = _CARRIED
             elif not leaves[n].shape:
-                claims[n] = _SCALAR
+                claims[n] = _SCALAR if leaves[n].use.is_kept or leaves[n].use.is_contained else _GIVEN_SCALAR
             elif data[n].has_batch_axis:
                 claims[n] = _DATA
             elif has_batch and data[n].is_along_parameters:

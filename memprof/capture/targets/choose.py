@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from memprof.analysis.memory.verdict import card_bytes
 from memprof.analysis.records.capture import Target
 from memprof.capture.pool_settings import pool_settings
-from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.gpu import gpus, speeds_of_kind
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
@@ -139,6 +139,7 @@ def _local(reason: str) -> Target:
         memory_bytes=limit_bytes,
         compute_capability=getattr(device, "compute_capability", None),
         reason=reason,
+        speeds=speeds_of_kind(device.device_kind),
     )
     if target.platform != "cuda" or limit_bytes is None:
         return target

@@ -7,9 +7,12 @@ same program has different peaks on different GPUs, even of one compute capabili
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from memprof.analysis.records.capture import Speeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class Gpu:
     It is no target, but what targets of its kind are made from: it also describes the device that a step ran on, whose
     target is `local`, and holds what XLA asks about an absent device and nobody else asks for.
 
-    `peak_flops_per_second` is that of dense 16-bit matrix products, from the vendor's datasheet; None: not looked up.
+    `operations_per_second` are its peaks by dtype, and the bandwidths of links are those in one direction, both by
+    `speeds_source`.
     """
 
     name: str
@@ -35,7 +39,25 @@ class Gpu:
     shared_memory_per_block_optin_bytes: int
     threads_per_multiprocessor: int
     source: str
-    peak_flops_per_second: float | None = None
+    operations_per_second: Mapping[str, float]
+    link_bytes_per_second: float
+    host_bytes_per_second: float
+    speeds_source: str
+
+    @property
+    def peak_flops_per_second(self) -> float | None:
+        """The peak of dense 16-bit matrix products; None where it has no units for them."""
+        return self.operations_per_second.get("bf16", self.operations_per_second.get("f16"))
+
+    @property
+    def speeds(self) -> Speeds:
+        """What the roofline bound is made of."""
+        return Speeds(
+            operations_per_second=self.operations_per_second,
+            memory_bytes_per_second=self.bandwidth_bytes_per_second,
+            link_bytes_per_second=self.link_bytes_per_second,
+            host_bytes_per_second=self.host_bytes_per_second,
+        )
 
     def target_config(self) -> str:
         """The text of a `stream_executor.GpuTargetConfigProto`.
@@ -77,6 +99,12 @@ def gpus() -> dict[str, Gpu]:
     """All GPUs of the catalogue by name, in alphabetical order."""
     text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
     return {name: Gpu(name=name, **facts) for name, facts in sorted(tomllib.loads(text).items())}
+
+
+def speeds_of_kind(device_kind: str) -> Speeds | None:
+    """The peaks of a device by the vendor's name of it; None: see `gpu_of_kind`."""
+    gpu = gpu_of_kind(device_kind)
+    return None if gpu is None else gpu.speeds
 
 
 def gpu_of_kind(device_kind: str) -> Gpu | None:

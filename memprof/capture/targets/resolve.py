@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.targets.gpu import Gpu, gpus
+from memprof.capture.targets.gpu import Gpu, gpus, speeds_of_kind
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
@@ -23,6 +23,7 @@ OF_PROJECT = "the default of this project"
 DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
 _SIZE = "[0-9]{1,9}"
 _MOST_DEVICES = 2**16  # XLA makes a topology of each of them
+_AMPLE_BYTES = 1 << 50  # 1 PiB; XLA multiplies it by percentages in 64 bits
 
 
 class ProjectTarget(str):
@@ -192,6 +193,7 @@ def of_gpu(gpu: Gpu, reason: str, topology: Topology = Topology()) -> Target:  #
         reason=reason,
         topology=topology,
         compiler_config=gpu.target_config(),
+        speeds=gpu.speeds,
     )
 
 
@@ -206,6 +208,12 @@ def has_accelerator_device() -> bool:
     is not there (jax 0.10.2 to 0.12).
     """
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
+
+
+def with_ample_memory(target: Target) -> Target:
+    """A deviceless target with so much memory that XLA never recomputes values to save some."""
+    config = re.sub(r"\b(device_memory_size:\s*)\d+", rf"\g<1>{_AMPLE_BYTES}", target.compiler_config)
+    return replace(target, compiler_config=config)
 
 
 def of_file(name: str, topology: Topology) -> Target:
@@ -229,9 +237,10 @@ def of_file(name: str, topology: Topology) -> Target:
             " cuda_compute_capability was expected (XLA writes one, *.gpu_target_config.pbtxt, when it dumps a program)"
         )
     description = re.search(r'device_description_str:\s*"([^"]*)"', config)
+    kind = description.group(1) if description else path.name
     return Target(
         name=path.stem,
-        description=description.group(1) if description else path.name,
+        description=kind,
         platform="cuda",
         memory_bytes=int(memory.group(1)),
         # A text proto leaves out fields that are 0, such as the minor of 9.0.
@@ -240,4 +249,5 @@ def of_file(name: str, topology: Topology) -> Target:
         topology=topology,
         compiler_config=config,
         file=name,
+        speeds=speeds_of_kind(kind),
     )

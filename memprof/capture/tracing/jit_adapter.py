@@ -133,7 +133,7 @@ def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
     """
     spans = [1]
     devices: set[jax.Device] = set()
-    pending = [traced._params, *(equation.params for equation in all_equations(traced.jaxpr.jaxpr))]
+    pending = [traced._params, *(equation.params for equation in all_equations(jaxpr_of(traced).jaxpr))]
     while pending:
         value = pending.pop()
         if isinstance(value, Mapping):
@@ -151,6 +151,17 @@ def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
         elif isinstance(value, jax.Device):
             devices.add(value)
     return max(spans), frozenset(devices)
+
+
+def jaxpr_of(traced: Any) -> core.ClosedJaxpr:
+    """The jaxpr of a traced step in the primitives that JAX lowers to StableHLO (jax 0.10.2 to 0.12).
+
+    `jax_remat3` and its relatives trace to primitives of a higher level, whose jaxprs are not parameters of equations.
+    """
+    from jax._src.interpreters import partial_eval
+
+    jaxpr: core.ClosedJaxpr = traced.jaxpr
+    return partial_eval.lower_jaxpr2(jaxpr) if jaxpr.jaxpr.is_high else jaxpr
 
 
 def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
@@ -173,13 +184,13 @@ def callbacks(traced: Any) -> tuple[str, ...]:
         text = source_info_util.summarize(equation.source_info)  # /home/me/train.py:12:8 (step)
         return Path(text.partition(" (")[0].rpartition(":")[0]).name
 
-    found = [each for each in all_equations(traced.jaxpr.jaxpr) if each.primitive.name in _CALLBACKS]
+    found = [each for each in all_equations(jaxpr_of(traced).jaxpr) if each.primitive.name in _CALLBACKS]
     return tuple(dict.fromkeys(f"{each.primitive.name} {place(each)}".strip() for each in found))
 
 
 def has_pallas_kernels(traced: Any) -> bool:
     """Whether a traced step calls kernels written in Pallas (jax 0.10.2 to 0.12)."""
-    return any(equation.primitive.name == "pallas_call" for equation in all_equations(traced.jaxpr.jaxpr))
+    return any(equation.primitive.name == "pallas_call" for equation in all_equations(jaxpr_of(traced).jaxpr))
 
 
 def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:

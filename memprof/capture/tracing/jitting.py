@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from jax.extend import core
 
 from memprof.capture.own_attributes import has_own, own
 from memprof.capture.tracing import jit_adapter
@@ -57,7 +58,8 @@ class TracedStep:
     """A step as its jit traced it.
 
     Attributes:
-        traced: what JAX made of it: the jaxpr, which leaves are donated.
+        traced: what JAX made of it: which leaves are donated, its results.
+        jaxpr: the program, in the primitives that JAX lowers.
         names: of the user's positional arguments.
         arguments: the user's arguments by name.
         paths: where the user's arguments hold the leaves of the program's arguments, in the program's order.
@@ -67,6 +69,7 @@ class TracedStep:
     """
 
     traced: Any
+    jaxpr: core.ClosedJaxpr
     names: tuple[str, ...]
     arguments: Mapping[str, Any]
     paths: tuple[str, ...]
@@ -141,6 +144,7 @@ def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device], num
         )
     return TracedStep(
         traced=traced,
+        jaxpr=jit_adapter.jaxpr_of(traced),
         names=step.names,
         arguments=step.arguments,
         paths=tuple(observer.paths),

@@ -347,9 +347,7 @@ def _results(traced: Any) -> tuple[str, ...]:
 
 
 def _updates(traced: TracedStep) -> bool:
-    return any(
-        use.is_parameter for use in follow(traced.traced.jaxpr, ends_of(traced, traced.paths, traced.paths)).uses
-    )
+    return any(use.is_parameter for use in follow(traced.jaxpr, ends_of(traced, traced.paths, traced.paths)).uses)
 
 
 def _aval_text(aval: Any) -> str:

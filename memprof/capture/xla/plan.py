@@ -23,7 +23,14 @@ from memprof.analysis.hlo.buffer_table import BufferTable
 from memprof.analysis.hlo.decoded import decode, keep_decoded
 from memprof.analysis.hlo.hlo_proto import parse_memory_report, parse_proto
 from memprof.analysis.hlo.program import Program
-from memprof.analysis.memory.checks import check_allocations, check_memory_spaces, plan_totals, totals_of
+from memprof.analysis.hlo.rematerialization import may_be_rematerialized
+from memprof.analysis.memory.checks import (
+    check_allocations,
+    check_memory_spaces,
+    plan_totals,
+    replay_totals,
+    totals_of,
+)
 from memprof.analysis.records.capture import Capture, CompilerTotals
 from memprof.capture.xla.compiler_log import partitioner_messages
 from memprof.capture.xla.source_lines import source_lines_of
@@ -54,6 +61,8 @@ class Plan:
         totals: the compiler's own, of a compile to the end; None: there is the plan alone.
         compile_seconds: how long it took; of a plan from the cache how long the compile took that made it.
         partitioner_messages: what XLA's partitioner warned of (see `compiler_log.py`).
+        proto_without_limit: the serialized `HloProto` of the same program, compiled without a limit of memory; empty if
+            XLA recomputes nothing on its own.
         is_cached: whether it is from the cache, so that nothing was compiled.
     """
 
@@ -62,6 +71,7 @@ class Plan:
     totals: CompilerTotals | None
     compile_seconds: float
     partitioner_messages: tuple[str, ...] = ()
+    proto_without_limit: bytes = b""
     is_cached: bool = False
 
     def write(self, path: Path) -> None:
@@ -133,6 +143,22 @@ def read_plan(folder: Path, *, totals: CompilerTotals | None = None, compile_sec
     )
 
 
+def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
+    """A plan together with the one without a limit of memory, if XLA seems to recompute values because of the limit.
+
+    Args:
+        make: compiles the same program without a limit of memory.
+
+    Raises:
+        Exception: whatever `make` raises.
+    """
+    if not may_be_rematerialized(plan.hlo_proto):
+        return plan
+    other = make()
+    seconds = plan.compile_seconds + other.compile_seconds
+    return replace(plan, proto_without_limit=other.hlo_proto, compile_seconds=seconds)
+
+
 def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
     """The program and its buffer assignment, decoded and checked before anything is made of them.
 
@@ -180,8 +206,10 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
             cached_compile_seconds=plan.compile_seconds if plan.is_cached else None,
         ),
         hlo_proto=plan.hlo_proto,
+        proto_without_limit=plan.proto_without_limit,
         partitioner_messages=plan.partitioner_messages,
         replay=totals_of(table),
+        replay_without_limit=replay_totals(plan.proto_without_limit) if plan.proto_without_limit else None,
         source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),
     )
 

@@ -15,6 +15,7 @@ it cannot be read or written, there is none. Needs no JAX.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import stat
@@ -37,10 +38,11 @@ _DEFAULT_SIZE = "1GiB"
 SUFFIX = ".memprof-plan"
 _OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
 CLAIMS = ".claims"  # see `claims.py`
-_VERSION = b"memprof.plan/2\n"
+_VERSION = b"memprof.plan/3\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# The seconds of the compile, and the lengths of proto and report, before these two and the partitioner's messages.
-_HEAD = struct.Struct("<dQQ")
+# The seconds of the compile, and the lengths of the two protos and of the report. These three and the partitioner's
+# messages follow.
+_HEAD = struct.Struct("<dQQQ")
 _MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
 
 
@@ -204,9 +206,10 @@ class PlanCache:
 
 
 def _packed(plan: Plan, key: str) -> bytes:
-    head = _HEAD.pack(plan.compile_seconds, len(plan.hlo_proto), len(plan.memory_report))
+    parts = plan.hlo_proto, plan.proto_without_limit, plan.memory_report
+    head = _HEAD.pack(plan.compile_seconds, *map(len, parts))
     messages = "\n".join(plan.partitioner_messages).encode()
-    body = zlib.compress(head + plan.hlo_proto + plan.memory_report + messages, level=1)
+    body = zlib.compress(b"".join((head, *parts, messages)), level=1)
     return _VERSION + _digest(body, key) + body
 
 
@@ -219,19 +222,20 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
     unpacking = zlib.decompressobj()
     try:
         data = unpacking.decompress(body, _MOST_BYTES)
-        seconds, proto_bytes, report_bytes = _HEAD.unpack_from(data)
+        seconds, *lengths = _HEAD.unpack_from(data)
     except (zlib.error, struct.error):
         return None
     if not unpacking.eof or not 0 <= seconds < float("inf"):
         return None
-    parts = memoryview(data)[_HEAD.size :]
-    messages = bytes(parts[proto_bytes + report_bytes :]).decode("utf-8", errors="replace")
+    rest = io.BytesIO(data[_HEAD.size :])
+    hlo_proto, proto_without_limit, memory_report = map(rest.read, lengths)
     return Plan(
-        hlo_proto=bytes(parts[:proto_bytes]),
-        memory_report=bytes(parts[proto_bytes:][:report_bytes]),
+        hlo_proto=hlo_proto,
+        memory_report=memory_report,
         totals=None,
         compile_seconds=seconds,
-        partitioner_messages=tuple(messages.splitlines()),
+        partitioner_messages=tuple(rest.read().decode("utf-8", errors="replace").splitlines()),
+        proto_without_limit=proto_without_limit,
         is_cached=True,
     )
 

@@ -11,11 +11,19 @@ from memprof.analysis.records.report import Report
 from memprof.reports.json.comparison import ComparisonJson, DiffJson
 from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json.runs import ExplanationJson, JobJson
-from memprof.reports.json.types import Size, VerdictJson, about, filled
+from memprof.reports.json.types import MaybePressure, Size, VerdictJson, about, filled
 from memprof.reports.json.why import WhyJson
 from memprof.studies.advice.advice import Advice
 from memprof.studies.check.check import CheckResult, Item
-from memprof.studies.fit.results import Batch, CodeChange, FitResult, LargerValue, TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import (
+    Batch,
+    CodeChange,
+    FitResult,
+    LargerValue,
+    Recomputing,
+    TechniquesResult,
+    TriedTechniques,
+)
 
 _Techniques = tuple[str, ...]
 
@@ -25,8 +33,9 @@ class AdviceListJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 
     label: str
     target: str
-    footprint_bytes: Size
+    footprint_bytes: Annotated[Size, about("Of the plan without memory pressure, which the savings are a part of.")]
     verdict: VerdictJson
+    pressure: MaybePressure
     advice: tuple[AdviceJson, ...]
 
 
@@ -46,6 +55,7 @@ class CheckJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memp
     passed: Annotated[bool, about("Whether every item passed.")]
     footprint_bytes: Size
     verdict: VerdictJson
+    pressure: MaybePressure
     items: tuple[Item, ...]
     differences: Annotated[tuple[str, ...], about("Versions and flags that changed since the baseline.")]
     changes: tuple[CheckChangeJson, ...]
@@ -55,10 +65,14 @@ class TrialJson(Struct, frozen=True, kw_only=True):
     """One compile of a fit."""
 
     value: Annotated[int, Meta(ge=1)]
-    footprint_bytes: Size
+    footprint_bytes: Annotated[Size, about("Of the plan without memory pressure, by which it fits or not.")]
     needed_bytes: Annotated[
         Size, about("The pool that it needs: the footprint, or more where a piece of it finds no place.")
     ]
+    pressed_footprint_bytes: Annotated[
+        Size | None, about("Of the plan under memory pressure; null if XLA recomputes nothing on its own.")
+    ]
+    pressure: MaybePressure
     fits: bool
     seconds: Annotated[float, Meta(ge=0), about("What the compile took, with importing and analysing.")]
 
@@ -88,7 +102,13 @@ class FitJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     tried: Annotated[
         tuple[TrialJson, ...], Meta(min_length=2), about("The compiles in the order in which they were made.")
     ]
-    findings: Annotated[tuple[str, ...], about("Sentences: where the footprint bends or falls.")]
+    findings: Annotated[
+        tuple[str, ...], about("Sentences: where the footprint bends or falls, and where XLA begins to recompute.")
+    ]
+    recomputing: Annotated[
+        Recomputing | None,
+        about("Where XLA begins to recompute, which makes steps slower; null if it does in no compile of this fit."),
+    ]
     command: Annotated[str, about("The command line that profiles the answer.")]
     mesh: Annotated[str, about("The mesh that it was compiled for: `fsdp=4,tp=2`; empty for one device.")]
     num_devices: Annotated[int, Meta(ge=1), about("Of that mesh; footprints and memory are those of one device.")]
@@ -134,6 +154,7 @@ class TriedTechniquesJson(Struct, frozen=True, kw_only=True):
     changes_training: Annotated[bool, about("Whether the optimizer is another.")]
     recomputed_flops: Annotated[Size, about("Floating-point operations of a step that are computed again.")]
     host_bytes: Annotated[Size, about("In host memory that the step holds.")]
+    at_least_seconds: Annotated[float | None, about("A roofline bound on the time of a step; null where it has none.")]
     step_seconds: Annotated[float | None, about("Median time of the steps that were run; null where none were.")]
     seconds: Annotated[float, Meta(ge=0), about("What lowering and compiling took.")]
     problem: Annotated[str | None, about("Why the compile failed.")]
@@ -199,7 +220,13 @@ def schemas() -> dict[str, dict[str, Any]]:
 def advice_list_json(report: Report, advice: Sequence[Advice]) -> AdviceListJson:
     """What `memprof advise` prints."""
     each = tuple(map(advice_json, advice))
-    return filled(AdviceListJson, report, target=report.target.name, advice=each)
+    return filled(
+        AdviceListJson,
+        report,
+        target=report.target.name,
+        footprint_bytes=report.unpressed.footprint_bytes,
+        advice=each,
+    )
 
 
 def check_json(result: CheckResult) -> CheckJson:

@@ -20,7 +20,18 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.measurement import DriverMemory, MeasuredDevice, Measurement, OutOfMemory, PoolMemory
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.reports.json.mesh import MeshJson, mesh_json
-from memprof.reports.json.types import CategorySizes, Number, PhaseSums, Shape, Size, Sums, VerdictJson, about, filled
+from memprof.reports.json.types import (
+    CategorySizes,
+    MaybePressure,
+    Number,
+    PhaseSums,
+    Shape,
+    Size,
+    Sums,
+    VerdictJson,
+    about,
+    filled,
+)
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
 
@@ -42,7 +53,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     """The versions that made the capture; null: not installed."""
 
     memprof: str
-    jax: str
+    jax: Annotated[str, about("Empty where PyTorch made the step; so is jaxlib.")]
     jaxlib: str
     python: str
     cuda_plugin: str | None
@@ -52,6 +63,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     jax_settings: Annotated[
         dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
     ]
+    torch: Annotated[str | None, about("PyTorch's version where it made the step, else null.")]
 
 
 class CompilerJson(Struct, frozen=True, kw_only=True):
@@ -64,6 +76,14 @@ class CompilerJson(Struct, frozen=True, kw_only=True):
     peak_memory_bytes: Size | None
     total_allocation_bytes: Size | None
     is_complete: Annotated[bool, Meta(description="Compiled to the end; else these are the totals of XLA's plan.")]
+
+
+class AllocatorJson(Struct, frozen=True, kw_only=True):
+    """PyTorch's caching allocator at the peak."""
+
+    requested_bytes: Annotated[Size, about("The sizes of the live tensors.")]
+    allocated_bytes: Annotated[Size, about("The sizes of their blocks: torch.cuda.max_memory_allocated.")]
+    reserved_bytes: Annotated[Size, about("The sizes of all segments: torch.cuda.max_memory_reserved.")]
 
 
 class TimingsJson(Struct, frozen=True, kw_only=True):
@@ -222,6 +242,19 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     refusal: Annotated[str, about("Why it could not be compiled; empty where it was, or was not asked for.")]
 
 
+_Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+
+class RooflineJson(Struct, frozen=True, kw_only=True):
+    """A lower bound on the time of a step, by the peaks of its device; computed, never measured."""
+
+    at_least_seconds: Annotated[float, Meta(gt=0)]
+    compute_share: Annotated[_Fraction, about("The part of the time that is limited by the peak of the arithmetic.")]
+    memory_share: Annotated[_Fraction, about("The part that is limited by the memory's bandwidth.")]
+    communication_share: Annotated[_Fraction, about("The part that is limited by links to other devices or the host.")]
+    priced_share: Annotated[float, Meta(ge=0.95, le=1), about("How many of the kernels of a step have a price.")]
+
+
 class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.report/1"):
     """Where the device memory of one JAX training step goes.
 
@@ -245,6 +278,7 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
     fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
     verdict: VerdictJson
+    pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
     compiler: CompilerJson
     num_params: Annotated[Size, about("Trainable parameters (elements).")]
@@ -253,6 +287,10 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         about("Floating-point operations of a step's matrix products and convolutions, counted in the traced program."),
     ]
     recomputed_flops: Annotated[Size, about("The part of flops that rematerialisation repeats.")]
+    roofline: Annotated[
+        RooflineJson | None,
+        about("The least time of a step; null where the device's peaks are not known or too few kernels have a price."),
+    ]
     by_source: Annotated[Sums, about("The footprint by source line, largest first.")]
     by_dtype: Annotated[Sums, about("The footprint by dtype, largest first.")]
     by_phase: Annotated[PhaseSums, about("The footprint by phase, largest first.")]
@@ -278,6 +316,10 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     advice: Annotated[
         tuple[AdviceJson, ...],
         about("What saves most first; empty where nothing would save 2% of the footprint."),
+    ]
+    framework: Annotated[str, about("The framework of the step: `jax` or `torch`.")]
+    allocator: Annotated[
+        AllocatorJson | None, about("Of a step of PyTorch, whose footprint is what the allocator reserves; else null.")
     ]
 
 

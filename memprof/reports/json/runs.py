@@ -10,7 +10,7 @@ from msgspec import Struct
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.report import Report
 from memprof.reports.json.report import AdviceJson, advice_json
-from memprof.reports.json.types import Size, VerdictJson, about, filled
+from memprof.reports.json.types import MaybePressure, Size, VerdictJson, about, filled
 from memprof.studies.advice.advice import Advice
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.records import Moment
@@ -106,6 +106,7 @@ class JobJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     programs: Annotated[tuple[JobProgramJson, ...], about("Those that take most memory first.")]
     of_jax: OfJaxJson
     verdict: Annotated[VerdictJson | None, about("Of the largest program; null where XLA has left no plan of it.")]
+    pressure: MaybePressure
     advice: Annotated[
         tuple[AdviceJson, ...], about("For the largest program, with --target; what saves most comes first.")
     ]
@@ -151,7 +152,7 @@ def job_json(
     """What is printed of a watched script.
 
     Args:
-        report: of its largest program, for the verdict.
+        report: of its largest program, for the verdict and the memory pressure.
         advice: for its largest program.
     """
     return filled(
@@ -161,6 +162,7 @@ def job_json(
         of_jax=_of_jax(job.of_jax),
         exit_code=exit_code,
         verdict=None if report is None else report.verdict,
+        pressure=None if report is None else report.pressure,
         advice=[advice_json(each) for each in advice],
         explanation=explanation,
     )

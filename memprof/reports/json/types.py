@@ -43,6 +43,22 @@ class VerdictJson(Struct, frozen=True, kw_only=True):
     short_bytes: Annotated[Size, about("How many bytes the pool lacks; 0 where it lacks none.")]
 
 
+class PressureJson(Struct, frozen=True, kw_only=True):
+    """What XLA recomputes on its own, to stay below its limit of memory."""
+
+    recomputed_values: Annotated[Size, about("Instructions of the program that XLA repeats.")]
+    recomputed_flops: Annotated[Size, about("Floating-point operations of their matrix products in one step.")]
+    footprint_without_limit_bytes: Annotated[
+        Size | None,
+        about("Of the same program compiled without that limit; null if it was compiled elsewhere."),
+    ]
+
+
+MaybePressure = Annotated[
+    PressureJson | None, about("What XLA recomputes under memory pressure; null if it recomputes nothing on its own.")
+]
+
+
 def filled(kind: type[_Record], source: object, **others: object) -> _Record:
     """A record with `others`, and with what `source` has under the names of its other fields."""
     taken = {name: getattr(source, name) for name in kind.__struct_fields__ if name not in others}

@@ -90,7 +90,7 @@ def legend_lines(categories: Sequence[Category], paper: Paper, *, indent: int) -
 
 
 def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
-    """What it is made of beside how much of the capacity that is, the verdict, and the sizes if they are wanted.
+    """What it is made of beside how much of the capacity that is, the verdict if there is one, and the sizes if wanted.
 
     Two bars, because on one scale a small step on a large card would be nothing to look at.
     """
@@ -101,7 +101,7 @@ def gauge_lines(gauge: Gauge, paper: Paper) -> list[Line]:
         cells = stack_cells(gauge.parts, bytes_per_cell=gauge.total_bytes / num_cells, num_cells=num_cells)
         lines.append(merge([*(letter(category) for category in cells), *share]))
     bullet = paper.glyphs.bullets[gauge.tone]
-    for text in paper.wrap(gauge.verdict, paper.width - len(bullet)):
+    for text in paper.wrap(gauge.verdict, paper.width - len(bullet)) if gauge.verdict else ():
         lines.append((Span(text=bullet + text, key=gauge.tone, bold=gauge.tone is not Tone.MUTED),))
         bullet = " " * len(bullet)
     return [*lines, *_size_lines(gauge, paper)] if gauge.with_sizes else lines

@@ -22,7 +22,7 @@ from memprof.reports.document import (
 )
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import aside_cell
-from memprof.reports.views.header import TONES
+from memprof.reports.views.header import TONES, pressure_notes
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.what_if import changed_at_peak
 
@@ -36,10 +36,10 @@ _CAUTION = (
 
 def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
     """The advice alone."""
-    aside = f"footprint {format_bytes(report.footprint_bytes)} on {report.target.name}"
+    aside = f"footprint {format_bytes(report.unpressed.footprint_bytes)} on {report.target.name}"
     verdict = Note(text=report.verdict.sentence, tone=TONES[report.verdict.answer])
     heading = Heading(text=report.label, level=1, aside=aside)
-    return Document(blocks=(heading, verdict, *advice_blocks(report, advice)))
+    return Document(blocks=(heading, *pressure_notes(report), verdict, *advice_blocks(report, advice)))
 
 
 def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
@@ -48,7 +48,16 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (_details(number, each) for number, each in enumerate(advice, start=1))
-    return (heading, _overview(report, advice), *details, Note(text=_CAUTION, tone=Tone.MUTED))
+    caution = Note(text=_CAUTION, tone=Tone.MUTED)
+    return (heading, *_unpressed_note(report), _overview(report, advice), *details, caution)
+
+
+def _unpressed_note(report: Report) -> tuple[Note, ...]:
+    if report.without_limit is None:
+        return ()
+    size = format_bytes(report.without_limit.footprint_bytes)
+    text = f"The numbers are those of the plan in which XLA recomputes nothing on its own, with a footprint of {size}."
+    return (Note(text=text, tone=Tone.MUTED),)
 
 
 def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> Table:
@@ -67,7 +76,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
                 cells=(
                     Cell(text=each.proposal.what, link="advice-in-detail-section"),
                     Cell(text=f"~{format_bytes(each.saving_bytes)}", link=_buffers_link(report, each)),
-                    aside_cell(format_share(each.saving_bytes, report.footprint_bytes)),
+                    aside_cell(format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                     aside_cell(each.proposal.technique or ""),
                 )
             )
@@ -94,7 +103,7 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
                 Cell(text=f"{number}"),
                 Cell(text=format_bytes(each.saving_bytes), link=_buffers_link(report, each)),
                 *((_compiled(each),) if is_verified else ()),
-                Cell(text=format_share(each.saving_bytes, report.footprint_bytes)),
+                Cell(text=format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                 Cell(text=each.proposal.what),
                 Cell(text=each.proposal.technique or ""),
             )
@@ -105,8 +114,9 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
 
 
 def _buffers_link(report: Report, advice: Advice) -> str:
-    """To the buffers that it would change; none where it changes their order alone."""
-    return f"advice={advice.proposal.what}" if changed_at_peak(report, advice.proposal.without) else ""
+    """To the buffers that it would change; empty if it changes their order alone, or is about another plan."""
+    is_shown = report.without_limit is None and changed_at_peak(report, advice.proposal.without)
+    return f"advice={advice.proposal.what}" if is_shown else ""
 
 
 def _compiled(advice: Advice) -> Cell:

@@ -6,6 +6,7 @@ from memprof.analysis.comparison import NamedChange
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_signed_share
 from memprof.reports.views.cells import change_cell, more_label, size_cell
+from memprof.reports.views.header import pressure_sentence
 from memprof.studies.check.check import CheckResult
 
 
@@ -22,12 +23,19 @@ def check_document(result: CheckResult, *, top: int) -> Document:
     return Document(
         blocks=(
             Heading(text=verdict, level=1, aside=aside),
+            *_pressure(result),
             *(Note(text=f"{item.sentence}.", tone=Tone.GOOD if item.passed else Tone.BAD) for item in items),
             *_verdict(result),
             *_differences(result),
             *(block for what in ("category", "module", "buffer") for block in _changes(result, what, top)),
         )
     )
+
+
+def _pressure(result: CheckResult) -> tuple[Note, ...]:
+    if result.pressure is None:
+        return ()
+    return (Note(text=f"{pressure_sentence(result.pressure)}.", tone=Tone.WARNING),)
 
 
 def _verdict(result: CheckResult) -> tuple[Note, ...]:

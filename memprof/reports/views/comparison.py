@@ -21,9 +21,10 @@ from memprof.reports.views.configurations import (
     num_devices,
     reference_row,
     row_name,
+    unbeaten_rows,
 )
 from memprof.reports.views.differences import difference_blocks
-from memprof.reports.views.header import TONES, target_values, toolchain_values
+from memprof.reports.views.header import TONES, pressure_sentence, target_values, toolchain_values
 
 _NAMED_ROWS = 3
 _NOT_MEASURED = "Nothing here was measured on a device."
@@ -65,6 +66,7 @@ def comparison_document(
     return Document(
         blocks=(
             comparison_title(comparison),
+            *_pressure(rows),
             *body,
             *failure_blocks(failures),
             *(shared_config(rows) if by is None and with_configuration else ()),
@@ -82,6 +84,7 @@ def _whole(rows: Sequence[ComparedRow], failures: Sequence[FailedRow]) -> tuple[
         Heading(text="Configurations", level=2, aside=f"change and ratio against {reference_row(rows).name}"),
         configuration_table(rows, failures),
         *_best(rows),
+        *_bounds(rows),
         *_verdicts(rows),
         group_legend(),
         *effect_blocks(rows),
@@ -93,6 +96,15 @@ def _best(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     return (Note(tone=Tone.ACCENT, text=f"{best[0].name}: {best[1]}"),) if best else ()
 
 
+def _bounds(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """What the column of the roofline bound says, where there is one."""
+    unbeaten = [row.name for row in unbeaten_rows(rows)]
+    if not unbeaten:
+        return ()
+    text = f"at least: a roofline bound on the time of a step, not measured; Pareto-optimal: {', '.join(unbeaten)}"
+    return (Note(tone=Tone.MUTED, text=text),)
+
+
 def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
     """Whether the rows fit, a sentence each; of many rows that fit, the largest stands for them."""
     judged = [row for row in rows if row.report.fits is not None]
@@ -102,6 +114,15 @@ def _verdicts(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
         judged = [row for row in judged if row is largest or not row.report.fits]
     return tuple(
         Note(text=f"{row.name} {row.report.verdict.sentence}", tone=TONES[row.report.verdict.answer]) for row in judged
+    )
+
+
+def _pressure(rows: Sequence[ComparedRow]) -> tuple[Note, ...]:
+    """What XLA recomputes on its own, a sentence for each row in which it does."""
+    return tuple(
+        Note(text=f"{row.name}: {pressure_sentence(row.report.pressure)}", tone=Tone.WARNING)
+        for row in rows
+        if row.report.pressure is not None
     )
 
 

@@ -127,6 +127,7 @@ def configuration_table(rows: Sequence[ComparedRow], failures: Sequence[FailedRo
         *_sizes(rows),
         *_meshes(rows),
         *_flops(rows),
+        *_bounds(rows),
         *_measured(rows),
         _Field(column=Column(title="fits"), cell=_fits),
         _Field(column=Column(title="effect"), cell=_effect),
@@ -183,6 +184,40 @@ def _flops(rows: Sequence[ComparedRow]) -> list[_Field]:
         for title, (count, priority) in counts.items()
         if any(count(row.report) for row in rows)
     ]
+
+
+def _bounds(rows: Sequence[ComparedRow]) -> list[_Field]:
+    """The least time of a step, where any row has one."""
+    if not any(row.report.roofline for row in rows):
+        return []
+    best = unbeaten_rows(rows)
+    return [_Field(column=_number("at least", priority=1), cell=partial(_bound, unbeaten=best))]
+
+
+def unbeaten_rows(rows: Sequence[ComparedRow]) -> tuple[ComparedRow, ...]:
+    """The Pareto-optimal rows: no other one is better in footprint or bound, and no worse in the other of the two."""
+    points = {
+        row.name: (row.report.footprint_bytes, row.report.roofline.at_least_seconds)
+        for row in rows
+        if row.report.roofline is not None
+    }
+
+    def beats(one: tuple[int, float], other: tuple[int, float]) -> bool:
+        return one != other and one[0] <= other[0] and one[1] <= other[1]
+
+    return tuple(
+        row
+        for row in rows
+        if row.name in points and not any(beats(other, points[row.name]) for other in points.values())
+    )
+
+
+def _bound(row: ComparedRow, *, unbeaten: Sequence[ComparedRow]) -> Cell:
+    bound = row.report.roofline
+    if bound is None:
+        return aside_cell("-")
+    text = format_short_seconds(bound.at_least_seconds)
+    return Cell(text=text, key=Tone.GOOD, is_verdict=True) if row in unbeaten else Cell(text=text)
 
 
 def _measured(rows: Sequence[ComparedRow]) -> list[_Field]:

@@ -13,6 +13,7 @@ from memprof.reports.views.cells import aside_cell, change_cell, more_label, sho
 from memprof.reports.views.comparison import comparison_facts, comparison_notes
 from memprof.reports.views.configurations import compared_rows, footprint_bars
 from memprof.reports.views.differences import difference_blocks
+from memprof.reports.views.header import pressure_notes
 from memprof.reports.views.layers import any_layer
 
 
@@ -41,6 +42,7 @@ def diff_document(diff: ReportComparison, *, by: By | None, depth: int, top: int
         blocks=(
             Heading(text=f"{before.label} -> {after.label}", level=1, aside="memprof diff"),
             *((comparison_facts(rows),) if by is None else ()),
+            *pressure_notes(before, after),
             _verdict(diff),
             *((Heading(text="Footprint", level=2), footprint_bars(rows)) if by is None else ()),
             *body,

@@ -1,6 +1,6 @@
-"""The first screen: whether a step fits, what it is made of, and what to do next, in about 25 lines.
+"""The first screen: what a step is made of, whether it fits, and what to do next, in about 25 lines.
 
-Everything else is one command away, and the last lines say which: the whole summary (`--full`), the page, the advice.
+The verdict and the next commands come last: a terminal of 24 lines shows them without scrolling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memprof.reports.views.measured import measured_summary
 from memprof.reports.views.report import timeline_chart, warnings
 from memprof.studies.advice.advice import Advice
 
-_NUM_GROUPS, _NUM_ADVICE = 5, 3
+_NUM_GROUPS, _NUM_ADVICE = 4, 3
 
 
 def first_screen_document(
@@ -35,9 +35,12 @@ def first_screen_document(
         with_configuration: whether the tools and the configuration are shown too.
         capture: the file to name in the commands that show more; empty: it is not saved.
     """
+    gauge = header.gauge(report)
     blocks: tuple[Block, ...] = (
         _heading(report),
-        replace(header.gauge(report), with_sizes=True),
+        *header.pressure_notes(report),
+        replace(gauge, verdict="", with_sizes=True),
+        *header.time_facts(report),
         *measured_summary(report),
         *_timeline(report),
         *((largest_groups_table(report.buffers, top=_NUM_GROUPS),) if report.buffers else ()),
@@ -46,7 +49,7 @@ def first_screen_document(
     )
     if with_configuration:
         blocks += (header.setup_facts(report), *header.configuration(report))
-    return Document(blocks=(*blocks, _next(capture, whole_advice=whole_advice)))
+    return Document(blocks=(*blocks, replace(gauge, parts=()), _next(capture, whole_advice=whole_advice)))
 
 
 def _heading(report: Report) -> Heading:
@@ -71,13 +74,12 @@ def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
 
 def _next(capture: str, *, whole_advice: bool) -> Facts:
     if not capture:
-        more = ("--full", "--format html > report.html", *(() if whole_advice else ("--advise",)))
+        more = ("-v", "--format html > report.html", *(() if whole_advice else ("--advise",)))
         return Facts(facts=(Fact(label="more", values=more),))
     name = as_argument(capture)
     commands = (
-        f"memprof show {name} --full",
+        f"memprof show {name} -v",
         f"memprof show {name} -o report.html",
         *(() if whole_advice else (f"memprof advise {name}",)),
-        f"memprof show {name} --by module",
     )
     return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))

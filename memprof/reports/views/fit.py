@@ -12,7 +12,7 @@ from memprof.reports.units import (
     format_short_seconds,
     format_signed_bytes,
 )
-from memprof.studies.fit.results import FitResult, TechniquesResult, TriedTechniques
+from memprof.studies.fit.results import FitResult, TechniquesResult, Trial, TriedTechniques
 
 _BUDGET = "the memory pool, less what is to stay free"
 
@@ -64,12 +64,18 @@ def _value_facts(result: FitResult) -> Facts:
 
 def _tried_values(result: FitResult) -> Table:
     number = Align.RIGHT
+    is_pressed = any(trial.pressure is not None for trial in result.tried)
     columns = (
         Column(title=result.field, align=number),
         Column(title="footprint", align=number),
         Column(title="against budget", align=number, priority=1),
         Column(title="fits"),
         Column(title="time", align=number, priority=2),
+        *(
+            (Column(title="XLA recomputes", align=number), Column(title="and takes", align=number))
+            if is_pressed
+            else ()
+        ),
     )
     rows = []
     for trial in sorted(result.tried, key=lambda trial: trial.value):
@@ -81,9 +87,17 @@ def _tried_values(result: FitResult) -> Table:
             Cell(text=format_signed_bytes(over_bytes)),
             Cell(text=text, key=tone, is_verdict=True),
             Cell(text=format_seconds(trial.seconds)),
+            *(_pressure_cells(trial) if is_pressed else ()),
         )
         rows.append(Row(cells=cells))
     return Table(columns=columns, rows=tuple(rows))
+
+
+def _pressure_cells(trial: Trial) -> tuple[Cell, Cell]:
+    if trial.pressure is None:
+        return Cell(text=""), Cell(text="")
+    values = f"{trial.pressure.recomputed_values:,} value{'' if trial.pressure.recomputed_values == 1 else 's'}"
+    return Cell(text=values), Cell(text=format_bytes(trial.pressed_footprint_bytes or 0))
 
 
 def _value_notes(result: FitResult) -> tuple[Block, ...]:
@@ -158,35 +172,40 @@ def _code_changes(result: TechniquesResult) -> tuple[Block, ...]:
 def _tried_techniques(result: TechniquesResult) -> Table:
     number = Align.RIGHT
     was_run = any(each.step_seconds is not None for each in result.ranked)
+    tried = (*result.ranked, *result.others)
+    has_bound = any(each.at_least_seconds is not None for each in tried)
     columns = (
         Column(title="techniques", min_width=20),
         Column(title="footprint", align=number),
         Column(title="against budget", align=number, priority=2),
         Column(title="fits"),
         *([Column(title="step", align=number)] if was_run else []),
+        *([Column(title="at least", align=number, priority=1)] if has_bound else []),
         Column(title="recomputed", align=number, priority=1),
         Column(title="on the host", align=number, priority=1),
         Column(title="compile", align=number, priority=3),
     )
-    tried = (*result.ranked, *result.others)
     return Table(
-        columns=columns, rows=tuple(_technique_row(each, result.budget_bytes, was_run=was_run) for each in tried)
+        columns=columns,
+        rows=tuple(_technique_row(each, result.budget_bytes, was_run=was_run, has_bound=has_bound) for each in tried),
     )
 
 
-def _technique_row(tried: TriedTechniques, budget_bytes: int, *, was_run: bool) -> Row:
+def _technique_row(tried: TriedTechniques, budget_bytes: int, *, was_run: bool, has_bound: bool) -> Row:
     size = tried.footprint_bytes
     if size is None:
         text, tone = "failed", Tone.BAD
     else:
         text, tone = ("yes", Tone.GOOD) if tried.fits(budget_bytes) else ("no", Tone.BAD)
     step = "" if tried.step_seconds is None else format_short_seconds(tried.step_seconds)
+    bound = "" if tried.at_least_seconds is None else format_short_seconds(tried.at_least_seconds)
     cells = (
         Cell(text=tried.name),
         Cell(text="" if size is None else format_bytes(size)),
         Cell(text="" if tried.needed_bytes is None else format_signed_bytes(tried.needed_bytes - budget_bytes)),
         Cell(text=text, key=tone, is_verdict=True),
         *([Cell(text=step)] if was_run else []),
+        *([Cell(text=bound)] if has_bound else []),
         Cell(text="" if size is None else format_flops(tried.cost.recomputed_flops)),
         Cell(text="" if size is None else format_bytes(tried.host_bytes)),
         Cell(text="" if size is None else format_seconds(tried.seconds)),
@@ -201,6 +220,8 @@ def _technique_notes(result: TechniquesResult) -> tuple[Block, ...]:
             f"{result.num_inferred} combinations that would cost less were not compiled: for each, one that should hold"
             " less was, and does not fit."
         )
+    if any(each.at_least_seconds is not None for each in (*result.ranked, *result.others)):
+        muted.append("at least: a roofline bound on the time of a step, not measured; the fastest by it comes first.")
     if result.answer is not None and result.num_combinations > 1:
         muted.append("Those that would cost as much or more were not compiled either, but for what the table has.")
     warnings = [f"{name} failed: {problem}" for name, problem in _failures(result)]

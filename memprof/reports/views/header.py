@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+from memprof.analysis.memory.pressure import PERCENT_OF_CARD
 from memprof.analysis.memory.verdict import outside_pool
-from memprof.analysis.records.capture import Target, Toolchain
+from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pool import Answer
-from memprof.analysis.records.report import Report
-from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Part, Tone
+from memprof.analysis.records.pressure import Pressure
+from memprof.analysis.records.report import AllocatorFigures, Report
+from memprof.reports.document import Block, Fact, Facts, Gauge, Heading, Note, Part, Tone
 from memprof.reports.units import (
     format_bytes,
     format_count,
@@ -15,6 +19,7 @@ from memprof.reports.units import (
     format_flops,
     format_seconds,
     format_share,
+    format_short_seconds,
 )
 
 TONES = {
@@ -23,6 +28,10 @@ TONES = {
     Answer.DOES_NOT_FIT: Tone.BAD,
     Answer.UNKNOWN: Tone.MUTED,
 }
+
+
+_TIME = "time"
+_MIN_SHOWN_SHARE = 0.005  # less is 0%
 
 
 def title(report: Report) -> Heading:
@@ -53,6 +62,7 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="workload", values=(report.workload,)),
         Fact(label="techniques", values=report.techniques),
         Fact(label="model", values=_model(report)),
+        Fact(label=_TIME, values=time_values(report)),
         Fact(label="target", values=(*target_values(report.target), report.target.reason)),
         Fact(label="toolchain", values=toolchain_values(report.toolchain)),
         Fact(label="xla flags", values=tuple(report.toolchain.xla_flags.split())),
@@ -60,6 +70,26 @@ def setup_facts(report: Report) -> Facts:
         Fact(label="took", values=_took(report)),
     ]
     return Facts(facts=tuple(fact for fact in facts if fact.values))
+
+
+def time_facts(report: Report) -> tuple[Facts, ...]:
+    """The bound on the time of a step by itself, where there is one."""
+    values = time_values(report)
+    return (Facts(facts=(Fact(label=_TIME, values=values),)),) if values else ()
+
+
+def time_values(report: Report) -> tuple[str, ...]:
+    """The roofline bound in words, with what limits it; empty where there is none."""
+    bound = report.roofline
+    if bound is None:
+        return ()
+    shares = {
+        "compute": bound.compute_share,
+        "memory": bound.memory_share,
+        "communication": bound.communication_share,
+    }
+    limits = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= _MIN_SHOWN_SHARE)
+    return (f"at least {format_short_seconds(bound.at_least_seconds)}: roofline, not measured ({limits})",)
 
 
 def configuration(report: Report) -> tuple[Block, ...]:
@@ -79,6 +109,33 @@ def gauge(report: Report) -> Gauge:
         verdict=verdict.sentence,
         tone=TONES[verdict.answer],
     )
+
+
+def pressure_notes(*reports: Report) -> tuple[Note, ...]:
+    """What XLA recomputes on its own, a sentence for each report in which it does, with its label if there are more."""
+    return tuple(
+        Note(
+            text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure)}.",
+            tone=Tone.WARNING,
+        )
+        for report in reports
+        if report.pressure is not None
+    )
+
+
+def pressure_sentence(pressure: Pressure) -> str:
+    """What XLA recomputes on its own, and what it would need otherwise."""
+    values = "1 value" if pressure.recomputed_values == 1 else f"{pressure.recomputed_values:,} values"
+    work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
+    limit = "its limit of memory"
+    if pressure.planned_bytes is not None:
+        limit = f"{format_bytes(pressure.planned_bytes)}, {PERCENT_OF_CARD}% of the card"
+        if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
+            limit += ", by its own estimate"
+    without = "what it would need without that limit is unknown, since the program was compiled elsewhere"
+    if pressure.footprint_without_limit_bytes is not None:
+        without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
+    return f"XLA recomputes {values} ({work}) to get under {limit}; {without}"
 
 
 def outside_facts(report: Report) -> tuple[Fact, ...]:
@@ -111,16 +168,8 @@ def memory_heading(report: Report) -> Heading:
 
 
 def memory_facts(report: Report) -> Facts:
-    """The two totals, what lies between them, and the compiler's own numbers."""
+    """The two totals, what lies between them, and the numbers of the compiler or of PyTorch's allocator."""
     fragmentation = report.categories[Category.FRAGMENTATION]
-    compiler = report.compiler
-    totals = {
-        "arguments": compiler.argument_bytes,
-        "outputs": compiler.output_bytes,
-        "aliased": compiler.alias_bytes,
-        "temp block": compiler.temp_bytes,
-        "peak": compiler.peak_memory_bytes,
-    }
     return Facts(
         facts=(
             Fact(label="footprint", values=_size(report.footprint_bytes)),
@@ -132,12 +181,34 @@ def memory_facts(report: Report) -> Facts:
                     f"{format_share(fragmentation, report.footprint_bytes)} of the footprint",
                 ),
             ),
-            Fact(
-                label="compiler says" if compiler.is_complete else "XLA's plan",
-                values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
-            ),
+            _compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),
             *outside_facts(report),
         )
+    )
+
+
+def _compiler_fact(compiler: CompilerTotals) -> Fact:
+    totals = {
+        "arguments": compiler.argument_bytes,
+        "outputs": compiler.output_bytes,
+        "aliased": compiler.alias_bytes,
+        "temp block": compiler.temp_bytes,
+        "peak": compiler.peak_memory_bytes,
+    }
+    return Fact(
+        label="compiler says" if compiler.is_complete else "XLA's plan",
+        values=tuple(f"{name} {_or_not_given(size_bytes)}" for name, size_bytes in totals.items()),
+    )
+
+
+def _allocator_fact(allocator: AllocatorFigures) -> Fact:
+    return Fact(
+        label="caching allocator",
+        values=(
+            f"tensors {format_bytes(allocator.requested_bytes)}",
+            f"allocated {format_bytes(allocator.allocated_bytes)}",
+            f"reserved {format_bytes(allocator.reserved_bytes)}",
+        ),
     )
 
 
@@ -153,6 +224,7 @@ def target_values(target: Target) -> tuple[str, ...]:
 def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
     """The versions of what is installed."""
     versions = {
+        "torch": tools.torch,
         "jax": tools.jax,
         "jaxlib": tools.jaxlib,
         "flax": tools.flax,
@@ -183,6 +255,11 @@ def _model(report: Report) -> tuple[str, ...]:
 
 def _took(report: Report) -> tuple[str, ...]:
     timings = report.timings
+    if report.framework == "torch":
+        return (
+            f"tracing {format_seconds(timings.lower_seconds)}",
+            f"analysis {format_seconds(report.analysis_seconds)}",
+        )
     compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds
     if from_cache is not None:
         compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"

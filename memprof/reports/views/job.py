@@ -23,7 +23,7 @@ from memprof.reports.document import (
 from memprof.reports.units import format_bytes
 from memprof.reports.views.advice import best_advice_table
 from memprof.reports.views.cells import aside_cell, more_label, size_cell
-from memprof.reports.views.header import TONES
+from memprof.reports.views.header import TONES, pressure_sentence
 from memprof.studies.advice.advice import Advice
 from memprof.studies.watch.job import Job
 from memprof.studies.watch.moments import Growth, LargestMoment, OtherArrays
@@ -41,6 +41,9 @@ def job_document(job: Job, *, top: int, report: Report | None = None, advice: Se
         advice: for the largest program.
     """
     blocks: list[Block] = [Heading(text=job.label, level=1, aside="memprof watch"), _facts(job)]
+    if report is not None and report.pressure is not None:
+        text = f"{job.programs[0].name}: {pressure_sentence(report.pressure)}."
+        blocks.append(Note(text=text, tone=Tone.WARNING))
     if job.programs:
         blocks += [_programs_table(job, top), *_recompiles(job.programs)]
     blocks += [

@@ -24,7 +24,9 @@ def first_sections(report: Report, advice: Sequence[Advice]) -> Mapping[str, Seq
     """By their titles: whether it fits, when it takes how much, and what could be done."""
     overview = (
         header.subject_heading(report),
+        *header.pressure_notes(report),
         replace(header.gauge(report), with_sizes=True),
+        *header.time_facts(report),
         *measured_summary(report),
         *warnings(report),
     )

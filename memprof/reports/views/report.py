@@ -62,6 +62,7 @@ def summary_document(
     return Document(
         blocks=(
             header.title(report),
+            *header.pressure_notes(report),
             header.setup_facts(report),
             header.memory_heading(report),
             header.gauge(report),

@@ -79,7 +79,7 @@ def report_data(
         ],
         "num_at_peak": len(report.buffers),
         "buffers": _buffers(buffers, changes, names, strings),
-        "advice": {clean(each.proposal.what): _changed(report, each) for each in advice},
+        "advice": {clean(each.proposal.what): _changed(report, each) for each in _of_this_plan(report, advice)},
         "live_at_peak": why_data(report, reasons, names, strings.number),
         "calls": _calls(report, paths, strings),
         "modules": _modules(buffers, paths, strings),
@@ -129,6 +129,11 @@ def _buffers(
         "born": [each and each[0] for each in changes],
         "died": [each and each[1] for each in changes],
     }
+
+
+def _of_this_plan(report: Report, advice: Sequence[Advice]) -> Sequence[Advice]:
+    """The advice whose buffers the page shows: under memory pressure, advice is about the plan without it."""
+    return advice if report.without_limit is None else ()
 
 
 def _changed(report: Report, advice: Advice) -> Json:

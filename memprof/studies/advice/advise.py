@@ -68,7 +68,11 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 
 
 def advise(report: Report) -> tuple[Advice, ...]:
-    """What could be done about a peak, what saves most first; nothing where nothing would save a share worth having."""
+    """What could be done about a peak, what saves most first; empty if nothing would save a share worth having.
+
+    If XLA recomputes values under memory pressure, the advice is that of the plan without pressure.
+    """
+    report = report.unpressed
     found = [
         Advice(
             rule=rule.__name__,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
@@ -101,7 +101,7 @@ def _proposal(report: Report, rung: _Rung) -> Proposal:
 
 
 def remat_scan(report: Report) -> Iterator[Proposal]:
-    """Activations that a scan over layers stacks up."""
+    """Activations that a scan stacks up, over layers or over steps of time."""
     lengths = {loop.trip_count for loop in report.program.loops if loop.phase is Phase.FORWARD and loop.trip_count}
     for length in sorted(length for length in lengths if length > 1):
         stacks = [
@@ -128,10 +128,12 @@ def _of_stacks(report: Report, stacks: list[LiveBuffer], carried: LiveBuffer, le
     def without(buffer: LiveBuffer) -> Instead | None:
         return Instead(size_bytes=buffer.size_bytes // length) if id(buffer) in forgotten else None
 
+    is_over_layers = any(leaf.role is Role.PARAMS and leaf.shape[:1] == (length,) for leaf in report.arguments)
     return Proposal(
         intent=Intent(aim=Aim.RECOMPUTE_SCAN),
         what="Recompute the activations of a scan's body in the backward pass",
-        evidence=f"a scan stacks activations of {length} layers up, each of which its body can make again: "
+        evidence=f"a scan stacks the activations of {length} {'layers' if is_over_layers else 'steps'}, which its body"
+        " can recompute: "
         f"{amount(changed_at_peak(report, without), 'arrays')} at the peak",
         cost="the forward pass of its body again",
         without=without,

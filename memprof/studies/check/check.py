@@ -15,6 +15,7 @@ from memprof.analysis.comparison import NamedChange, Verdict, changes_between
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pool import Verdict as PoolVerdict
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.studies.check.baseline import Baseline, baseline_of
@@ -66,6 +67,7 @@ class CheckResult:
         differences: what else has changed since the baseline, in sentences: versions, flags.
         changes: what changed against the baseline, the largest growth first; empty without one.
         verdict: whether the step fits the device that it must fit, else the one that it was compiled for.
+        pressure: what XLA recomputes on its own.
     """
 
     label: str
@@ -74,6 +76,7 @@ class CheckResult:
     differences: tuple[str, ...]
     changes: tuple[NamedChange, ...]
     verdict: PoolVerdict
+    pressure: Pressure | None = None
 
     @property
     def passed(self) -> bool:
@@ -137,6 +140,7 @@ def check(
         differences=_differences(baseline, now) if baseline else (),
         changes=_changes(baseline, now) if baseline and not is_of_other_mesh else (),
         verdict=must_fit or report.verdict,
+        pressure=report.pressure,
     )
 
 

@@ -108,7 +108,8 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
                 f" compile it for {limits.must_fit.name} to check whether it fits there"
             )
         device = replace(limits.must_fit, topology=report.target.topology)
-        must_fit = judge(report.pieces, device, limits.pool or pool_settings(device, report.pool))
+        settings = limits.pool or pool_settings(device, report.pool)
+        must_fit = judge(report.pieces, device, settings, pressed=report.pressed_pieces)
     return check(
         report,
         maxima=limits.maxima,

@@ -116,11 +116,17 @@ class Budget:
 
     def verdict(self, report: Report) -> Verdict:
         """Whether a step fits."""
-        return judge(report.pieces, self.target, self.settings, reserve_bytes=self.kept_bytes)
+        return judge(
+            report.pieces,
+            self.target,
+            self.settings,
+            reserve_bytes=self.kept_bytes,
+            pressed=report.pressed_pieces,
+        )
 
     def needed_bytes(self, report: Report) -> int:
         """The footprint, or the pool that a step needs which fits by its footprint alone."""
-        return max(report.footprint_bytes, self.verdict(report).needed_bytes or 0)
+        return max(report.pieces.footprint_bytes, self.verdict(report).needed_bytes or 0)
 
     def check_params_fit(self, report: Report) -> None:
         """Raises `NothingFitsError` where the parameters alone are too much, whatever the batch and the techniques."""
@@ -130,8 +136,9 @@ class Budget:
     def arithmetic(self, report: Report) -> str:
         """What a footprint is made of, against what there is."""
         params, optimizer = report.categories[Category.PARAMS], report.categories[Category.OPTIMIZER_STATE]
-        others = report.footprint_bytes - params - optimizer
+        footprint_bytes = report.unpressed.footprint_bytes
+        others = footprint_bytes - params - optimizer
         return (
             f"params {params:,} + optimizer state {optimizer:,} + everything else {others:,} ="
-            f" {report.footprint_bytes:,} bytes; {self.verdict(report).sentence}"
+            f" {footprint_bytes:,} bytes; {self.verdict(report).sentence}"
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.pool import Verdict
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report
 from memprof.studies.fit.cheapest import Cost
 
@@ -22,17 +23,42 @@ class Trial:
     """One compile: the value, its footprint as the compiler has it, and how long lowering and compiling took.
 
     Attributes:
+        footprint_bytes: of the plan without memory pressure.
         needed_bytes: the pool that it needs: the footprint, or more if a piece finds no place.
+        pressure: what XLA recomputes on its own; None if it recomputes nothing.
+        pressed_footprint_bytes: of the plan under that pressure.
     """
 
     value: int
     footprint_bytes: int
     seconds: float
     needed_bytes: int
+    pressure: Pressure | None = None
+    pressed_footprint_bytes: int | None = None
 
     def fits(self, budget_bytes: int) -> bool:
         """Whether that much is enough."""
         return self.needed_bytes <= budget_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputing:
+    """Where XLA begins to recompute on its own, which makes steps slower.
+
+    Attributes:
+        value: the largest that was compiled without that.
+        next_value: the smallest that was compiled with it.
+    """
+
+    value: int
+    next_value: int
+
+
+def recomputing_of(tried: Iterable[Trial]) -> Recomputing | None:
+    """Where XLA begins to recompute; None if no trial shows it."""
+    trials = sorted(tried, key=lambda trial: trial.value)
+    number = next((number for number, trial in enumerate(trials) if trial.pressure is not None), 0)
+    return Recomputing(value=trials[number - 1].value, next_value=trials[number].value) if number else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +139,23 @@ class FitResult:
         return self.field == DEVICES
 
     def footprint_of(self, value: int) -> int:
-        """The measured footprint of a value that was tried."""
+        """The footprint of a value that was tried, without memory pressure."""
         return next(trial.footprint_bytes for trial in self.tried if trial.value == value)
 
     def findings(self) -> tuple[str, ...]:
         """Sentences about how the footprint grows where that is not as a straight line or worse."""
         if self.is_of_devices:
             return ()
-        return (*_falls(self.field, self.tried), *_bends(self.field, self.tried))
+        return (
+            *_falls(self.field, self.tried),
+            *_bends(self.field, self.tried),
+            *_recomputes(self.field, self.tried),
+        )
+
+    @property
+    def recomputing(self) -> Recomputing | None:
+        """Where XLA begins to recompute on its own; None if it does in no trial, or for each value."""
+        return recomputing_of(self.tried)
 
 
 def _falls(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
@@ -135,7 +170,7 @@ def _falls(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _bends(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
-    """Where the footprint grows more slowly than before: near the device's memory XLA rematerialises by itself."""
+    """Where the footprint grows more slowly than before: another point of the program decides, or other kernels do."""
     trials = sorted(tried, key=lambda trial: trial.value)
     slopes = [
         (after.footprint_bytes - before.footprint_bytes) / (after.value - before.value)
@@ -145,10 +180,26 @@ def _bends(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
         if slope > 0 and 0 <= following < _BENT * slope:
             return (
                 f"the footprint bends above {field}={trials[number].value}: it grows by {following:,.0f} bytes for each"
-                f" one more, after {slope:,.0f} before; near the device's memory XLA rematerialises by itself, which"
-                " costs time",
+                f" one more, after {slope:,.0f} before",
             )
     return ()
+
+
+def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
+    """Where XLA begins to recompute on its own."""
+    found = recomputing_of(tried)
+    if found is None:
+        return ()
+    trial = next(trial for trial in tried if trial.value == found.next_value)
+    assert trial.pressure is not None
+    pressed_bytes = trial.footprint_bytes if trial.pressed_footprint_bytes is None else trial.pressed_footprint_bytes
+    num_values = trial.pressure.recomputed_values
+    return (
+        f"XLA begins to recompute between {field}={found.value} and {found.next_value}, which makes steps slower: at"
+        f" {found.next_value} it recomputes {num_values:,} value{'' if num_values == 1 else 's'}"
+        f" ({trial.pressure.recomputed_flops:,} FLOP of matrix products) and takes {pressed_bytes:,} bytes instead of"
+        f" {trial.footprint_bytes:,}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +212,7 @@ class TriedTechniques:
         footprint_bytes: as the compiler has it; None where it failed, and then `problem` says why.
         verdict: whether it fits; None where it failed.
         host_bytes: in host memory that the step holds, beside the footprint.
+        at_least_seconds: the roofline bound of a step; None where it has none.
         seconds: what lowering and compiling took.
         step_seconds: the median of the steps that were run; None where it was not run.
     """
@@ -169,6 +221,7 @@ class TriedTechniques:
     cost: Cost
     footprint_bytes: int | None
     host_bytes: int = 0
+    at_least_seconds: float | None = None
     seconds: float = 0.0
     step_seconds: float | None = None
     problem: str = ""

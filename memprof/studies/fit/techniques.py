@@ -97,7 +97,7 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
             tried[combination.label] = done
             search.record(combination, done.needed_bytes)
     fitting = [each for each in tried.values() if each.fits(budget.size_bytes)]
-    ranked = runs.measure(sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes)))
+    ranked = runs.measure(cheapest_first(fitting))
     answer = ranked[0] if ranked else None
     return TechniquesResult(
         subject=request.subject.label,
@@ -184,6 +184,17 @@ class _Runs:
         return results
 
 
+def cheapest_first(fitting: Sequence[TriedTechniques]) -> list[TriedTechniques]:
+    """By the least time of a step where all have one, and by what they cost otherwise."""
+    by_cost = sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes))
+    if any(each.at_least_seconds is None for each in fitting):
+        return by_cost
+    return sorted(
+        by_cost,
+        key=lambda each: (each.cost.changes_training, each.cost.moves_to_host, each.at_least_seconds),
+    )
+
+
 def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
     batch: list[Combination] = []
     while len(batch) < size and (combination := search.next(under_way=batch)) is not None:
@@ -208,8 +219,9 @@ def _of_report(report: Report, cost: Cost, budget: Budget) -> TriedTechniques:
     return TriedTechniques(
         techniques=report.techniques,
         cost=replace(cost, recomputed_flops=report.recomputed_flops),
-        footprint_bytes=report.footprint_bytes,
+        footprint_bytes=report.unpressed.footprint_bytes,
         host_bytes=report.program.host_bytes,
+        at_least_seconds=report.roofline.at_least_seconds if report.roofline else None,
         seconds=report.timings.lower_seconds + report.timings.compile_seconds,
         verdict=budget.verdict(report),
     )

@@ -23,7 +23,7 @@ from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
-from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of
+from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.build import BuiltInStep
@@ -31,6 +31,7 @@ from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
+_MOST_NARROWINGS = 6  # compiles that look for the value above which XLA recomputes
 _FIXED = (
     Category.PARAMS,
     Category.OPTIMIZER_STATE,
@@ -153,6 +154,7 @@ def fit(
             f"not even {request.field}={smallest} fits: {budget.arithmetic(compiles.reports[smallest])}"
         ) from error
     larger = _larger_value(request, compiles, budget, value=value, step=step)
+    _narrow_recomputing(compiles, step=step)
     return _result(
         request,
         compiles,
@@ -179,7 +181,17 @@ def _larger_value(
     fraction = budget.verdict(report).mem_fraction
     if found == value or fraction is None:
         return None
-    return LargerValue(value=found, mem_fraction=fraction, footprint_bytes=report.footprint_bytes)
+    return LargerValue(value=found, mem_fraction=fraction, footprint_bytes=report.unpressed.footprint_bytes)
+
+
+def _narrow_recomputing(compiles: _Compiles, *, step: int) -> None:
+    """Compile between the largest value without and the smallest value with XLA's own recomputation."""
+    for _ in range(_MOST_NARROWINGS):
+        found = recomputing_of(compiles.trials)
+        if found is None or found.next_value - found.value <= step:
+            return
+        num_steps = (found.next_value - found.value) // step
+        compiles.add(found.value + max(num_steps // 2, 1) * step)
 
 
 def _fewest_devices(request: FitRequest, compiles: _Compiles, budget: Budget) -> FitResult:
@@ -275,9 +287,11 @@ class _Compiles:
         self.trials.append(
             Trial(
                 value=actual,
-                footprint_bytes=report.footprint_bytes,
+                footprint_bytes=report.unpressed.footprint_bytes,
                 seconds=seconds,
-                needed_bytes=report.footprint_bytes,  # until the budget is known
+                needed_bytes=report.unpressed.footprint_bytes,  # until the budget is known
+                pressure=report.pressure,
+                pressed_footprint_bytes=None if report.pressure is None else report.footprint_bytes,
             )
         )
         return report
@@ -324,7 +338,7 @@ def _is_batch_size(report: Report, value: int) -> bool:
 
 def _fixed_bytes(report: Report) -> int:
     """About what does not grow with the batch."""
-    return sum(report.categories[category] for category in _FIXED)
+    return sum(report.unpressed.categories[category] for category in _FIXED)
 
 
 def _is_number(value: object) -> TypeGuard[int]:

@@ -15,7 +15,7 @@ from memprof.capture.watching import records
 from memprof.capture.xla.planning import capture_plan
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError
-from memprof.studies.watch.reading import known_of
+from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, known_of
 
 
 def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[MemprofError]:
@@ -39,6 +39,7 @@ def compile_for_target(folder: Path, progress: Callable[[str], None]) -> list[Me
         dump = place / DUMP_FOLDER
         dump.mkdir()
         (dump / f"{seen.name}.gpu_after_optimizations.hlo.pb").write_bytes(capture.hlo_proto)
+        (place / WITHOUT_LIMIT_FILE).write_bytes(capture.proto_without_limit)
         records.write(place / records.COMPILE, replace(seen, seconds=capture.timings.compile_seconds))
     return errors
 

@@ -24,6 +24,8 @@ from memprof.errors import MemprofError
 from memprof.studies.watch.job import Job, job_of
 from memprof.studies.watch.programs import Compiled
 
+WITHOUT_LIMIT_FILE = "without_limit.hlo.pb"  # beside the dump: the program compiled without a limit of memory
+
 
 def read_job(folder: Path, label: str, exit_code: int) -> Job:
     """The job that a script has left in a work folder.
@@ -50,6 +52,8 @@ def capture_of(compiled: Compiled, folder: Path) -> Capture:
     if compiled.call is not None and step.exists():
         handover = msgspec.msgpack.decode(step.read_bytes(), type=Handover)
         plan = read_plan(dump, compile_seconds=compiled.seen.seconds or 0.0)
+        with suppress(FileNotFoundError):  # it is of a device that the script ran on
+            plan = replace(plan, proto_without_limit=(compiled.folder / WITHOUT_LIMIT_FILE).read_bytes())
         return replace(handover, plan=plan).capture()
     (found,) = programs_in([dump])
     return import_program(found, roles={}, target=None)

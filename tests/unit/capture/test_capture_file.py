@@ -78,7 +78,7 @@ def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written:
         sums = archive.read("SHA256SUMS").decode().splitlines()
         assert sums == [f"{hashlib.sha256(archive.read(n)).hexdigest()}  {n}" for n in archive.namelist()[:2]]
     assert manifest["schema"] == "memprof.capture/2"
-    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {"hlo_proto", "file"}
+    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {"hlo_proto", "proto_without_limit", "file"}
     assert manifest["arguments"][0] == {
         "path": "params['w']",
         "role": "params",

@@ -304,7 +304,7 @@ def a_temperature_and_a_regulariser_that_are_not_trained() -> Case:
         return {"weights": weights, "regulariser": state["regulariser"] * 0.99}
 
     state = {"weights": WEIGHTS, "regulariser": ONE}
-    expected = {"state['weights']": P, "state['regulariser']": S, "temperature": S, "x": B, "y": B}
+    expected = {"state['weights']": P, "state['regulariser']": S, "temperature": B, "x": B, "y": B}
     return step, (state, ONE, X, Y), expected
 
 
@@ -407,7 +407,7 @@ def hamiltonian_dynamics_with_a_metropolis_test() -> Case:
         return jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), new, chain), keys[2]
 
     chain = Chain(WEIGHTS, ONE, WEIGHTS)
-    return step, (chain, ONE, KEY, X, Y), {"chain": S, "step_size": S, "key": S, "x": B, "y": B}
+    return step, (chain, ONE, KEY, X, Y), {"chain": S, "step_size": B, "key": S, "x": B, "y": B}
 
 
 @case

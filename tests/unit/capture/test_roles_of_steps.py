@@ -642,7 +642,7 @@ def prediction_from_tokens_with_a_cache() -> Case:
         return x @ weights["out"], cache
 
     args = (weights, jnp.ones((4, 9, 5)), jnp.zeros(4, int), jnp.int32(0))
-    return step, args, {"weights": P, "cache": S, "tokens": B, "place": S}
+    return step, args, {"weights": P, "cache": S, "tokens": B, "place": B}
 
 
 @case

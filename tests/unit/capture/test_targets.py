@@ -95,6 +95,13 @@ def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp
         "compute_capability": "8.9",
         "reason": "asked for",
         "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1, "axes": {}},
+        "speeds": {
+            "operations_per_second": {"f32": 30.3e12, "tf32": 60e12, "bf16": 121e12, "f16": 121e12, "f8": 242.5e12}
+            | {"s8": 242.5e12},
+            "memory_bytes_per_second": 300_096_000_000,
+            "link_bytes_per_second": 31.5e9,
+            "host_bytes_per_second": 31.5e9,
+        },
     }
     assert read_capture(path).target == resolve("l4")
 

@@ -48,7 +48,8 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
     (
         [],
         (
-            ["run"], ["runn"], ["show"], ["list"], ["list", "things"], ["list", "targets", "more"], ["--bla"],
+            ["run"], ["runn"], ["diff", "a", "b"], ["train.py"], ["train.py", "--lr", "1"],
+            ["list", "things"], ["list", "targets", "more"], ["--bla"],
             ["cache"], ["cache", "things"],
             ["doctor", "x"],
             ["run", ""], ["run", " "], ["run", "gpt"], ["run", LONG], ["run", "nothing.py:f"],

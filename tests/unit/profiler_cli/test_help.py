@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from memprof.errors import MemprofError
 from memprof.profiler_cli.app import app
 
 pytestmark = pytest.mark.with_one_jax
 
-_NAMES = get_command(app).commands  # type: ignore[attr-defined]
+_COMMAND = get_command(app)
+_NAMES = _COMMAND.commands  # type: ignore[attr-defined]
+
+
+_MAIN_HELP = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
 
 
 @cache
@@ -38,9 +44,47 @@ def test_a_second_name_of_an_option_is_said_in_its_sentence() -> None:
 
 def test_choices_are_named_in_the_sentence() -> None:
     assert "or buffer." in " ".join(_help("show").replace("\u2502", "").split())
-    assert "KIND        What to list: workloads, techniques, targets or optimizers." in _help("list")
+    assert "all: workloads, techniques, targets or optimizers." in " ".join(_help("list").split())
 
 
 def test_examples_stand_alone_on_their_lines() -> None:
     lines = [line.rstrip() for line in _help("compare").splitlines()]
-    assert "     memprof compare before.memprof after.memprof" in lines
+    assert "    memprof compare before.memprof after.memprof" in lines
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_command_lists_at_most_14_options_and_its_summary_is_one_line(name: str) -> None:
+    listed = [line for line in _help(name).splitlines() if line.startswith("  -") and not line.startswith("  -- ARGS")]
+    assert 0 <= len(listed) - 1 <= 14  # one of them is --help
+    [summary] = [line for line in _MAIN_HELP.splitlines() if line.startswith(f"  {name} ")]
+    assert summary.endswith(".")
+    assert not summary.endswith("...")
+
+
+def test_the_documentation_lists_every_hidden_option() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    hidden = {
+        max(param.opts, key=len): param.envvar
+        for command in _NAMES.values()
+        for param in command.params
+        if getattr(param, "hidden", False)
+    }
+    assert not [name for name, variable in hidden.items() if f"`{name}" not in page or (variable or "") not in page]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "mlp", "--batch-size", "4"], "is set with --set batch_size=4"),
+        (["run", "mlp", "--batch-size=4"], "is set with --set batch_size=4"),
+        (["run", "mlp", "--trget", "l4"], "did you mean --target?"),
+        (["show", "--colour"], "see `memprof show --help`"),
+        (["train.py"], "`memprof watch train.py`"),
+        (["diff", "a.memprof", "b.memprof"], "`memprof show AFTER.memprof --diff BEFORE.memprof`"),
+        (["compar"], "did you mean 'compare'?"),
+    ],
+)
+def test_a_mistaken_name_gets_the_right_one(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(MemprofError) as raised:
+        app(arguments, standalone_mode=False)
+    assert sentence in str(raised.value)

@@ -52,7 +52,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "steps", "jobs", "save", "depth", "source"},
+        {*_COMPILED, "framework", "steps", "jobs", "save", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
@@ -119,6 +119,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "log_folder": (["--logdir", "elsewhere"], []),
     "view_it": (["--view"], []),
     "reference": (["--reference", "bf16"], []),
+    "framework": (["--framework", "torch"], []),
     "jobs": (["--jobs", "3"], []),
     "by": (["--by", "dtype"], []),
     "sort": (["--sort", "footprint"], []),
@@ -172,6 +173,9 @@ ELSEWHERE = {
     ("show", "html", "source"),
     ("show", "html", "editor"),
     *(("run", each, "source") for each in ("workload", "step", "csv")),
+    # It needs PyTorch: see tests/integration/test_torch_steps.py.
+    *(("run", each, "framework") for each in ("workload", "step", "csv", "unsaved")),
+    *(("compare", each, "framework") for each in ("workload", "step", "module", "unsaved")),
     # Advice on a capture by hand names no technique, which the tests of advice have.
     *(("run", each, "verify") for each in ("workload", "step", "unsaved")),
     *((each, subject, "source") for each in ("compare", "fit") for subject in ("workload", "step", "module", "auto")),

@@ -15,14 +15,15 @@ from reports_data import one_buffer
 
 from memprof.analysis.comparison import FailedRow, ReportComparison, Verdict, compare, diff
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.report import ModuleNode
+from memprof.analysis.records.report import ModuleNode, Report
+from memprof.analysis.records.roofline import Roofline
 from memprof.errors import MemprofError
 from memprof.reports.document import Cell, Document, Fact, Facts, Heading, Note, Row, StackedBars, Table, Tone
 from memprof.reports.format import format_named
 from memprof.reports.options import By, Order, RenderOptions
 from memprof.reports.text import cell_width
 from memprof.reports.views.comparison import comparison_document
-from memprof.reports.views.configurations import best_row, compared_rows
+from memprof.reports.views.configurations import best_row, compared_rows, unbeaten_rows
 from memprof.reports.views.diff import diff_document
 from memprof.reports.views.differences import module_shares
 
@@ -133,19 +134,22 @@ def test_the_table_has_a_row_for_each_configuration() -> None:
     table = _table(_document(comparisons_data.techniques()))
     assert [column.title for column in table.columns] == [
         *("configuration", "footprint", "change", "ratio", "params", "optim", "grads", "acts", "temps", "other"),
-        *("FLOPs", "recomputed", "fits", "effect"),
+        *("FLOPs", "recomputed", "at least", "fits", "effect"),
     ]
     # baseline: 4N + 8N + 4 of state, as much again in outputs, 8,592,588,800 of activations
     assert [" ".join(_texts(row)) for row in table.rows] == [
-        "baseline 12.5 GiB reference 1.00x 475 MiB 949 MiB 147 MiB 8.00 GiB 1.56 GiB 1.40 GiB 6.53 T - yes -",
-        "donate 11.1 GiB -1.39 GiB 0.89x 475 MiB 949 MiB 147 MiB 8.00 GiB 1.56 GiB 10.0 MiB 6.53 T - yes yes",
-        "bf16 9.43 GiB -3.08 GiB 0.75x 475 MiB 949 MiB 147 MiB 4.77 GiB 1.72 GiB 1.40 GiB 6.53 T - yes yes",
-        "bf16+accum4 5.02 GiB -7.48 GiB 0.40x 475 MiB 949 MiB 475 MiB 1.19 GiB 587 MiB 1.40 GiB 6.53 T - yes yes",
-        "bf16+remat 6.60 GiB -5.90 GiB 0.53x 475 MiB 949 MiB 147 MiB 1.67 GiB 1.99 GiB 1.40 GiB 8.27 T 1.74 T yes yes",
-        "bf16+scan 9.43 GiB -3.08 GiB 0.75x 475 MiB 949 MiB 147 MiB 4.77 GiB 1.72 GiB 1.40 GiB 6.53 T - yes yes",
-        "opt=lion 11.6 GiB -949 MiB 0.93x 475 MiB 475 MiB 147 MiB 8.00 GiB 1.56 GiB 959 MiB 6.53 T - yes yes",
+        "baseline 12.5 GiB reference 1.00x 475 MiB 949 MiB 147 MiB 8.00 GiB 1.56 GiB 1.40 GiB 6.53 T - 50.0 ms yes -",
+        "donate 11.1 GiB -1.39 GiB 0.89x 475 MiB 949 MiB 147 MiB 8.00 GiB 1.56 GiB 10.0 MiB 6.53 T - 50.0 ms yes yes",
+        "bf16 9.43 GiB -3.08 GiB 0.75x 475 MiB 949 MiB 147 MiB 4.77 GiB 1.72 GiB 1.40 GiB 6.53 T - 25.0 ms yes yes",
+        "bf16+accum4 5.02 GiB -7.48 GiB 0.40x 475 MiB 949 MiB 475 MiB 1.19 GiB 587 MiB 1.40 GiB 6.53 T - 25.0 ms "
+        "yes yes",
+        "bf16+remat 6.60 GiB -5.90 GiB 0.53x 475 MiB 949 MiB 147 MiB 1.67 GiB 1.99 GiB 1.40 GiB 8.27 T 1.74 T "
+        "30.0 ms yes yes",
+        "bf16+scan 9.43 GiB -3.08 GiB 0.75x 475 MiB 949 MiB 147 MiB 4.77 GiB 1.72 GiB 1.40 GiB 6.53 T - 25.0 ms "
+        "yes yes",
+        "opt=lion 11.6 GiB -949 MiB 0.93x 475 MiB 475 MiB 147 MiB 8.00 GiB 1.56 GiB 959 MiB 6.53 T - 50.0 ms yes yes",
         "bf16+donate+scan+remat+accum4 2.92 GiB -9.58 GiB 0.23x 475 MiB 949 MiB 475 MiB 429 MiB 656 MiB 10.0 MiB "
-        "8.27 T 1.74 T yes yes",
+        "8.27 T 1.74 T 30.0 ms yes yes",
     ]
     assert table.total is None
 
@@ -205,6 +209,7 @@ def test_labels_keep_their_workload_where_rows_differ_in_it() -> None:
 def test_evidence_comes_flagged_rows_first() -> None:
     notes = _notes(_document(comparisons_data.troubled()))
     notes.remove(Note(tone=Tone.ACCENT, text="bf16+remat: the smallest footprint that fits"))
+    assert notes.pop(0).text.endswith("not measured; Pareto-optimal: bf16+scan, bf16+remat")
     verdicts = [note for note in notes if "JAX's pool" in note.text]
     assert len(verdicts) == 3
     notes = [note for note in notes if note not in verdicts]
@@ -442,3 +447,27 @@ def test_what_decides_is_there_at_every_width(width: int) -> None:
     for title in ("footprint", "change", "recomputed", "fits", "effect"):
         assert f" {title}" in text, title
     assert max(map(cell_width, str(text).splitlines())) <= width
+
+
+def test_rows_that_no_other_row_beats_are_pareto_optimal() -> None:
+    def row(name: str, footprint_bytes: int, seconds: float | None) -> Report:
+        bound = None
+        if seconds is not None:
+            shares = {"compute_share": 1.0, "memory_share": 0.0, "communication_share": 0.0, "priced_share": 1.0}
+            bound = Roofline(at_least_seconds=seconds, **shares)
+        report = one_buffer()
+        more = footprint_bytes - report.footprint_bytes
+        categories = {**report.categories, Category.FRAGMENTATION: report.categories[Category.FRAGMENTATION] + more}
+        return replace(report, label=name, footprint_bytes=footprint_bytes, roofline=bound, categories=categories)
+
+    size = one_buffer().footprint_bytes
+    reports = [
+        row("small and slow", size, 3.0),
+        row("large and fast", size + 200, 1.0),
+        row("beaten in both", size + 300, 2.0),
+        row("as large, but slower", size + 200, 1.5),
+        row("the same again", size, 3.0),
+        row("without a bound", size, None),
+    ]
+    rows = compared_rows(compare(reports, baseline="small and slow"), Order.GIVEN)
+    assert [each.name for each in unbeaten_rows(rows)] == ["small and slow", "large and fast", "the same again"]

@@ -78,6 +78,7 @@ def test_a_configuration_has_all_sizes_in_bytes() -> None:
         "workspace_bytes": "33554432",
         "fragmentation_bytes": "10485760",
         "flops": "6530000000000",
+        "at_least_seconds": "0.025",
         "fits": "true",
         "answer": "fits",
         "pool_bytes": "18971246592",

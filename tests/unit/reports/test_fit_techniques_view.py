@@ -9,6 +9,7 @@ from memprof.reports.json.answers import fit_techniques_json
 from memprof.reports.views.fit import techniques_document
 from memprof.studies.fit.cheapest import Cost
 from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechniques
+from memprof.studies.fit.techniques import cheapest_first
 
 DONATE = TriedTechniques(techniques=("donate",), cost=Cost(), footprint_bytes=800, seconds=2.0)
 PLAIN = TriedTechniques(techniques=(), cost=Cost(), footprint_bytes=1000, seconds=1.0)
@@ -80,3 +81,18 @@ def test_another_optimizer_is_warned_of() -> None:
     other = replace(DONATE, techniques=("opt=adafactor",), cost=Cost(changes_training=True))
     notes = [note.text for note in _blocks(replace(RESULT, ranked=(other,)), Note)]
     assert any("trains otherwise" in note for note in notes)
+
+
+def test_a_bound_on_time_has_a_column_where_there_is_one() -> None:
+    bounded = replace(RESULT, ranked=(replace(DONATE, at_least_seconds=0.025),))
+    assert [row[4] for row in _rows(bounded)] == ["25.0 ms", "", ""]
+    assert fit_techniques_json(bounded).tried[0].at_least_seconds == 0.025
+    assert any("roofline bound" in note.text for note in _blocks(bounded, Note))
+
+
+def test_of_those_that_fit_the_fastest_by_its_bound_comes_first() -> None:
+    slow = replace(DONATE, techniques=("remat",), at_least_seconds=0.03)
+    fast = replace(DONATE, techniques=("bf16",), at_least_seconds=0.02, cost=Cost(recomputed_flops=5, effort=1))
+    other = replace(DONATE, techniques=("opt=adafactor",), at_least_seconds=0.01, cost=Cost(changes_training=True))
+    assert cheapest_first([slow, other, fast]) == [fast, slow, other]
+    assert cheapest_first([fast, replace(slow, at_least_seconds=None)])[0].techniques == ("remat",)

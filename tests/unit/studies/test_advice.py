@@ -576,3 +576,11 @@ def test_there_is_one_line_of_code_for_each_aim_and_a_technique_that_there_is(ai
 )
 def test_modules_are_recomputed_by_the_technique_for_them(modules: str, technique: str | None) -> None:
     assert means_to(Intent(aim=Aim.RECOMPUTE_MODULES, modules=modules)).technique == technique
+
+
+@pytest.mark.parametrize(("params", "words"), [((4, 16, 16), "4 layers"), ((16, 16), "4 steps")])
+def test_a_loop_without_stacked_parameters_goes_over_steps_of_time(params: tuple[int, ...], words: str) -> None:
+    """A scan over 4 layers takes the parameters of each; an LSTM has the same ones in all of its 4 steps."""
+    scanned = replace(_scan(), arguments=(_leaf("params['w']", Role.PARAMS, params),))
+    [found] = [each.proposal for each in advise(scanned) if each.rule == "remat_scan"]
+    assert f"the activations of {words}," in found.evidence

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_builder import CPU
 
 from memprof.amounts import parse_bytes, parse_share
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.pool import Pieces, PoolSettings
+from memprof.analysis.records.pressure import Pressure
 from memprof.errors import MemprofError
-from memprof.studies.fit.results import FitResult, Trial
+from memprof.reports.formats.terminal import lower
+from memprof.reports.options import RenderOptions
+from memprof.reports.views.fit import fit_document
+from memprof.studies.fit.results import FitResult, Recomputing, Trial, recomputing_of
 from memprof.studies.fit.search import MAX_VALUE, NothingFitsError, find_largest
+from memprof.studies.fit.value import _narrow_recomputing
 
 
 def _result(*footprints: tuple[int, int]) -> FitResult:
@@ -171,3 +178,83 @@ def test_shares() -> None:
     assert [parse_share(text) for text in ("6%", "+2.5%", "6", "-1%")] == [
         pytest.approx(0.06), pytest.approx(0.025), None, None,
     ]  # fmt: skip
+
+
+def test_it_says_where_xla_begins_to_recompute() -> None:
+    pressure = Pressure(
+        planned_bytes=900, recomputed_values=2, recomputed_flops=5000, footprint_without_limit_bytes=1000
+    )
+    result = _result((10, 1000), (8, 800), (9, 900), (12, 1200))
+    under_pressure = tuple(
+        trial if trial.value < 10 else replace(trial, pressure=pressure, pressed_footprint_bytes=850)
+        for trial in result.tried
+    )
+    pressed = replace(result, tried=under_pressure)
+    assert pressed.recomputing == Recomputing(value=9, next_value=10)
+    assert pressed.findings() == (
+        "XLA begins to recompute between batch_size=9 and 10, which makes steps slower: at 10 it recomputes 2 values"
+        " (5,000 FLOP of matrix products) and takes 850 bytes instead of 1,000",
+    )
+    assert (result.recomputing, result.findings()) == (None, ())
+
+
+def test_if_xla_recomputes_at_each_value_it_is_not_known_where_that_begins() -> None:
+    pressure = Pressure(planned_bytes=9, recomputed_values=1, recomputed_flops=0, footprint_without_limit_bytes=100)
+    result = _result((1, 100), (2, 200))
+    pressed = replace(result, tried=tuple(replace(trial, pressure=pressure) for trial in result.tried))
+    assert (pressed.recomputing, pressed.findings()) == (None, ())
+
+
+class _Compiles:
+    """Compiles of which those from `first_pressed` on show that XLA recomputes."""
+
+    def __init__(self, *values: int, first_pressed: int) -> None:
+        self._first_pressed = first_pressed
+        self.trials: list[Trial] = []
+        for each in values:
+            self.add(each)
+
+    def add(self, value: int) -> None:
+        pressure = Pressure(
+            planned_bytes=900, recomputed_values=1, recomputed_flops=0, footprint_without_limit_bytes=value
+        )
+        self.trials.append(
+            Trial(
+                value=value,
+                footprint_bytes=value,
+                seconds=1.0,
+                needed_bytes=value,
+                pressure=pressure if value >= self._first_pressed else None,
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("first_pressed", "step", "found", "num_compiles"),
+    [
+        (38, 1, (37, 38), 5),  # 10 to 40: 25, 32, 36, 38, 37
+        (38, 4, (34, 38), 4),  # 10 to 40: 22, 30, 34, 38
+        (41, 1, None, 0),
+        (5, 1, None, 0),
+    ],
+)
+def test_it_looks_for_the_value_above_which_xla_recomputes(
+    first_pressed: int, step: int, found: tuple[int, int] | None, num_compiles: int
+) -> None:
+    compiles = _Compiles(10, 40, first_pressed=first_pressed)
+    _narrow_recomputing(compiles, step=step)
+    expected = None if found is None else Recomputing(value=found[0], next_value=found[1])
+    assert recomputing_of(compiles.trials) == expected
+    assert len(compiles.trials) == 2 + num_compiles
+
+
+def test_the_table_has_a_column_for_what_xla_recomputes_if_it_does() -> None:
+    pressure = Pressure(planned_bytes=9, recomputed_values=3, recomputed_flops=0, footprint_without_limit_bytes=2000)
+    result = _result((1, 1000), (2, 2000))
+    plain, second = result.tried
+    pressed = replace(result, tried=(plain, replace(second, pressure=pressure, pressed_footprint_bytes=1500)))
+    assert "XLA" not in lower(fit_document(result), RenderOptions())
+    shown = lower(fit_document(pressed), RenderOptions())
+    assert "recomputes" in shown
+    assert "3 values" in shown
+    assert "1.46 KiB" in shown

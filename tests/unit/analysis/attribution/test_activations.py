@@ -292,3 +292,22 @@ def test_a_metric_of_new_parameters_is_no_update() -> None:
     phases = [found[name].phase for name in ("masked", "logits", "accuracy")]
     assert phases == [Phase.UPDATE, Phase.UNDIFFERENTIATED, Phase.UNDIFFERENTIATED]
     assert step.made("masked", "logits") == (Category.UPDATE_TEMPS, FORWARD_TEMPS)
+
+
+def test_a_sampler_has_neither_gradients_nor_activations() -> None:
+    """A position moved along the gradient of its density: nothing is trained, so nothing is kept for an update."""
+    step = Step()
+    position = step.argument("position", Role.OTHER_STATE, f32(4))
+    x = step.argument("x", Role.BATCH, f32(4))
+    key = step.op("key", "negate", f32(4), [position], "jit(step)/vmap()/neg")
+    density = step.op("density", "multiply", f32(4), [key, x], "jit(step)/jvp()/mul")
+    gradient = step.op("gradient", "multiply", f32(4), [density, key], "jit(step)/transpose(jvp())/mul")
+    momentum = step.op("momentum", "add", f32(4), [gradient, position], "jit(step)/add")
+    step.result(step.op("moved", "multiply", f32(4), [momentum, x], "jit(step)/mul"))
+    found = categories(step)
+    assert {name: found[name] for name in ("key", "momentum", "gradient", "density")} == {
+        "key": Category.FORWARD_TEMPS,
+        "momentum": Category.FORWARD_TEMPS,
+        "gradient": Category.COTANGENTS,
+        "density": Category.ACTIVATIONS,
+    }

@@ -215,3 +215,22 @@ def test_state_that_fits_two_trees_is_told_by_neither_path() -> None:
 def test_containers_of_parameters_are_no_modules(paths: tuple[str, ...], modules: list[str]) -> None:
     found = ModulePaths(paths)
     assert [found.of_argument(path) for path in paths] == modules
+
+
+@pytest.mark.parametrize(
+    ("paths", "op_names", "module"),
+    [
+        # a place in a tuple holds the model, and is none of its modules
+        (("state[0]['blocks'][0]['up']['w']", "state[0]['wte']['w']"), (), "blocks/0/up"),
+        # no scope has the name `online`, and scopes have the names below it
+        (("params.online['conv1']['w']", "params.online['head']['w']"), ("jit(f)/jvp(dqn)/conv1/dot",), "conv1"),
+        # a scope has it: it is a module that holds all others
+        (("params['mlp']['up']['w']", "params['mlp']['down']['w']"), ("jit(f)/jvp(Net)/mlp/up/dot",), "mlp/up"),
+        # no scope tells: it may be a module
+        (("params['mlp']['up']['w']", "params['mlp']['down']['w']"), ("jit(f)/jvp()/dot",), "mlp/up"),
+    ],
+)
+def test_what_holds_all_parameters_is_no_module_of_its_own(
+    paths: tuple[str, ...], op_names: tuple[str, ...], module: str
+) -> None:
+    assert ModulePaths(paths, op_names).of_argument(paths[0]) == module

@@ -100,3 +100,40 @@ def test_an_expanded_operation_has_the_name_of_the_one_that_it_is_made_for() -> 
     step.op("product", "dot", V, [step.op("turned", "transpose", V, [chosen]), step.x], name)
     found = values(step)
     assert [found[each].op_name for each in ("chosen", "turned")] == [name, name]
+
+
+class _Keras(Step):
+    """Flat lists of parameters and moments, as Keras has them, and scopes with the names of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        x = self.argument("x", Role.BATCH, V)
+        first, last = (self.argument(f"state[0][{n}]", Role.PARAMS, V, donated=True) for n in (0, 1))
+        moment = self.argument("state[2][1]", Role.OPTIMIZER_STATE, V)
+        h = self.op("h", "multiply", V, [x, first], "jit(step)/jvp(conv)/mul")
+        y = self.op("y", "multiply", V, [h, last], "jit(step)/jvp(fc)/mul")
+        gradient = self.op("gradient", "multiply", V, [h, y], "jit(step)/transpose(jvp(fc))/mul")
+        new = self.op("new_moment", "add", V, [moment, gradient], "jit(step)/add")
+        self.result(self.op("new_last", "subtract", V, [last, new], "jit(step)/sub"))
+
+
+def test_parameters_in_a_flat_list_are_named_by_the_scope_that_reads_them() -> None:
+    found = values(_Keras())
+    modules = {name: found[name].module for name in ("state[0][0]", "state[0][1]", "state[2][1]", "h", "y", "gradient")}
+    assert modules == {
+        "state[0][0]": "conv",
+        "state[0][1]": "fc",
+        "state[2][1]": "fc",  # the update of a parameter of `fc` reads it
+        "h": "conv",
+        "y": "fc",
+        "gradient": "fc",
+    }
+
+
+def test_parameters_that_several_scopes_read_belong_to_the_root() -> None:
+    step = Step()
+    x, tied = step.argument("x", Role.BATCH, V), step.argument("state[0][0]", Role.PARAMS, V)
+    step.argument("state[0][1]", Role.PARAMS, V)
+    h = step.op("h", "multiply", V, [x, tied], "jit(step)/jvp(embed)/mul")
+    step.result(step.op("y", "multiply", V, [h, tied], "jit(step)/jvp(head)/mul"))
+    assert values(step)["state[0][0]"].module == ""

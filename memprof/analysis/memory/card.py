@@ -1,0 +1,41 @@
+"""Whether what PyTorch reserves fits a card: its allocator has no pool of a fixed size, it takes all that is free."""
+
+from __future__ import annotations
+
+from memprof.amounts import format_bytes
+from memprof.analysis.memory.verdict import outside_pool
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.pool import Answer, Verdict
+
+
+def judge_reserved(reserved_bytes: int, target: Target) -> Verdict:
+    """Whether a step fits.
+
+    Args:
+        reserved_bytes: what the caching allocator reserves.
+        target: the device. The CUDA context and the libraries' handles lie outside the allocator (`outside_pool`).
+    """
+    reserved = f"{format_bytes(reserved_bytes)} reserved"
+    if target.memory_bytes is None:
+        return Verdict(
+            answer=Answer.UNKNOWN,
+            pool_bytes=None,
+            mem_fraction=None,
+            short_bytes=0,
+            sentence=f"{reserved}; {target.name} has no fixed amount of memory",
+        )
+    outside_bytes = sum(each.size_bytes or 0 for each in outside_pool(target))
+    capacity = max(target.memory_bytes - outside_bytes, 0)
+    where = f"the {format_bytes(capacity)} that {target.name} has beside the CUDA context"
+    short_bytes = max(reserved_bytes - capacity, 0)
+    if short_bytes:
+        answer, sentence = (
+            Answer.DOES_NOT_FIT,
+            f"does not fit: {reserved}, {format_bytes(short_bytes)} more than {where}",
+        )
+    else:
+        answer, sentence = (
+            Answer.FITS,
+            f"fits: {reserved} of {where}, {format_bytes(capacity - reserved_bytes)} to spare",
+        )
+    return Verdict(answer=answer, pool_bytes=capacity, mem_fraction=None, short_bytes=short_bytes, sentence=sentence)

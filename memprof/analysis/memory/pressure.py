@@ -1,0 +1,76 @@
+"""Memory pressure: what XLA recomputes on its own, since the device is too small for the step.
+
+On a GPU, XLA plans for 80% of the card's memory. If the plan needs more, XLA recomputes values, and the plan then says
+less about the step than about the card. So verdicts and advice use a second plan, of the same program without a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from memprof.analysis.attribution.aliases import runs
+from memprof.analysis.hlo.products import Dot
+from memprof.analysis.hlo.program import Instruction, Program
+from memprof.analysis.hlo.rematerialization import is_rematerialized
+from memprof.analysis.records.capture import MAX_OPERATIONS, Target
+from memprof.analysis.records.pressure import Pressure
+from memprof.errors import InternalError
+
+# The share of a card for which XLA plans. Of what arguments and results leave of it, XLA keeps another 5% free
+# (`GetSchedulerMemoryLimit` in xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
+PERCENT_OF_CARD = 80
+# XLA clones neither calls nor instructions with effects: a user's kernel may have such a name.
+_NEVER_CLONED = frozenset({"call", "conditional", "constant", "custom-call", "parameter", "while"})
+# These refer to parts of other values.
+_NO_VALUES = frozenset({"bitcast", "get-tuple-element", "tuple"})
+
+
+def find_pressure(program: Program, target: Target, without_limit: Program | None) -> Pressure | None:
+    """What XLA recomputes in a program.
+
+    Args:
+        target: the device that it was compiled for.
+        without_limit: the same program, compiled without a limit of memory; None if nobody compiled it. A clone that it
+            has too is not due to the limit.
+
+    Returns:
+        The record without the footprint of that program; None if XLA recomputes nothing on its own.
+    """
+    known = set() if without_limit is None else {instruction.name for instruction in without_limit.instructions}
+    found = [
+        (instruction, times)
+        for instruction, times, _ in runs(program)
+        if is_rematerialized(instruction.name)
+        and instruction.opcode not in _NEVER_CLONED | _NO_VALUES
+        and instruction.name not in known
+    ]
+    if not found:
+        return None
+    flops = sum(times * _flops(program, instruction) for instruction, times in found)
+    if flops > MAX_OPERATIONS:
+        raise InternalError("the program recomputes more operations than any step has")
+    return Pressure(
+        planned_bytes=None if target.memory_bytes is None else target.memory_bytes * PERCENT_OF_CARD // 100,
+        recomputed_values=len(found),
+        recomputed_flops=flops,
+        footprint_without_limit_bytes=None,
+    )
+
+
+def _flops(program: Program, instruction: Instruction) -> int:
+    """The floating-point operations of the matrix products in an instruction."""
+    return sum(_flops_of_dot(program, each) for each in _with_fused(program, instruction) if each.opcode == "dot")
+
+
+def _with_fused(program: Program, instruction: Instruction) -> Iterator[Instruction]:
+    yield instruction
+    for called in instruction.called:
+        for index in program.computations[called].instructions:
+            yield from _with_fused(program, program.instructions[index])
+
+
+def _flops_of_dot(program: Program, dot: Instruction) -> int:
+    (result,), (left, *_) = dot.shape.leaves, program.instructions[dot.operands[0]].shape.leaves
+    contracting = dot.product.contracting if isinstance(dot.product, Dot) else ()
+    return 2 * prod(result.dimensions) * prod(left.dimensions[number] for number in contracting)

@@ -1,0 +1,160 @@
+"""The elements that a kernel reads and writes, which can be far fewer than its operands and results hold.
+
+A kernel is followed from its results backward. A result is needed as a whole, or, where an update is written in place
+(`dynamic-update-slice`, `scatter`), only the updated part of it. Each instruction then needs some elements of its
+operands: a slice as many as it gives, an elementwise operation one for each of its own, a reduction all that it sums.
+The uses of a value add up, and never exceed its size.
+
+Two approximations lie on the safe side of a lower bound: a part of a reduction or of a product needs the same part of
+its operands, and an update counts as written in place wherever it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.hlo.program import Computation, Instruction, Program, ResultLeaf
+
+_SLICES = frozenset({"slice", "dynamic-slice", "gather"})
+_UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+_SAME_MEMORY = frozenset({"bitcast", "reshape"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """What one kernel touches.
+
+    Attributes:
+        read_bytes: of each operand.
+        written_bytes: of each leaf of the result.
+        products: the dots and convolutions inside (indices of instructions), each with the share of its result that
+            is needed.
+    """
+
+    read_bytes: tuple[int, ...]
+    written_bytes: tuple[int, ...]
+    products: tuple[tuple[int, float], ...]
+
+
+def touched(program: Program, instruction: Instruction, index: int) -> Touched:
+    """What a kernel touches: a fusion, or any other instruction that is one kernel.
+
+    Args:
+        index: the number of the instruction.
+    """
+    operands = [program.instructions[operand] for operand in instruction.operands]
+    if instruction.opcode == "fusion":
+        needs = _needs_of_fusion(program, program.computations[instruction.called[0]], share=1.0)
+        of_operands, products, of_results = needs.parameters, needs.products, needs.results
+    else:
+        needed = _updated_elements(program, instruction, is_fused=False)
+        of_results = [needed] if needed is not None else [leaf.num_elements for leaf in instruction.shape.leaves]
+        of_operands = _needs_of_operands(instruction, operands, max(of_results, default=0))
+        products = [(index, 1.0)] if instruction.product is not None else []
+    return Touched(
+        read_bytes=tuple(
+            sum(_part(leaf, need) for leaf in operand.shape.leaves)
+            for operand, need in zip(operands, of_operands, strict=False)
+        ),
+        written_bytes=tuple(
+            _part(leaf, need) for leaf, need in zip(instruction.shape.leaves, of_results, strict=False)
+        ),
+        products=tuple(products),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What the results of a fused computation need: elements of each parameter, and of each result."""
+
+    parameters: list[int]
+    results: list[int]
+    products: list[tuple[int, float]]
+
+
+def _needs_of_fusion(program: Program, computation: Computation, *, share: float) -> _Needs:
+    """Args: share: the part of the results that is needed."""
+    instructions = program.instructions
+    root = instructions[computation.root]
+    results = root.operands if root.opcode == "tuple" else (computation.root,)
+    needed: dict[int, int] = {}
+    of_results = []
+    for index in results:
+        updated = _updated_elements(program, instructions[index], is_fused=True)
+        for leaf in instructions[index].shape.leaves:
+            of_results.append(leaf.num_elements if updated is None else updated)
+        size = _size(instructions[index])
+        elements = round((size if updated is None else updated) * share)
+        needed[index] = min(size, needed.get(index, 0) + elements)
+    products: list[tuple[int, float]] = []
+    for index in reversed(computation.instructions):
+        instruction, elements = instructions[index], needed.get(index, 0)
+        if not elements or not instruction.operands or (instruction.opcode == "tuple" and index == computation.root):
+            continue
+        operands = [instructions[operand] for operand in instruction.operands]
+        if instruction.opcode == "fusion":
+            part = elements / max(_size(instruction), 1)
+            inner = _needs_of_fusion(program, program.computations[instruction.called[0]], share=part)
+            of_operands, products = inner.parameters, products + inner.products
+        else:
+            of_operands = _needs_of_operands(instruction, operands, elements)
+            if instruction.product is not None:
+                products.append((index, elements / max(_size(instruction), 1)))
+        for operand, each, need in zip(instruction.operands, operands, of_operands, strict=False):
+            before = needed.get(operand, 0)
+            # The elements of a tuple are arrays of their own.
+            after = max(before, need) if each.shape.child_starts is not None else before + need
+            needed[operand] = min(_size(each), after)
+    return _Needs([needed.get(index, 0) for index in computation.parameters], of_results, products)
+
+
+def _needs_of_operands(instruction: Instruction, operands: Sequence[Instruction], elements: int) -> list[int]:
+    """How many elements of each operand an instruction needs for some elements of its result."""
+    opcode, sizes = instruction.opcode, [_size(each) for each in operands]
+    if opcode in _SLICES:
+        return [min(sizes[0], elements), *sizes[1:]] if sizes else []
+    if opcode == "dynamic-update-slice":
+        return [max(0, elements - sizes[1]), min(sizes[1], elements), *sizes[2:]]
+    if opcode == "scatter":
+        num_inputs = (len(sizes) - 1) // 2
+        num_updates = sum(sizes[num_inputs + 1 :])
+        of_inputs = [0 if elements <= num_updates else min(size, elements) for size in sizes[:num_inputs]]
+        return [*of_inputs, *sizes[num_inputs:]]
+    if opcode in ("broadcast", "concatenate", "pad"):
+        return [min(size, elements) for size in sizes]
+    whole = max(_size(instruction), 1)
+    return [-(-size * min(elements, whole) // whole) for size in sizes]
+
+
+def _updated_elements(program: Program, instruction: Instruction, *, is_fused: bool) -> int | None:
+    """How many elements an update in place writes; None: the instruction is none.
+
+    A fusion can only write into its parameters; an update of what it computes itself writes all of it.
+    """
+    instructions = program.instructions
+    while instruction.opcode in _SAME_MEMORY:
+        instruction = instructions[instruction.operands[0]]
+    if instruction.opcode not in _UPDATES:
+        return None
+    updated = instructions[instruction.operands[0]]
+    while updated.opcode in _SAME_MEMORY:
+        updated = instructions[updated.operands[0]]
+    if is_fused and updated.opcode != "parameter":
+        return None
+    if instruction.opcode == "dynamic-update-slice":
+        updates = [instructions[instruction.operands[1]]]
+    else:
+        num_inputs = (len(instruction.operands) - 1) // 2
+        updates = [instructions[operand] for operand in instruction.operands[num_inputs + 1 :]]
+    return min(_size(instruction), sum(_size(each) for each in updates))
+
+
+def _size(instruction: Instruction) -> int:
+    """Elements of the result; of a tuple those of its largest array."""
+    return max((leaf.num_elements for leaf in instruction.shape.leaves), default=0)
+
+
+def _part(leaf: ResultLeaf, elements: int) -> int:
+    whole = max(leaf.num_elements, 1)
+    return leaf.size_bytes * min(elements, whole) // whole

@@ -1,0 +1,298 @@
+"""From a trace to a report: the same records as from XLA's buffer assignment, with an allocator in its place.
+
+    trace ──▶ allocator: reserved, and where each value lies ──┐
+          └─▶ live bytes over time ──▶ the step with the peak ─┴▶ live buffers and timeline ──▶ breakdowns ──▶ report
+
+The sizes of buffers are those of the tensors, so parameters add up to their arithmetic. What the allocator adds to them
+(rounding, cached blocks, unused parts of segments) is fragmentation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
+from memprof.analysis.memory.caching_allocator import AllocatorSettings, CachingAllocator
+from memprof.analysis.memory.card import judge_reserved
+from memprof.analysis.records.capture import CompilerTotals, Timings
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.pool import Pieces, PoolSettings
+from memprof.analysis.records.report import AllocatorFigures, ProgramFacts, Report
+from memprof.analysis.records.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
+from memprof.analysis.records.trace import Trace, TraceEvent
+
+
+class DottedPaths:
+    """The modules of parameters whose paths are written as PyTorch writes them: `layers.0.mlp.weight`."""
+
+    def of_argument(self, path: str) -> str:
+        """The module that owns a parameter: `layers/0/mlp`."""
+        return path.rpartition(".")[0].replace(".", "/")
+
+    def leaf_name(self, path: str) -> str:
+        """The name of a parameter within its module: `weight`."""
+        return path.rpartition(".")[2]
+
+
+def analyze_trace(trace: Trace, *, settings: AllocatorSettings | None = None) -> Report:
+    """Say where every byte of the traced step's device memory goes.
+
+    Args:
+        settings: of the caching allocator; None: its defaults.
+
+    Raises:
+        OutOfMemoryError: the step does not fit the limit in the settings.
+    """
+    started = time.perf_counter()
+    allocator = CachingAllocator(settings)
+    addresses = _allocate(trace, allocator)
+    span = _highest_step(trace)
+    placed = _place(trace, span, addresses)
+    buffers = tuple(sorted((each for each in placed.all if each.at_peak), key=lambda each: -each.size_bytes))
+    live_peak = sum(each.size_bytes for each in buffers)
+    assert live_peak == span.peak_bytes
+    footprint = allocator.peak_reserved_bytes
+    rest = footprint - live_peak
+    return Report(
+        label=trace.label,
+        workload=trace.workload,
+        techniques=trace.techniques,
+        config=trace.config,
+        target=trace.target,
+        toolchain=trace.toolchain,
+        framework=trace.framework,
+        compiler=CompilerTotals(
+            argument_bytes=0,
+            output_bytes=0,
+            alias_bytes=0,
+            temp_bytes=0,
+            peak_memory_bytes=None,
+            total_allocation_bytes=None,
+        ),
+        timings=Timings(lower_seconds=trace.trace_seconds, compile_seconds=0.0),
+        footprint_bytes=footprint,
+        live_peak_bytes=live_peak,
+        num_params=trace.num_params,
+        flops=trace.flops,
+        recomputed_flops=trace.recomputed_flops,
+        categories=sum_by_category(buffers, fragmentation_bytes=rest),
+        by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
+        by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
+        by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
+        modules=module_tree(
+            buffers, trace.arguments, DottedPaths(), fragmentation_bytes=rest, forward_flops=trace.forward_flops
+        ),
+        buffers=buffers,
+        temp_buffers=placed.temps,
+        timeline=_timeline(trace, span, placed),
+        arguments=trace.arguments,
+        program=ProgramFacts(
+            num_recomputed_operations=trace.num_recomputed_operations, loops=(), host_bytes=trace.host_bytes
+        ),
+        doubts=trace.doubts,
+        verdict=judge_reserved(footprint, trace.target),
+        pieces=Pieces(held=(footprint,)),
+        pool=PoolSettings(),
+        allocator=AllocatorFigures(
+            requested_bytes=live_peak,
+            allocated_bytes=allocator.peak_allocated_bytes,
+            reserved_bytes=footprint,
+        ),
+        forward_flops=trace.forward_flops,
+        analysis_seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One of the traced steps.
+
+    Attributes:
+        first, stop: the positions that it spans, `stop` not included.
+        events: of it; `before` are those of earlier steps.
+        peak_bytes: the most bytes that are live at once in it, after the first `peak_events` of its events.
+        peak_position: where that is.
+    """
+
+    first: int
+    stop: int
+    before: tuple[TraceEvent, ...]
+    events: tuple[TraceEvent, ...]
+    peak_bytes: int
+    peak_events: int
+    peak_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """The live buffers of a step: those held all through it, and the others in the order of their births."""
+
+    held: tuple[LiveBuffer, ...]
+    temps: tuple[LiveBuffer, ...]
+    temp_values: tuple[int, ...]
+
+    @property
+    def all(self) -> tuple[LiveBuffer, ...]:
+        return (*self.held, *self.temps)
+
+
+def _allocate(trace: Trace, allocator: CachingAllocator) -> dict[int, int]:
+    """Let the allocator serve all events; returns the address of each value."""
+    addresses: dict[int, int] = {}
+    for event in trace.events:
+        if event.is_birth:
+            addresses[event.value] = allocator.malloc(event.value, trace.values[event.value].size_bytes)
+        else:
+            allocator.free(event.value)
+    return addresses
+
+
+def _highest_step(trace: Trace) -> _Step:
+    """The step with the highest live peak; of equal ones, the last."""
+    stops = (*trace.step_starts[1:], trace.num_positions)
+    return max(
+        (_step(trace, first, stop) for first, stop in zip(trace.step_starts, stops, strict=True)),
+        key=lambda step: (step.peak_bytes, step.first),
+    )
+
+
+def _step(trace: Trace, first: int, stop: int) -> _Step:
+    # What exists before the first step is born at its first position, and what dies between two steps dies at the last
+    # position of the earlier one.
+    before = tuple(event for event in trace.events if event.position < first)
+    events = tuple(event for event in trace.events if first <= event.position < max(stop, first + 1))
+    live = sum(_delta(trace, event) for event in before)
+    peak, num_events, position = live, 0, first
+    for number, event in enumerate(events, start=1):
+        live += _delta(trace, event)
+        if live > peak:
+            peak, num_events, position = live, number, event.position
+    return _Step(
+        first=first,
+        stop=stop,
+        before=before,
+        events=events,
+        peak_bytes=peak,
+        peak_events=num_events,
+        peak_position=position,
+    )
+
+
+def _delta(trace: Trace, event: TraceEvent) -> int:
+    size = trace.values[event.value].size_bytes
+    return size if event.is_birth else -size
+
+
+def _place(trace: Trace, step: _Step, addresses: dict[int, int]) -> _Placed:
+    """The live buffers of a step."""
+    alive = {event.value: step.first for event in step.before if event.is_birth}
+    for event in step.before:
+        if not event.is_birth:
+            del alive[event.value]
+    last = max(step.stop - 1, step.first)
+    ends: dict[int, int] = {}
+    at_peak = set(alive)
+    births = dict(alive)
+    for number, event in enumerate(step.events, start=1):
+        if event.is_birth:
+            births[event.value] = event.position
+        else:
+            ends[event.value] = event.position
+        if number <= step.peak_events:
+            (at_peak.add if event.is_birth else at_peak.discard)(event.value)
+    in_order = sorted(births, key=lambda value: births[value])
+    # What is kept between steps is held: it is there at the beginning, or its role says so, and never dies.
+    held = [value for value in in_order if value not in ends and (value in alive or births[value] == step.first)]
+    temps = [value for value in in_order if value not in set(held)]
+
+    def buffer(value: int, offset: int | None) -> LiveBuffer:
+        return _live_buffer(
+            trace,
+            value,
+            start=births[value] - step.first,
+            end=ends.get(value, last) - step.first,
+            offset=offset,
+            at_peak=value in at_peak,
+        )
+
+    return _Placed(
+        held=tuple(buffer(value, None) for value in held),
+        temps=tuple(buffer(value, addresses[value]) for value in temps),
+        temp_values=tuple(temps),
+    )
+
+
+def _live_buffer(trace: Trace, value: int, *, start: int, end: int, offset: int | None, at_peak: bool) -> LiveBuffer:
+    traced = trace.values[value]
+    return LiveBuffer(
+        size_bytes=traced.size_bytes,
+        shape=traced.shape,
+        dtype=traced.dtype,
+        category=traced.category,
+        phase=traced.phase,
+        module=traced.module,
+        name=traced.name,
+        op=traced.op,
+        source=traced.source,
+        library=traced.library,
+        stack=traced.stack,
+        rule=traced.rule,
+        evidence=traced.evidence,
+        start=start,
+        end=end,
+        offset=offset,
+        at_peak=at_peak,
+    )
+
+
+def _timeline(trace: Trace, step: _Step, placed: _Placed) -> Timeline:
+    base: Counter[Category] = Counter()
+    for buffer in placed.held:
+        base[buffer.category] += buffer.size_bytes
+    numbers = {value: number for number, value in enumerate(placed.temp_values)}
+    existing = [event.value for event in step.before if event.is_birth]
+    died = {event.value for event in step.before if not event.is_birth}
+    births = [TraceEvent(step.first, value, True) for value in existing if value not in died]
+    events = [event for event in (*births, *step.events) if event.value in numbers]
+    events += [
+        TraceEvent(max(step.stop - 1, step.first), value, False)
+        for value in placed.temp_values
+        if not any(event.value == value and not event.is_birth for event in step.events)
+    ]
+    moments: list[list[int]] = [[] for _ in placed.temp_values]
+    for moment, event in enumerate(events):
+        moments[numbers[event.value]].append(moment)
+    return Timeline(
+        num_positions=step.stop - step.first,
+        base=dict(base),
+        changes=tuple(
+            LiveChange(event.position - step.first, trace.values[event.value].category, _delta(trace, event))
+            for event in events
+        ),
+        phases=_cut_phases(trace.phases, step),
+        peak_position=step.peak_position - step.first,
+        modules=_cut_modules(trace.modules, step),
+        temp_changes=tuple((born, died) for born, died in moments),
+    )
+
+
+def _cut_phases(spans: Sequence[PhaseSpan], step: _Step) -> tuple[PhaseSpan, ...]:
+    return tuple(
+        PhaseSpan(
+            phase=span.phase, start=max(span.start - step.first, 0), end=min(span.end, step.stop - 1) - step.first
+        )
+        for span in spans
+        if span.start < step.stop and span.end >= step.first
+    )
+
+
+def _cut_modules(spans: Sequence[ModuleSpan], step: _Step) -> tuple[ModuleSpan, ...]:
+    return tuple(
+        ModuleSpan(path=span.path, start=max(span.start - step.first, 0), end=min(span.end, step.stop - 1) - step.first)
+        for span in spans
+        if span.start < step.stop and span.end >= step.first
+    )

@@ -1,0 +1,305 @@
+"""Sees every storage of a step: its birth, its growth, its uses and its death.
+
+    with FakeTensorMode(), StorageTracer(places) as tracer:
+        tracer.begin_step()
+        loss_fn(model, batch).backward()
+
+A storage is alive from the operation that makes it until the last tensor on it is gone, which Python's and autograd's
+references decide, exactly as on a device. Views and operations in place share the storage of what they work on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from memprof.analysis.records.categories import Phase, Role
+from memprof.analysis.records.trace import TraceEvent
+from memprof.sources.torch.categories import Depends
+from memprof.sources.torch.places import Place, Places
+
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+_aten = torch.ops.aten
+# Values made of Python numbers live in host memory until they are moved.
+_LITERALS = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
+_NO_OPERATIONS = ("prim", "profiler")
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """What the trace knows of one storage. See `TracedValue` and `Facts`."""
+
+    number: int
+    size_bytes: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    op: str
+    position: int
+    phase: Phase
+    place: Place
+    depends: Depends
+    reference: weakref.ref[Any]
+    is_on_host: bool = False
+    is_used_in_backward: bool = False
+    is_gradient: bool = False
+    role: Role | None = None
+    path: str = ""
+
+
+@dataclass(slots=True)
+class Work:
+    """The operations of one step, counted.
+
+    Attributes:
+        flops, recomputed_flops, forward_flops: as in `Trace`.
+    """
+
+    flops: int
+    recomputed_flops: int
+    forward_flops: Counter[str]
+    num_recomputed_operations: int
+
+
+class StorageTracer(TorchDispatchMode):
+    """A dispatch mode that records storages. Enter it inside of `FakeTensorMode`.
+
+    Attributes:
+        storages: all of them, in the order of their births.
+        events: births and deaths since the first step began.
+        position: the number of the current operation, from the beginning of the first step.
+        step_starts: the positions at which steps begin.
+        phases, modules: of each operation since the first step began.
+        work: of the current step.
+    """
+
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self.places = places
+        self.storages: list[Storage] = []
+        self.events: list[TraceEvent] = []
+        self.position = 0
+        self.step_starts: list[int] = []
+        self.phases: list[Phase] = []
+        self.modules: list[str] = []
+        self.work = Work(0, 0, Counter(), 0)
+        self._live: dict[int, Storage] = {}
+        self._update_of: int | None = None  # the backward pass that an update runs in, -1: in none
+        self._counters_on_host = False
+        self._is_after_backward = False
+
+    def begin(self, order: Sequence[Storage]) -> None:
+        """The first step begins. What exists now was not made by a step.
+
+        Args:
+            order: in which storages are moved to the device; the others follow.
+        """
+        self.begin_step()
+        for storage in dict.fromkeys([*order, *self._live.values()]):
+            storage.phase, storage.position = Phase.ARGUMENT, 0
+            self._event(storage, is_birth=True)
+
+    def begin_step(self) -> None:
+        """From here on operations belong to the next step."""
+        self.step_starts.append(len(self.phases))
+        self.work = Work(0, 0, Counter(), 0)
+        self._is_after_backward = False
+
+    def begin_update(self, *, counters_on_host: bool) -> None:
+        """An optimizer begins its update.
+
+        Args:
+            counters_on_host: whether the scalars that it makes are in host memory.
+        """
+        self._update_of = torch._C._current_graph_task_id()
+        self._counters_on_host = counters_on_host
+
+    def end_update(self) -> None:
+        """An optimizer has made its update."""
+        self._update_of = None
+
+    def storage_of(self, tensor: torch.Tensor) -> Storage:
+        """The record of a tensor's storage, which is made if the trace has not seen it."""
+        return self._record_of(tensor) or self._born(tensor, "", Phase.ARGUMENT, Place(), Depends.DATA)
+
+    def move_to_device(self, tensor: torch.Tensor) -> None:
+        """A tensor made of Python numbers is moved from the host."""
+        storage = self.storage_of(tensor)
+        if storage.is_on_host:
+            storage.is_on_host = False
+            self._event(storage, is_birth=True)
+
+    @property
+    def live(self) -> Sequence[Storage]:
+        """The storages that are alive."""
+        return tuple(self._live.values())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if func.namespace in _NO_OPERATIONS:
+            return func(*args, **kwargs)
+        inputs = [found for each in _tensors((args, kwargs)) if (found := self._record_of(each))]
+        if func is _aten._local_scalar_dense.default:
+            self._use(inputs, self._phase())
+            return _number(func, args[0], is_on_host=all(each.is_on_host for each in inputs))
+        phase = self._phase()
+        self.position = len(self.phases)
+        result = func(*args, **kwargs)
+        place = self._place(phase, inputs)
+        if self.step_starts:
+            self.phases.append(phase)
+            self.modules.append(place.module)
+        self._use(inputs, phase)
+        self._count(func, args, kwargs, result, phase, place)
+        depends = _depends(func, inputs)
+        is_on_host = func in _LITERALS or (bool(inputs) and all(each.is_on_host for each in inputs))
+        is_counter = phase is Phase.UPDATE and not inputs and self._counters_on_host
+        for tensor in _tensors(result):
+            known = self._record_of(tensor)
+            if known is None:
+                on_host = is_on_host or (is_counter and tensor.dim() == 0)
+                self._born(tensor, _name(func), phase, place, depends, is_on_host=on_host)
+            else:
+                known.depends |= depends
+                self._grown(known, tensor)
+        return result
+
+    def _phase(self) -> Phase:
+        task = torch._C._current_graph_task_id()
+        records_gradients = torch.is_grad_enabled()
+        if self._update_of == task and not records_gradients:
+            return Phase.UPDATE
+        if task != -1:
+            self._is_after_backward = True
+            return Phase.RECOMPUTE if records_gradients else Phase.BACKWARD
+        if records_gradients:
+            self._is_after_backward = False
+            return Phase.FORWARD
+        if self.places.is_in_function():
+            return Phase.FORWARD
+        return Phase.UPDATE if self._is_after_backward else Phase.UNDIFFERENTIATED
+
+    def _place(self, phase: Phase, inputs: Sequence[Storage]) -> Place:
+        if phase is Phase.BACKWARD:
+            place = self.places.of_node(torch._C._current_autograd_node())
+            if place is not None:
+                return place
+        elif phase in (Phase.FORWARD, Phase.RECOMPUTE):
+            return self.places.of_forward()
+        modules = {each.place.module for each in inputs if not each.is_on_host}
+        module = modules.pop() if len(modules) == 1 else self.places.module
+        return self.places.of_lines().in_module(module)
+
+    def _use(self, inputs: Sequence[Storage], phase: Phase) -> None:
+        if phase in (Phase.BACKWARD, Phase.RECOMPUTE):
+            node = torch._C._current_autograd_node()
+            accumulates = phase is Phase.BACKWARD and node is not None and node.name() == _ACCUMULATE
+            for each in inputs:
+                each.is_used_in_backward = True
+                each.is_gradient |= accumulates
+
+    def _count(self, func: Any, args: Any, kwargs: Any, result: Any, phase: Phase, place: Place) -> None:
+        self.work.num_recomputed_operations += phase is Phase.RECOMPUTE
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None:
+            return
+        flops = int(formula(*args, **kwargs, out_val=result))
+        self.work.flops += flops
+        if phase is Phase.RECOMPUTE:
+            self.work.recomputed_flops += flops
+        if phase is Phase.FORWARD:
+            self.work.forward_flops[place.module] += flops
+
+    def _record_of(self, tensor: torch.Tensor) -> Storage | None:
+        return self._live.get(tensor.untyped_storage()._cdata)
+
+    def _born(
+        self,
+        tensor: torch.Tensor,
+        op: str,
+        phase: Phase,
+        place: Place,
+        depends: Depends,
+        *,
+        is_on_host: bool = False,
+    ) -> Storage:
+        stored = tensor.untyped_storage()
+        key = stored._cdata
+        storage = Storage(
+            number=len(self.storages),
+            size_bytes=stored.nbytes(),
+            shape=tuple(tensor.shape),
+            dtype=tensor.dtype,
+            op=op,
+            position=self.position,
+            phase=phase,
+            place=place,
+            depends=depends,
+            reference=weakref.ref(stored, lambda _: self._died(key)),
+            is_on_host=is_on_host,
+        )
+        self.storages.append(storage)
+        self._live[key] = storage
+        self._event(storage, is_birth=True)
+        return storage
+
+    def _grown(self, storage: Storage, tensor: torch.Tensor) -> None:
+        """A storage of another size is another value: it dies, and is born again."""
+        stored = tensor.untyped_storage()
+        if stored.nbytes() != storage.size_bytes:
+            self._died(stored._cdata)
+            grown = self._born(tensor, storage.op, storage.phase, storage.place, storage.depends)
+            grown.role, grown.path, grown.is_gradient = storage.role, storage.path, storage.is_gradient
+
+    def _died(self, key: int) -> None:
+        storage = self._live.pop(key, None)
+        if storage is not None:
+            self._event(storage, is_birth=False)
+
+    def _event(self, storage: Storage, *, is_birth: bool) -> None:
+        if self.step_starts and not storage.is_on_host:
+            self.events.append(TraceEvent(self.position, storage.number, is_birth))
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _depends(func: Any, inputs: Sequence[Storage]) -> Depends:
+    depends = Depends.RANDOM if torch.Tag.nondeterministic_seeded in func.tags else Depends.NOTHING
+    for each in inputs:
+        if each.role is Role.PARAMS:
+            depends |= Depends.PARAMS
+        elif each.role is not None:
+            depends |= Depends.DATA
+        elif not each.is_on_host:
+            depends |= each.depends
+    return depends
+
+
+def _name(func: Any) -> str:
+    """`aten.mm` of `aten.mm.default`."""
+    return f"{func.namespace}.{func._opname}"
+
+
+def _number(func: Any, tensor: torch.Tensor, *, is_on_host: bool) -> bool | int | float:
+    """The value of a tensor with one element; one that stands for it where only a device could compute it.
+
+    On the host that is a counter, which has counted something; on the device, a loss or a flag that is not set.
+    """
+    try:
+        return func(tensor)
+    except DataDependentOutputException:
+        number = 1 if is_on_host else 0
+        return bool(number) if tensor.dtype is torch.bool else float(number) if tensor.is_floating_point() else number

@@ -1,0 +1,81 @@
+"""A step of PyTorch, traced and analysed in this process: the library behind `--framework torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.report import Report
+from memprof.analysis.traced import analyze_trace
+from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, of_gpu, resolve
+from memprof.capture.user_traceback import first_line, user_traceback
+from memprof.errors import MemprofError, WorkloadError
+from memprof.workloads.torch.plan import plan
+from memprof.workloads.torch.user import TorchReference
+from memprof.workloads.user.reference import is_reference, parse
+
+if TYPE_CHECKING:
+    from memprof.sources.torch.step_spec import TorchStepSpec
+
+FRAMEWORK = "torch"
+
+
+def torch_target(name: str | None) -> Target:
+    """The device that a step of PyTorch is judged for; None: an H100.
+
+    Raises:
+        MemprofError: there is no such target, or it is the local device.
+    """
+    if name is None:
+        return of_gpu(gpus()[DEFAULT_GPU], "the default")
+    if name == LOCAL:
+        raise MemprofError("a step of PyTorch is traced and not run here: name a GPU of `memprof list targets`, or cpu")
+    return resolve(name)
+
+
+def step_maker(
+    name: str, *, preset: str | None, overrides: Sequence[str], techniques: str, arguments: Sequence[str]
+) -> Callable[[], TorchStepSpec]:
+    """What makes the step that the user named, with all choices of a built-in workload checked.
+
+    Raises:
+        MemprofError: a name or a value is wrong, or something is given that the step does not take.
+    """
+    if not is_reference(name):
+        if arguments:
+            raise MemprofError(f"{name} takes no arguments, but got {' '.join(arguments)}; choices are made with --set")
+        return plan(name, preset=preset, overrides=overrides, techniques=techniques).make_spec
+    if preset is not None:
+        raise MemprofError(f"--preset is for built-in workloads; parameters of {name} are set with --set")
+    if techniques:
+        raise MemprofError(f"{name} is a step of PyTorch as it is, which techniques cannot change: leave out -t")
+    return TorchReference(reference=parse(name), overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
+
+
+def report_of_step(make_spec: Callable[[], TorchStepSpec], target: Target, *, label: str | None = None) -> Report:
+    """Trace a step and analyse it.
+
+    Args:
+        label: what the report calls it; None: its own label.
+
+    Raises:
+        MemprofError: PyTorch is not installed, or the step cannot be traced.
+        WorkloadError: the user's code failed.
+    """
+    try:
+        from memprof.sources.torch.trace_step import trace_step
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MemprofError("PyTorch is not installed: pip install 'jax-memprof[torch]'") from error
+    try:
+        trace = trace_step(make_spec, target=target)
+    except MemprofError:
+        raise
+    except Exception as error:  # the user's own
+        sentence = f"the step failed while it was traced: {type(error).__name__}: {first_line(error)}"
+        raise WorkloadError(sentence, details=user_traceback(error)) from error
+    return analyze_trace(trace if label is None else replace(trace, label=label))

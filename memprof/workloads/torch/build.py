@@ -1,0 +1,117 @@
+"""A built-in workload as a step of PyTorch: model, optimizer, batch and loss, as a plan says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that all of PyTorch uses
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from memprof.sources.torch.step_spec import TorchStepSpec
+from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.torch.networks import MLP, Transformer
+from memprof.workloads.torch.plan import TorchPlan
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+Batch = Mapping[str, Tensor]
+
+
+def build(plan: TorchPlan) -> TorchStepSpec:
+    """The step. Its model is made here, so it is to be called under fake tensors."""
+    train_config = plan.train_config
+    is_transformer = isinstance(plan.config, TransformerConfig)
+    model: Any = (Transformer if is_transformer else MLP)(plan.config, train_config)
+    model.to(_DTYPES[train_config.param_dtype])
+    num_minibatches = train_config.num_minibatches
+    minibatches = [_batch(plan, plan.config.batch_size // num_minibatches) for _ in range(num_minibatches)]
+    return TorchStepSpec(
+        model=model,
+        optimizer=_optimizer(plan, model),
+        loss_fn=_Loss(plan),
+        batch=minibatches if num_minibatches > 1 else minibatches[0],
+        scaler=torch.amp.GradScaler("cuda") if train_config.loss_scaling else None,
+        num_minibatches=num_minibatches,
+        zero_grads=plan.zero_grads,
+        label=plan.workload,
+        techniques=plan.techniques,
+        config=plan.flat_config(),
+    )
+
+
+class _Loss:
+    """The mean cross-entropy of a batch."""
+
+    def __init__(self, plan: TorchPlan) -> None:
+        self._plan = plan
+
+    def __call__(self, model: Any, batch: Batch) -> Tensor:
+        train_config = self._plan.train_config
+        autocast: Any = contextlib.nullcontext()
+        if train_config.compute_dtype != train_config.param_dtype:
+            autocast = torch.autocast("cuda", dtype=_DTYPES[train_config.compute_dtype])
+        with autocast:
+            if isinstance(self._plan.config, TransformerConfig):
+                return self._of_transformer(model, batch)
+            inputs = batch["inputs"].to(next(model.parameters()).dtype)
+            return F.nll_loss(model(inputs), batch["labels"])
+
+    def _of_transformer(self, model: Any, batch: Batch) -> Tensor:
+        hidden = model.encode(batch["inputs"], batch.get("input_mask"), batch.get("attention_mask"))
+        if self._plan.config.task == "classification":
+            return F.cross_entropy(model.decode(hidden), batch["labels"])
+        labels = batch["labels"]
+        if "input_mask" in batch:
+            labels = labels.masked_fill(~batch["input_mask"], _IGNORED)
+        hidden, labels = hidden.flatten(0, 1), labels.flatten()
+        num_chunks = self._plan.train_config.num_loss_chunks
+        if num_chunks == 1:
+            return F.cross_entropy(model.decode(hidden), labels, ignore_index=_IGNORED)
+        parts = zip(hidden.chunk(num_chunks), labels.chunk(num_chunks), strict=True)
+        sums = [checkpoint(_summed, model.decode, *part, use_reentrant=False) for part in parts]
+        return torch.stack(sums).sum() / (labels != _IGNORED).sum()
+
+
+_IGNORED = -100
+
+
+def _summed(decode: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(decode(hidden), labels, ignore_index=_IGNORED, reduction="sum")
+
+
+def _batch(plan: TorchPlan, batch_size: int) -> dict[str, Tensor]:
+    """A batch of the workload, shapes alone."""
+    config = plan.config
+    if not isinstance(config, TransformerConfig):
+        return {"inputs": torch.empty(batch_size, config.input_size), "labels": _integers(batch_size)}
+    by_token = batch_size, config.seq_len
+    is_classifier = config.task == "classification"
+    batch = {"inputs": _integers(*by_token), "labels": _integers(batch_size) if is_classifier else _integers(*by_token)}
+    if config.padding_mask:
+        batch["input_mask"] = torch.empty(by_token, dtype=torch.bool)
+    if config.custom_mask:
+        batch["attention_mask"] = torch.empty((*by_token, config.seq_len), dtype=torch.bool)
+    return batch
+
+
+def _integers(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.int64)  # the type of PyTorch's indices
+
+
+def _optimizer(plan: TorchPlan, model: Any) -> Any:
+    config = plan.train_config
+    optimizers = {
+        "adafactor": torch.optim.Adafactor,
+        "adagrad": torch.optim.Adagrad,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+        "sgd": torch.optim.SGD,
+    }
+    decay = {"weight_decay": config.weight_decay} if config.optimizer in ("adamw", "adafactor") else {}
+    # None: PyTorch's own choice, which is foreach on a GPU.
+    foreach = None if plan.foreach else False
+    return optimizers[config.optimizer](model.parameters(), lr=config.learning_rate, foreach=foreach, **decay)

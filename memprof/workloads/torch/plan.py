@@ -1,0 +1,137 @@
+"""From names to a step of PyTorch: the same workloads, presets and techniques as in JAX, and two of PyTorch's own.
+
+    plan("transformer", preset="tiny", overrides=(), techniques="bf16+remat").make_spec()
+
+Whatever is wrong with a name or a value is found by `plan`, before torch is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memprof.errors import MemprofError
+from memprof.sources.torch.step_spec import TorchStepSpec
+from memprof.workloads import registry
+from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.overrides import apply_overrides
+from memprof.workloads.train_config import TrainConfig, require, technique_fields
+
+# Zero gradients in place between steps, which keeps their memory; the default sets them to None.
+ZERO_GRADS = "zero-grads"
+# Update parameter by parameter; the default, foreach, updates all at once and has temporaries of all.
+NO_FOREACH = "no-foreach"
+OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH)
+
+# The optimizers of `memprof list optimizers` that PyTorch has too.
+OPTIMIZERS = ("adafactor", "adagrad", "adam", "adamw", "rmsprop", "sgd")
+_MODELS = ("mlp", "transformer")
+# Fields that techniques set, and PyTorch's step honours. It updates in place: donation is what it does anyway.
+_HONOURED = frozenset(
+    {
+        *("compute_dtype", "param_dtype", "loss_scaling", "donate", "num_minibatches", "accumulation"),
+        *("remat_modules", "remat_policy", "remat_activation", "attention_kernel", "num_loss_chunks", "optimizer"),
+    }
+)
+_OF_TRANSFORMER = frozenset({"remat_modules", "remat_policy", "attention_kernel", "num_loss_chunks"})
+_POLICIES = ("nothing", "products")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchPlan:
+    """A built-in workload with all its choices made and checked.
+
+    Attributes:
+        workload: `mlp` or `transformer`.
+        config: the model's configuration, as in JAX.
+        train_config: the training configuration, of which the fields in `_HONOURED` count.
+        techniques: as the user wrote them.
+    """
+
+    workload: str
+    preset: str
+    config: Any
+    train_config: TrainConfig
+    techniques: tuple[str, ...]
+
+    @property
+    def zero_grads(self) -> bool:
+        """Whether gradients are zeroed in place."""
+        return ZERO_GRADS in self.techniques
+
+    @property
+    def foreach(self) -> bool:
+        """Whether the optimizer works on all parameters at once."""
+        return NO_FOREACH not in self.techniques
+
+    def flat_config(self) -> dict[str, str | int | float | bool | None]:
+        """All choices as one flat dictionary, for the report."""
+        return {"preset": self.preset, **dataclasses.asdict(self.config), **dataclasses.asdict(self.train_config)}
+
+    def make_spec(self) -> TorchStepSpec:
+        """The step. To be called under fake tensors, for it makes the model."""
+        from memprof.workloads.torch.build import build
+
+        return build(self)
+
+
+def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniques: str) -> TorchPlan:
+    """Make and check all choices.
+
+    Args:
+        workload: name of a built-in workload.
+        preset: one of its presets; None: its default.
+        overrides: texts `field=value`.
+        techniques: labels joined with `+`; empty for none.
+
+    Raises:
+        MemprofError: a name or a value is wrong, or PyTorch has no such technique.
+    """
+    found = registry.workload(workload)
+    if found.name not in _MODELS:
+        raise MemprofError(f"{found.name} has no PyTorch version: choose from {', '.join(_MODELS)}")
+    config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
+    labels = tuple(part.strip() for part in techniques.split("+")) if techniques else ()
+    repeated = [label for label in OWN_TECHNIQUES if labels.count(label) > 1]
+    if repeated:
+        raise MemprofError(f"Technique '{repeated[0]}' is given twice.")
+    shared = "+".join(label for label in labels if label not in OWN_TECHNIQUES)
+    for applied in parse_techniques(shared):
+        changed = {
+            name for name, value in technique_fields().items() if getattr(applied.apply(TrainConfig()), name) != value
+        }
+        unknown = changed - _HONOURED or (changed & _OF_TRANSFORMER if found.name == "mlp" else frozenset())
+        if unknown:
+            raise MemprofError(f"Technique '{applied.label}' does not apply to {found.name} in PyTorch: leave it out.")
+    train_config = apply_techniques(train_config, parse_techniques(shared))
+    _check(config, train_config)
+    return TorchPlan(
+        workload=found.name,
+        preset=found.default_preset if preset is None else preset,
+        config=config,
+        train_config=train_config,
+        techniques=labels,
+    )
+
+
+def _check(config: Any, train_config: TrainConfig) -> None:
+    require(not getattr(config, "num_experts", 0), "the PyTorch transformer has no experts: leave num_experts at 0")
+    require(
+        train_config.optimizer in OPTIMIZERS,
+        f"optimizer '{train_config.optimizer}' has no PyTorch version here: choose from {', '.join(OPTIMIZERS)}",
+    )
+    require(
+        train_config.remat_policy in _POLICIES,
+        f"the checkpoint policy '{train_config.remat_policy}' has no PyTorch version here",
+    )
+    require(
+        config.batch_size % train_config.num_minibatches == 0,
+        f"batch_size is {config.batch_size}, which {train_config.num_minibatches} minibatches do not divide",
+    )
+    tokens = config.batch_size // train_config.num_minibatches * getattr(config, "seq_len", 1)
+    require(
+        tokens % train_config.num_loss_chunks == 0,
+        f"a minibatch has {tokens} tokens, which {train_config.num_loss_chunks} chunks do not divide",
+    )

@@ -1,0 +1,402 @@
+"""The roofline bound of hand-built programs, on a device whose peaks make every sum plain."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hlo import Step, program_of
+from hlo_nodes import Computation, Node, Shape, array, f32, tuple_of
+
+from memprof.analysis.hlo.hlo_proto import ProductFields
+from memprof.analysis.records.capture import Speeds, Target, Topology
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.roofline import Roofline
+from memprof.analysis.roofline.bound import roofline
+
+# 1000 operations, 100 bytes of memory, 10 bytes to other devices and 1 byte to the host in a second.
+SPEEDS = Speeds(
+    operations_per_second={"tf32": 1000.0, "f32": 500.0, "bf16": 2000.0},
+    memory_bytes_per_second=100.0,
+    link_bytes_per_second=10.0,
+    host_bytes_per_second=1.0,
+)
+TARGET = Target(
+    name="plain",
+    description="A plain device",
+    platform="cuda",
+    memory_bytes=1000,
+    compute_capability="9.0",
+    reason="asked for",
+    speeds=SPEEDS,
+)
+
+
+def bound(step: Step, target: Target = TARGET) -> Roofline | None:
+    return roofline(program_of(step.proto()), target)
+
+
+def seconds(step: Step, target: Target = TARGET) -> float:
+    found = bound(step, target)
+    assert found is not None
+    assert found.compute_share + found.memory_share + found.communication_share == pytest.approx(1)
+    return found.at_least_seconds
+
+
+def argument(step: Step, name: str, shape: Shape) -> Node:
+    return step.argument(name, Role.OTHER_STATE, shape)
+
+
+def fusion(step: Step, name: str, shape: Shape, operands: list[Node]) -> Computation:
+    """A fusion, whose computation is still to be filled; its parameters are there."""
+    inside = step.computation(f"{name}.fused", fused=True)
+    for operand in operands:
+        inside.parameter(operand.shape)
+    step.op(name, "fusion", shape, operands, called=[inside])
+    return inside
+
+
+def test_a_kernel_takes_the_longer_of_arithmetic_and_memory() -> None:
+    step = Step()
+    a, b = argument(step, "a", f32(20, 30)), argument(step, "b", f32(30, 10))
+    step.op("product", "dot", f32(20, 10), [a, b], contracting=(1,))
+    # 2 * 20 * 10 * 30 = 12,000 operations: 12 s. 4 * (600 + 300 + 200) = 4,400 bytes: 44 s.
+    assert bound(step) == Roofline(
+        at_least_seconds=44.0, compute_share=0.0, memory_share=1.0, communication_share=0.0, priced_share=1.0
+    )
+    slower = replace(SPEEDS, operations_per_second={"tf32": 100.0})
+    found = bound(step, replace(TARGET, speeds=slower))
+    assert found is not None
+    assert (found.at_least_seconds, found.compute_share) == (120.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config", "expected"),
+    [
+        ("bf16", {}, 6.0),  # 12,000 at 2,000 a second
+        ("f32", {}, 12.0),  # as TF32
+        ("f32", {"operand_precision": [2, 2]}, 24.0),  # HIGHEST
+        ("f32", {"algorithm": 7}, 18.0),  # three passes in bfloat16
+    ],
+)
+def test_a_product_is_priced_by_its_type(dtype: str, config: dict[str, object], expected: float) -> None:
+    step = Step()
+    a, b = argument(step, "a", array(dtype, 20, 30)), argument(step, "b", array(dtype, 30, 10))
+    precision = ProductFields["PrecisionConfig"](**config).SerializeToString()
+    step.op("product", "dot", array(dtype, 20, 10), [a, b], contracting=(1,), fields={"precision_config": precision})
+    assert seconds(step, fast_memory()) == expected
+
+
+def fast_memory() -> Target:
+    return replace(TARGET, speeds=replace(SPEEDS, memory_bytes_per_second=1e9))
+
+
+def test_without_a_peak_for_the_type_a_kernel_has_no_price() -> None:
+    step = Step()
+    a, b = argument(step, "a", array("f64", 4, 4)), argument(step, "b", array("f64", 4, 4))
+    step.op("product", "dot", array("f64", 4, 4), [a, b], contracting=(1,))
+    assert bound(step) is None
+
+
+def test_without_the_peaks_of_the_device_there_is_no_bound() -> None:
+    step = Step()
+    step.op("twice", "add", f32(25), [argument(step, "a", f32(25))] * 2)
+    assert seconds(step) == 3.0  # two reads and a write of 100 bytes
+    assert bound(step, replace(TARGET, speeds=None)) is None
+
+
+def test_a_slice_in_a_fusion_reads_the_slice() -> None:
+    step = Step()
+    stack, index = argument(step, "stack", f32(10, 25)), argument(step, "index", array("s32"))
+    inside = fusion(step, "layer", f32(1, 25), [stack, index])
+    zero = inside.op("zero", "constant", array("s32"))
+    taken = inside.op("taken", "dynamic-slice", f32(1, 25), [inside.nodes[0], inside.nodes[1], zero])
+    inside.op("doubled", "add", f32(1, 25), [taken, taken])
+    # 100 bytes of the stack's 1000, the index of 4, and 100 written.
+    assert seconds(step) == pytest.approx(2.04)
+
+
+def test_slices_of_one_array_add_up_to_no_more_than_the_array() -> None:
+    step = Step()
+    whole = argument(step, "whole", f32(100))
+    inside = fusion(step, "shifted", f32(60), [whole])
+    first = inside.op("first", "slice", f32(60), [inside.nodes[0]])
+    second = inside.op("second", "slice", f32(60), [inside.nodes[0]])
+    inside.op("sum", "add", f32(60), [first, second])
+    # 400 bytes read, and not 480; 240 written.
+    assert seconds(step) == pytest.approx(6.4)
+
+
+def test_an_update_in_place_touches_the_update() -> None:
+    step = Step()
+    stack, row = argument(step, "stack", f32(10, 25)), argument(step, "row", f32(1, 25))
+    index = argument(step, "index", array("s32"))
+    inside = fusion(step, "write", f32(10, 25), [stack, row, index])
+    at = [inside.nodes[2], inside.op("zero", "constant", array("s32"))]
+    doubled = inside.op("doubled", "add", f32(1, 25), [inside.nodes[1], inside.nodes[1]])
+    inside.op("updated", "dynamic-update-slice", f32(10, 25), [inside.nodes[0], doubled, *at])
+    # The row is read and written, and the index is read.
+    assert seconds(step) == pytest.approx(2.04)
+
+
+def test_an_update_of_what_the_fusion_makes_writes_all_of_it() -> None:
+    step = Step()
+    row, index = argument(step, "row", f32(1, 25)), argument(step, "index", array("s32"))
+    inside = fusion(step, "fill", f32(10, 25), [row, index])
+    at = [inside.nodes[1], inside.op("zero", "constant", array("s32"))]
+    filled = inside.op("filled", "broadcast", f32(10, 25), [inside.op("one", "constant", f32())])
+    inside.op("updated", "dynamic-update-slice", f32(10, 25), [filled, inside.nodes[0], *at])
+    assert seconds(step) == pytest.approx(10 + 1.04)  # 1000 bytes written, 104 read
+
+
+def test_a_gather_reads_the_rows_that_it_takes() -> None:
+    step = Step()
+    table, rows = argument(step, "table", f32(1000, 25)), argument(step, "rows", array("s32", 5))
+    step.op("taken", "gather", f32(5, 25), [table, rows])
+    assert seconds(step) == pytest.approx(5 + 0.2 + 5)  # 5 rows of 100 bytes read and written, 20 bytes of indices
+
+
+def test_a_scatter_touches_the_rows_that_it_updates() -> None:
+    step = Step()
+    table, rows = argument(step, "table", f32(1000, 25)), argument(step, "rows", array("s32", 5))
+    updates = argument(step, "updates", f32(5, 25))
+    step.op("added", "scatter", f32(1000, 25), [table, rows, updates])
+    assert seconds(step) == pytest.approx(5 + 0.2 + 5)
+
+
+def test_a_reduction_in_a_fusion_reads_all_of_it() -> None:
+    step = Step()
+    square = argument(step, "square", f32(25, 25))
+    inside = fusion(step, "sums", f32(25), [square])
+    doubled = inside.op("doubled", "add", f32(25, 25), [inside.nodes[0], inside.nodes[0]])
+    inside.op("sum", "reduce", f32(25), [doubled, inside.op("zero", "constant", f32())])
+    assert seconds(step) == 26.0  # 2500 bytes read, 100 written
+
+
+def test_a_product_in_a_fusion_counts() -> None:
+    step = Step()
+    a, b = argument(step, "a", f32(20, 30)), argument(step, "b", f32(30, 10))
+    inside = fusion(step, "gemm", f32(20, 10), [a, b])
+    product = inside.op("product", "dot", f32(20, 10), inside.nodes[:2], contracting=(1,))
+    inside.op("doubled", "add", f32(20, 10), [product, product])
+    assert seconds(step, fast_memory()) == 12.0
+
+
+def gemm_config(**fields: object) -> bytes:
+    numbers = {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["0"]}
+    return json.dumps({"gemm_backend_config": {"dot_dimension_numbers": numbers, **fields}}).encode()
+
+
+def test_a_call_of_cublas_is_priced_without_its_workspace() -> None:
+    step = Step()
+    a, b = argument(step, "a", f32(20, 30)), argument(step, "b", f32(30, 10))
+    result = tuple_of(f32(20, 10), array("s8", 1_000_000))
+    fields = {"backend_config": gemm_config()}
+    step.op("gemm", "custom-call", result, [a, b], target="__cublas$gemm", fields=fields)
+    assert seconds(step) == 44.0
+    assert seconds(step, fast_memory()) == 12.0
+
+
+def test_an_exact_product_of_cublas_is_no_tf32() -> None:
+    step = Step()
+    a, b = argument(step, "a", f32(20, 30)), argument(step, "b", f32(30, 10))
+    config = gemm_config(precision_config={"operand_precision": ["HIGHEST", "HIGHEST"], "algorithm": "ALG_UNSET"})
+    step.op("gemm", "custom-call", f32(20, 10), [a, b], target="__cublas$gemm", fields={"backend_config": config})
+    assert seconds(step, fast_memory()) == 24.0
+
+
+@pytest.mark.parametrize(
+    ("target", "mask", "num_products", "num_scores"),
+    [
+        ("__cudnn$fmhaSoftmax", "NO_MASK", 2, 16),
+        ("__cudnn$fmhaSoftmax", "CAUSAL", 2, 10),  # 1 + 2 + 3 + 4 of 4 queries and 4 keys
+        ("__cudnn$fmhaSoftmaxBackward", "CAUSAL", 5, 10),
+    ],
+)
+def test_fused_attention_counts_the_scores_that_its_mask_leaves(
+    target: str, mask: str, num_products: int, num_scores: int
+) -> None:
+    step = Step()
+    shape = array("bf16", 2, 4, 3, 8)  # batch, tokens, heads, head size
+    operands = [argument(step, name, shape) for name in "qkv"]
+    config = {"intermediate_tensor_shape": {"dimensions": ["2", "3", "4", "4"]}, "mask_type": mask}
+    fields = {"backend_config": json.dumps({"cudnn_fmha_backend_config": config}).encode()}
+    step.op("attention", "custom-call", tuple_of(shape, array("u8", 0)), operands, target=target, fields=fields)
+    # Two operations for each product: of 2 sequences and 3 heads, over a head size of 8.
+    assert seconds(step, fast_memory()) == 2 * num_products * 2 * 3 * num_scores * 8 / 2000
+
+
+def test_attention_of_padded_sequences_has_no_price() -> None:
+    step = Step()
+    shape = array("bf16", 2, 4, 3, 8)
+    operands = [argument(step, name, shape) for name in "qkv"]
+    config = {"intermediate_tensor_shape": {"dimensions": ["2", "3", "4", "4"]}, "mask_type": "PADDING"}
+    fields = {"backend_config": json.dumps({"cudnn_fmha_backend_config": config}).encode()}
+    step.op("attention", "custom-call", shape, operands, target="__cudnn$fmhaSoftmax", fields=fields)
+    assert bound(step) is None
+
+
+def convolution_fields(**window: int) -> dict[str, bytes]:
+    """One spatial dimension; arrays are (batch, space, feature), kernels (space, input, output)."""
+    numbers = ProductFields["ConvolutionDimensionNumbers"](
+        kernel_input_feature_dimension=1, input_spatial_dimensions=[1], output_spatial_dimensions=[1]
+    )
+    message = ProductFields["Window"]()
+    message.dimensions.add(**window)
+    return {
+        "convolution_dimension_numbers": numbers.SerializeToString(),
+        "window": message.SerializeToString(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("window", "num_outputs", "num_pairs"),
+    [
+        ({"size": 3, "stride": 1}, 6, 18),  # no padding: every place of the window meets the input of 8
+        ({"size": 3, "stride": 1, "padding_low": 1}, 8, 22),  # "same": the two ends meet 2 instead of 3
+        ({"size": 3, "stride": 2, "padding_low": 1}, 4, 11),  # outputs at -1, 1, 3, 5: 2 + 3 + 3 + 3
+        ({"size": 3, "stride": 1, "padding_low": 2, "base_dilation": 2}, 17, 24),  # each of 8 inputs meets 3 places
+        ({"size": 2, "stride": 1, "window_dilation": 4}, 4, 8),  # places 0 and 4 of outputs at 0, 1, 2, 3
+    ],
+)
+def test_a_convolution_counts_no_products_with_padding_or_holes(
+    window: dict[str, int], num_outputs: int, num_pairs: int
+) -> None:
+    step = Step()
+    a, kernel = argument(step, "a", f32(2, 8, 5)), argument(step, "kernel", f32(window["size"], 5, 7))
+    step.op("conv", "convolution", f32(2, num_outputs, 7), [a, kernel], fields=convolution_fields(**window))
+    # Two operations for each of 2 sequences, 5 input features and 7 output features.
+    assert seconds(step, fast_memory()) == 2 * 2 * num_pairs * 5 * 7 / 1000
+
+
+@pytest.mark.parametrize(
+    ("target", "places"),
+    [
+        ("__cudnn$convForward", "akc"),
+        ("__cudnn$convBackwardInput", "cka"),
+        ("__cudnn$convBackwardFilter", "ack"),
+    ],
+)
+def test_gradients_of_a_convolution_take_as_many_products_as_the_convolution(target: str, places: str) -> None:
+    shapes = {"a": f32(2, 8, 5), "k": f32(3, 5, 7), "c": f32(2, 6, 7)}
+    step = Step()
+    operands = [argument(step, name, shapes[name]) for name in places[:2]]
+    result = tuple_of(shapes[places[2]], array("u8", 64))
+    fields = convolution_fields(size=3, stride=1)
+    step.op("conv", "custom-call", result, operands, target=target, fields=fields)
+    assert seconds(step, fast_memory()) == 2 * 2 * 18 * 5 * 7 / 1000
+
+
+def loop(step: Step, trip_count: int, *, body_adds: int = 1) -> None:
+    """A loop that adds a vector of 100 bytes to itself, three seconds each time."""
+    carry = tuple_of(f32(25))
+    body, condition = step.computation("body"), step.computation("condition")
+    value = body.element(body.parameter(carry), 0)
+    for number in range(body_adds):
+        value = body.op(f"add{number}", "add", f32(25), [value, value])
+    body.tuple(value)
+    condition.parameter(carry)
+    condition.op("true", "constant", array("pred"))
+    start = step.tuple(argument(step, "a", f32(25)))
+    step.op("loop", "while", carry, [start], called=[body, condition], number=trip_count)
+
+
+def test_a_loop_counts_as_often_as_it_runs() -> None:
+    step = Step()
+    loop(step, 7)
+    assert seconds(step) == 21.0
+
+
+def test_a_loop_of_unknown_length_counts_as_not_run_and_its_kernels_as_unpriced() -> None:
+    step = Step()
+    loop(step, 0)
+    assert bound(step) is None
+    value = argument(step, "b", f32(25))
+    for number in range(19):
+        value = step.op(f"after{number}", "add", f32(25), [value, value])
+    found = bound(step)
+    assert found is not None
+    assert (found.at_least_seconds, found.priced_share) == (57.0, 0.95)
+
+
+def test_of_a_conditional_the_cheapest_branch_counts() -> None:
+    step = Step()
+    index, a = argument(step, "index", array("s32")), argument(step, "a", f32(25))
+    branches = [step.computation(f"branch{number}") for number in range(2)]
+    for number, branch in enumerate(branches):
+        value = branch.parameter(f32(25))
+        for add in range(number + 1):
+            value = branch.op(f"branch{number}.add{add}", "add", f32(25), [value, value])
+    step.op("choice", "conditional", f32(25), [index, a, a], called=branches)
+    assert seconds(step) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("opcode", "groups", "expected"),
+    [
+        ("all-reduce", [[0, 1, 2, 3]], 15.0),  # 2 * 3/4 of 100 bytes at 10 a second
+        ("all-reduce", [], 15.0),  # all four devices
+        ("all-reduce", [[0, 1], [2, 3]], 10.0),  # 2 * 1/2
+        ("all-gather", [[0, 1, 2, 3]], 7.5),
+        ("all-to-all", [[0, 1, 2, 3]], 7.5),
+        ("collective-permute", [[0, 1], [1, 0]], 10.0),
+    ],
+)
+def test_a_collective_takes_a_ring(opcode: str, groups: list[list[int]], expected: float) -> None:
+    step = Step()
+    shape = f32(25)
+    operand = argument(step, "a", shape)
+    step.op("sent", opcode, shape, [operand], groups=groups)
+    four = replace(TARGET, topology=Topology(num_devices=4))
+    found = bound(step, four)
+    assert found is not None
+    assert (found.at_least_seconds, found.communication_share) == (expected, 1.0)
+
+
+@pytest.mark.parametrize(("num_kernels", "expected"), [(0, 15.0), (1, 15.0), (8, 24.0)])
+def test_kernels_overlap_a_collective_in_the_background(num_kernels: int, expected: float) -> None:
+    """An all-reduce of 15 s, and kernels of 3 s between its start and its end."""
+    step = Step()
+    operand = argument(step, "a", f32(25))
+    start = step.op("start", "all-reduce-start", f32(25), [operand], groups=[[0, 1, 2, 3]])
+    value = operand
+    for number in range(num_kernels):
+        value = step.op(f"kernel{number}", "add", f32(25), [value, value])
+    step.op("done", "all-reduce-done", f32(25), [start])
+    assert seconds(step) == expected
+
+
+def test_a_collective_that_ends_before_a_kernel_starts_overlaps_nothing() -> None:
+    step = Step()
+    operand = argument(step, "a", f32(25))
+    start = step.op("start", "all-reduce-start", f32(25), [operand], groups=[[0, 1, 2, 3]])
+    done = step.op("done", "all-reduce-done", f32(25), [start])
+    step.op("kernel", "add", f32(25), [done, done])
+    found = bound(step)
+    assert found is not None
+    assert found.at_least_seconds == 18.0
+    assert found.communication_share == pytest.approx(15 / 18)
+
+
+def test_a_transfer_takes_the_link_to_the_host() -> None:
+    step = Step()
+    a = argument(step, "a", f32(5))
+    on_host = Shape("f32", (5,), memory_space=5)
+    start = step.op("start", "copy-start", tuple_of(on_host, f32(5), array("u32")), [a])
+    step.op("kernel", "add", f32(5), [a, a])
+    step.op("done", "copy-done", on_host, [start])
+    assert seconds(step) == 20.0  # 20 bytes at 1 a second, beside a kernel of 0.6 s
+
+
+def test_a_call_that_is_not_known_has_no_price() -> None:
+    step = Step()
+    value = argument(step, "a", f32(25))
+    for number in range(19):
+        value = step.op(f"add{number}", "add", f32(25), [value, value])
+    step.op("kernel", "custom-call", f32(25), [value], target="a_kernel_of_my_own")
+    found = bound(step)
+    assert found is not None
+    assert (found.at_least_seconds, found.priced_share) == (57.0, 0.95)
+    step.op("another", "custom-call", f32(25), [value], target="a_kernel_of_my_own")
+    assert bound(step) is None

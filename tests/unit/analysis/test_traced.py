@@ -1,0 +1,145 @@
+"""From hand-built traces to reports: the peak, its categories, and what the allocator adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memprof.analysis.memory.caching_allocator import MIB, AllocatorSettings, OutOfMemoryError
+from memprof.analysis.memory.card import judge_reserved
+from memprof.analysis.records.capture import Target, Toolchain
+from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.pool import Answer
+from memprof.analysis.records.timeline import PhaseSpan
+from memprof.analysis.records.trace import Trace, TracedValue, TraceEvent
+from memprof.analysis.traced import analyze_trace
+
+TARGET = Target(
+    name="t4", description="", platform="cuda", memory_bytes=16 << 30, compute_capability="7.5", reason="asked for"
+)
+TOOLCHAIN = Toolchain(
+    memprof="0",
+    python="3",
+    jax="",
+    jaxlib="",
+    cuda_plugin=None,
+    flax=None,
+    optax=None,
+    xla_flags="",
+    torch="2",
+)
+
+
+def _value(size: int, category: Category, phase: Phase = Phase.FORWARD) -> TracedValue:
+    return TracedValue(
+        size_bytes=size,
+        shape=(size // 4,),
+        dtype="f32",
+        category=category,
+        phase=phase,
+        module="layer",
+        name=category.value,
+        op="aten.mm",
+        source="model.py:1",
+        library="",
+        rule="",
+        evidence="",
+    )
+
+
+# A parameter of 3 MiB is kept. In each of two steps an activation of 5 MiB lives from the first operation to the third,
+# a gradient of 3 MiB from the second to the last. The first step makes the optimizer's state of 6 MiB.
+VALUES = (
+    _value(3 * MIB, Category.PARAMS, Phase.ARGUMENT),
+    _value(5 * MIB, Category.ACTIVATIONS),
+    _value(3 * MIB, Category.GRADIENTS, Phase.BACKWARD),
+    _value(6 * MIB, Category.OPTIMIZER_STATE, Phase.ARGUMENT),
+    _value(5 * MIB, Category.ACTIVATIONS),
+    _value(3 * MIB, Category.GRADIENTS, Phase.BACKWARD),
+)
+TRACE = Trace(
+    label="step",
+    workload="step",
+    techniques=(),
+    config={},
+    target=TARGET,
+    toolchain=TOOLCHAIN,
+    framework="torch",
+    num_positions=8,
+    step_starts=(0, 4),
+    values=VALUES,
+    events=(
+        TraceEvent(0, 0, True),
+        TraceEvent(0, 1, True),
+        TraceEvent(1, 2, True),
+        TraceEvent(2, 1, False),
+        TraceEvent(3, 3, True),
+        TraceEvent(3, 2, False),
+        TraceEvent(4, 4, True),
+        TraceEvent(5, 5, True),
+        TraceEvent(6, 4, False),
+        TraceEvent(7, 5, False),
+    ),
+    phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=7),),
+    modules=(),
+    arguments=(),
+)
+
+
+def test_the_step_with_the_highest_peak_is_reported_and_its_categories_add_up() -> None:
+    report = analyze_trace(TRACE)
+    # Second step: 3 + 6 kept, 5 + 3 of the step. The first step has 3 + 5 + 3 at most.
+    assert report.live_peak_bytes == 17 * MIB
+    assert report.footprint_bytes == 20 * MIB  # one segment for all: 5 + 3 + 6 + 3 fit it
+    assert {category: size // MIB for category, size in report.categories.items() if size} == {
+        Category.PARAMS: 3,
+        Category.OPTIMIZER_STATE: 6,
+        Category.GRADIENTS: 3,
+        Category.ACTIVATIONS: 5,
+        Category.FRAGMENTATION: 3,
+    }
+    assert [buffer.size_bytes // MIB for buffer in report.buffers] == [6, 5, 3, 3]
+
+
+def test_the_timeline_of_the_reported_step_has_its_peak() -> None:
+    timeline = analyze_trace(TRACE).timeline
+    assert timeline.num_positions == 4
+    assert timeline.base == {Category.PARAMS: 3 * MIB, Category.OPTIMIZER_STATE: 6 * MIB}
+    assert [piece.live_bytes // MIB for piece in timeline.slices(4)] == [14, 17, 17, 12]
+    assert timeline.peak_position == 1
+    assert timeline.temp_changes == ((0, 2), (1, 3))
+
+
+def test_a_value_that_an_earlier_step_leaves_behind_is_live_until_it_dies() -> None:
+    events = tuple(event for event in TRACE.events if event != TraceEvent(3, 2, False))
+    kept = replace(TRACE, events=(*events[:-3], TraceEvent(5, 2, False), *events[-3:]))
+    report = analyze_trace(kept)
+    (first, *_) = [buffer for buffer in report.temp_buffers if buffer.category is Category.GRADIENTS]
+    assert (first.start, first.end) == (0, 1)
+    assert report.live_peak_bytes == 17 * MIB  # it dies before the new gradient is there
+
+
+def test_rounding_is_fragmentation_and_the_allocators_figures_are_kept_apart() -> None:
+    odd = replace(TRACE, values=(replace(VALUES[0], size_bytes=4), *VALUES[1:]))
+    report = analyze_trace(odd)
+    assert report.categories[Category.PARAMS] == 4
+    assert report.allocator is not None
+    assert report.allocator.requested_bytes == report.live_peak_bytes == 14 * MIB + 4
+    # The new activation of 5 MiB takes a free block of 6 MiB whole: a rest of 1 MiB is not split off.
+    assert report.allocator.allocated_bytes == 15 * MIB + 512
+    assert report.allocator.reserved_bytes == report.footprint_bytes == 22 * MIB
+
+
+def test_the_verdict_leaves_room_for_the_cuda_context() -> None:
+    assert analyze_trace(TRACE).fits
+    capacity = (16 << 30) - 1050 * MIB  # 1050 MiB lie outside on such a card
+    assert judge_reserved(capacity, TARGET).answer is Answer.FITS
+    verdict = judge_reserved(capacity + MIB, TARGET)
+    assert (verdict.answer, verdict.short_bytes) == (Answer.DOES_NOT_FIT, MIB)
+    assert verdict.sentence.startswith("does not fit: 15.0 GiB reserved, 1.00 MiB more than the 15.0 GiB that t4 has")
+
+
+def test_a_limit_that_the_step_exceeds_is_an_error() -> None:
+    with pytest.raises(OutOfMemoryError):
+        analyze_trace(TRACE, settings=AllocatorSettings(limit_bytes=16 * MIB))
