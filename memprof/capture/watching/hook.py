@@ -39,6 +39,7 @@ from memprof.capture.running.live_arrays import count_seconds_from, live_arrays,
 from memprof.capture.targets.mesh import target_of_step
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.flops import has_backward_pass
 from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, is_array, is_array_like, jit_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.user_traceback import first_line
@@ -217,7 +218,7 @@ class Watcher:
         if self._is_instead:
             self._harmless("a program", self._keep_program, call, *program())
         avals = jax.tree.leaves(traced.traced.in_avals)
-        differentiates = any("transpose(" in scope for scope in known.flops_by_scope)
+        differentiates = has_backward_pass(traced.jaxpr)
         return replace(
             call,
             arguments={path: _aval_text(aval) for path, aval in zip(traced.paths, avals, strict=True)},
