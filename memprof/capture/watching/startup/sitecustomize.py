@@ -2,8 +2,8 @@
 
 The folder of this file is the first entry of PYTHONPATH, and `MEMPROF_WATCH` names the work folder. Both are removed
 from `os.environ`: the script sees the environment of the command. The processes that it starts are watched too, unless
-it gives them an environment of their own. The watcher starts when the script has imported JAX. Nothing else is imported:
-the script may have a module of the same name as one of the library.
+it gives them an environment of their own. The watcher starts when the script has imported JAX. Nothing else is
+imported: the script may have a module of the same name as one of the library.
 """
 
 from __future__ import annotations
