@@ -27,3 +27,8 @@ def _is_of_use(record: logging.LogRecord) -> bool:
         return True
     asked = os.environ.get("JAX_PLATFORMS", "")
     return "cuda" in asked or "gpu" in asked or any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
+def show_plugin_complaints() -> None:
+    """Have JAX show them again: the output of a watched script is its own."""
+    logging.getLogger(_JAX_LOGGER).removeFilter(_is_of_use)

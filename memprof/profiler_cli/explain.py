@@ -15,7 +15,7 @@ import typer
 
 from memprof.errors import MemprofError
 from memprof.profiler_cli import options
-from memprof.profiler_cli.endings import is_capture
+from memprof.profiler_cli.endings import CAPTURE_SUFFIX, is_capture
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ _Log = Annotated[str, typer.Argument(help="The stderr of the run, also gzipped; 
 _Programs = Annotated[
     list[Path],
     typer.Option(
-        "--program", help="What may have run: captures, or what `memprof import` takes; repeatable.", metavar="PATH"
+        "--program",
+        help="What may have run: captures, a folder of captures that `memprof watch` wrote, or what `memprof import`"
+        " takes; repeatable.",
+        metavar="PATH",
     ),
 ]
 
@@ -97,7 +100,13 @@ def _programs(paths: list[Path], pool: PoolSettings | None) -> list[Report]:
     from memprof.capture.foreign.dumps import programs_in
     from memprof.capture.foreign.importing import import_program
 
-    captures = [read_capture(path) for path in paths if is_capture(str(path))]
-    dumps = [path for path in paths if not is_capture(str(path))]
+    files = [file for path in paths for file in (_captures_in(path) or [path])]
+    captures = [read_capture(file) for file in files if is_capture(str(file))]
+    dumps = [file for file in files if not is_capture(str(file))]
     captures += [import_program(found, roles={}, target=None) for found in programs_in(dumps)]
     return [analyze(capture, pool=pool) for capture in captures]
+
+
+def _captures_in(folder: Path) -> list[Path]:
+    """The captures that lie in a folder, as `memprof watch` writes them; none for a file or for a dump of XLA."""
+    return sorted(file for file in folder.glob(f"*{CAPTURE_SUFFIX}") if file.is_file())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +16,7 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, as_argument, check_folder_writable, make_folder
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, stem
-from memprof.profiler_cli.console import ExitCode, say, stages
+from memprof.profiler_cli.console import ExitCode, say, say_error, stages
 from memprof.profiler_cli.endings import is_report
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
@@ -41,6 +43,13 @@ _StopAfter = Annotated[
         metavar="N|TIME",
     ),
 ]
+_FailIfNotFits = Annotated[
+    bool,
+    typer.Option(
+        "--fail-if-not-fits",
+        help="Exit with 1 if the largest program does not fit JAX's default pool, or if the script compiled none.",
+    ),
+]
 _Keep = Annotated[
     int, typer.Option("--keep", min=0, max=options.MOST, help="Write captures of so many programs, the largest first.")
 ]
@@ -63,6 +72,7 @@ def watch(
     target: options.Target = None,
     stop_after: _StopAfter = None,
     pool: options.Pool = None,
+    fail_if_not_fits: _FailIfNotFits = False,
     keep: _Keep = 3,
     output: _Output = None,
     force: options.Force = False,
@@ -81,7 +91,8 @@ def watch(
     """
     from memprof.capture.processes.work_folder import work_folder
     from memprof.capture.targets.resolve import resolve_asked
-    from memprof.capture.watching.process import Script, run_script
+    from memprof.capture.watching.process import Script, end_by_signal, roomy_folder, run_script
+    from memprof.capture.watching.shared_page import read_faults
     from memprof.studies.watch.reading import read_job
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
@@ -93,24 +104,49 @@ def watch(
     if keep:
         check_folder_writable(folder)
     run = Script(name=script, is_module=module, arguments=tuple(arguments))
-    with work_folder() as work:
+    with work_folder(roomy_folder()) as work:
         ended = run_script(run, work, target=aim, stop_after=stop)
-        if aim is not None:
-            from memprof.studies.watch.for_target import compile_for_target  # JAX is imported when the script has ended
-
-            with stages(f"{run.label} for {aim.name}") as stage:
-                for error in compile_for_target(work, stage):
-                    say(f"left out: {error}")
-        job = read_job(work, run.label)
-        has_seen_enough = stop.seconds is not None or (job.ending is not None and job.ending.has_seen_enough)
-        exit_code = ExitCode.FINE if has_seen_enough else ended if ended >= 0 else _SIGNALLED - ended
-        captures = _captures(job, work, keep)
-        explanation = _explanation(job, captures, work, judged_by)
-        _print(job, explanation, _report(job, work, judged_by), int(exit_code), show)
-        if ended == -signal.SIGKILL:
+        code = ended.exit_code
+        exit_code = ExitCode.FINE if ended.by_memprof else code if code >= 0 else _SIGNALLED - code
+        _leave_deleted_folder()
+        fits = False
+        try:
+            if aim is not None:
+                _compile(work, run.label, aim.name)
+            job = read_job(work, run.label, exit_code)
+            captures = _captures(job, work, keep)
+            explanation = _explanation(job, captures, work, judged_by)
+            report = _report(job, work, judged_by)
+            fits = report is not None and report.verdict.fits is True
+            _print(job, explanation, report, exit_code, show, with_advice=aim is not None)
+            _write(captures, folder)
+        except (MemprofError, OSError) as error:  # of the report; the exit code is the script's
+            say_error(str(error))
+        if code == -signal.SIGKILL and not ended.by_memprof:
             say("the script was killed (SIGKILL), as the system does when the machine's memory runs out")
-        _write(captures, folder)
-    raise typer.Exit(exit_code)
+        for fault in read_faults(work):
+            say(f"not recorded: {fault}")
+    if code < 0 and not ended.by_memprof:
+        end_by_signal(-code)
+    raise typer.Exit(exit_code or (ExitCode.CHECK_FAILED if fail_if_not_fits and not fits else ExitCode.FINE))
+
+
+def _compile(work: Path, label: str, target: str) -> None:
+    from memprof.studies.watch.for_target import compile_for_target  # JAX is imported when the script has ended
+
+    with stages(f"{label} for {target}") as stage:
+        for error in compile_for_target(work, stage):
+            say(f"left out: {error}")
+
+
+def _leave_deleted_folder() -> None:
+    """Go on in a new folder if the script has deleted the working folder."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        folder = tempfile.mkdtemp(prefix="watched-")
+        os.chdir(folder)
+        say(f"the working folder was deleted; relative paths below are in {folder}")
 
 
 def _stop_after(text: str | None) -> StopAfter:
@@ -162,19 +198,28 @@ def _explanation(job: Job, captures: Sequence[Capture], work: Path, pool: PoolSe
     return explain(read_log(job.ending.error), [analyze(each, pool=pool) for each in (*captures, *of_jax)])
 
 
-def _print(job: Job, explanation: Explanation | None, report: Report | None, exit_code: int, show: Rendering) -> None:
+def _print(
+    job: Job,
+    explanation: Explanation | None,
+    report: Report | None,
+    exit_code: int,
+    show: Rendering,
+    *,
+    with_advice: bool,
+) -> None:
     from memprof.reports.document import Document
     from memprof.reports.json.runs import explanation_json, job_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.reports.views.job import job_document
+    from memprof.studies.advice.advise import advise
 
-    verdict, pressure = (report.verdict, report.pressure) if report else (None, None)
-    document, explained = job_document(job, top=show.options.top, verdict=verdict, pressure=pressure), None
+    advice = advise(report) if report is not None and with_advice else ()
+    document, explained = job_document(job, top=show.options.top, report=report, advice=advice), None
     if explanation is not None:
         more = explanation_document(explanation, top=show.options.top)
         document = Document(blocks=(*document.blocks, *more.blocks))
         explained = explanation_json(explanation, sentences(explanation))
-    record = job_json(job, exit_code=exit_code, explanation=explained, verdict=verdict, pressure=pressure)
+    record = job_json(job, exit_code=exit_code, explanation=explained, report=report, advice=advice)
     print_document(document, record, show)
 
 

@@ -75,7 +75,7 @@ def halved(tree, *, factor):
 
 def num_looks():
     # How often memprof has looked at the arrays: whatever the machine does beside, there are enough of them.
-    files = glob(os.path.join(tempfile.gettempdir(), "memprof-*", "live.jsonl"))
+    files = glob(os.path.join(tempfile.gettempdir(), "memprof-*", "live-*.jsonl"))
     return sum(len(Path(file).read_bytes().splitlines()) for file in files)
 
 

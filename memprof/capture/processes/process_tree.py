@@ -54,6 +54,11 @@ def end_descendants(child: int | None = None) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
+def kill_tree(pid: int) -> None:
+    """Kill a process, and all that it has started and that have not left it."""
+    _kill([*_descendants(pid), pid])
+
+
 def end_orphans(children: Collection[int]) -> None:
     """Kill all that this process has adopted.
 

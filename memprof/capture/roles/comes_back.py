@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
 from memprof.capture.roles.leaf import all_prefixes
 from memprof.capture.roles.updates import Array
@@ -172,6 +171,8 @@ class _Matching:
         scores = np.array([[self._score(one, inside[one], other, outside[other]) for other in others] for one in ones])
         if not scores.size:
             return
+        from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # takes 0.4 s
+
         are_updated = bool((scores >= _MADE_FROM / 2).any())
         for row, column in zip(*linear_sum_assignment(scores, maximize=True), strict=True):
             one, other = ones[row], others[column]

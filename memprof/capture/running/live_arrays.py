@@ -15,12 +15,12 @@ import jax
 
 from memprof.analysis.records.watched import LiveArrays, LiveGroup
 
-_STARTED = time.monotonic()
 _MOST_HOLDERS = 6  # from an array to what has a name
 _MOST_OBJECTS = 50
 _NUM_ASKED = 3
 _IN_CONTAINER = "[...]"
 _OURS = str(Path(__file__).resolve().parents[2])
+_started = time.monotonic()  # of the script
 
 
 def type_text(array: Any) -> str:
@@ -30,7 +30,13 @@ def type_text(array: Any) -> str:
 
 def since_start() -> float:
     """Seconds since the script began."""
-    return time.monotonic() - _STARTED
+    return time.monotonic() - _started
+
+
+def count_seconds_from(started: float) -> None:
+    """Set when the script began, by the monotonic clock, which all processes of a machine share."""
+    global _started
+    _started = started
 
 
 def live_arrays(find_holders_of: Collection[str] = (), error: BaseException | None = None) -> LiveArrays:

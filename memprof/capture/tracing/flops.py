@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.extend import core
 
-_RECOMPUTED = "rematted_computation"
+_BACKWARD, _RECOMPUTED = "transpose(", "rematted_computation"
 
 
 def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
@@ -43,6 +43,15 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
             for counted in inner:
                 flops += Counter({name: number * times for name, number in counted.items()})
     return flops
+
+
+def has_backward_pass(jaxpr: Any) -> bool:
+    """Whether an operation of a jaxpr, or of a jaxpr inside it, was made by reverse-mode differentiation."""
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+    return any(
+        _BACKWARD in str(equation.source_info.name_stack) or any(map(has_backward_pass, _inner_jaxprs(equation)))
+        for equation in jaxpr.eqns
+    )
 
 
 def recomputed_flops(flops: Counter[str]) -> int:

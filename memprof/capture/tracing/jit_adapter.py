@@ -249,6 +249,14 @@ def is_of_jax(fn: Any) -> bool:
     return str(own(function_of(fn), "__module__")).split(".")[0] == "jax"
 
 
+def hide_from_tracebacks(file: str) -> None:
+    """Have JAX leave the frames of a file, and of this one, out of its tracebacks (jax 0.10.2 to 0.12)."""
+    from jax._src import traceback_util
+
+    for each in (file, __file__):
+        traceback_util.register_exclusion(each)
+
+
 class _Traces:
     """The hook in JAX's tracing, which `watch_compiles` and `watch_calls` have in common.
 

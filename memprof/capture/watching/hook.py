@@ -1,20 +1,29 @@
-"""Inside of a watched script: what it traces, what it compiles, and what is on the device meanwhile, is written down.
+"""The watcher inside a script: it records traces, compiles, and the arrays on the device.
 
-The script comes first. Whatever fails here is written down too, and the script goes on.
+The script comes first. A fault of the watcher is noted (see `shared_page.py`), and the script goes on.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import errno
+import json
 import os
+import resource
+import shutil
+import signal
+import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import msgspec
@@ -26,77 +35,127 @@ from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, encoded_task
 from memprof.capture.roles.arguments import ends_of
 from memprof.capture.roles.by_use import follow
-from memprof.capture.running.live_arrays import live_arrays, since_start, type_text
+from memprof.capture.running.live_arrays import count_seconds_from, live_arrays, since_start, type_text
 from memprof.capture.targets.mesh import target_of_step
 from memprof.capture.targets.resolve import resolve_asked
 from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.flops import has_backward_pass
 from memprof.capture.tracing.jitting import JittedStep, TracedStep, inside_of, is_array, is_array_like, jit_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.user_traceback import first_line
 from memprof.capture.watching import records
+from memprof.capture.watching.shared_page import SharedPage
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
+from memprof.plugin_complaints import show_plugin_complaints
 
 _MOST_TEXT = 200
 _PLAN = "_after_optimizations"  # what is kept of a dump
+_END_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
 _GROWS_FOR_GOOD = 3
 _MOST_HOLDERS_LOOKED_FOR = 5
+
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def start_watcher(folder: str) -> None:
+    """Watch this process from now on, as the options in a work folder say."""
+    show_plugin_complaints()
+    Watcher(Path(folder), **json.loads((Path(folder) / records.OPTIONS).read_bytes())).start()
 
 
 class Watcher:
     """Writes what happens into a work folder.
 
     Args:
-        target: what each program of the script is to be compiled for instead; None: what runs is what is kept.
-        num_programs: the script is ended when so many programs of its own have been seen.
-        may_end: whether else it is ended with its first training step.
+        target: compile each program for this target; None: keep the programs that run.
+        num_programs: stop the script after this number of programs of its own.
+        may_end: whether to stop it, without `num_programs`, at its first training step.
+        started: when the command started it, by the monotonic clock.
     """
 
-    def __init__(self, folder: str, *, target: str | None, num_programs: int | None, may_end: bool) -> None:
-        self._folder = Path(folder)
+    def __init__(
+        self, folder: Path, *, target: str | None, num_programs: int | None, may_end: bool, started: float
+    ) -> None:
+        count_seconds_from(started)
+        self._folder = folder
         self._target = resolve_asked(target or "local")
         self._is_instead = target is not None
         self._num_programs = num_programs
         self._may_end = may_end
+        self._process = os.getpid()
+        self._script_process = int((folder / records.PROCESS).read_text(encoding="utf-8"))
+        self._page = SharedPage(folder)
         self._counter = count()
         self._num_seen = 0
         self._jits: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._has_ended_it = False
         self._pause = _FIRST_PAUSE_SECONDS
+        self._is_over = threading.Event()
+        self._sampling = _thread.allocate_lock()
+        self._has_sampler = False
 
     def start(self) -> None:
         """Watch from now on."""
+        jit_adapter.hide_from_tracebacks(__file__)
         jit_adapter.watch_compiles(self._traced, self._compiled)
-        is_over = threading.Event()
-        sampling = threading.Thread(target=self._sample, args=(is_over,), name="memprof watch", daemon=True)
-        sampling.start()
+        atexit.register(self._harmless, "the end", self._end)
 
-        def stop() -> None:
-            is_over.set()
-            sampling.join()
+    def _harmless(
+        self, what: str, do: Callable[_Given, _Result], *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> _Result | None:
+        """Do something for the watcher. An error is noted, unless it is the script's: Ctrl-C, or a signal handler's."""
+        try:
+            return do(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or _is_of_signal_handler(error):
+                raise
+            self._page.note(what, error)
+            return None
 
-        # A thread that is in JAX when Python ends takes the process down; this waits for those of the script first.
-        atexit.register(stop)
-
-    def end(self, error: BaseException | None, shown: str) -> None:
-        """Write down how the script ended.
-
-        Args:
-            error: what nobody caught; None: nothing, or its own `sys.exit`.
-            shown: its traceback.
-        """
-        is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(str(error))
+    def _end(self) -> None:
+        """Record the end of the script. Python keeps an uncaught error in `sys.last_value`."""
+        if os.getpid() != self._process:
+            return
+        self._is_over.set()
+        self._sampling.acquire(timeout=_END_SECONDS)  # a thread that is in JAX when Python ends takes the process down
+        if self._process != self._script_process:  # one that the script has started
+            return
+        error: BaseException | None = getattr(sys, "last_value", None)
+        shown = "" if error is None else "".join(traceback.format_exception(error))
+        is_out_of_memory = isinstance(error, MemoryError) or xla_adapter.is_out_of_memory(_text(error))
         live = live_arrays()
         if is_out_of_memory:
             largest = [group.type for group in live.groups[:_MOST_HOLDERS_LOOKED_FOR]]
             live = live_arrays(find_holders_of=largest, error=error)
-        ending = Ending(error=shown, is_out_of_memory=is_out_of_memory, has_seen_enough=self._has_ended_it, live=live)
-        records.write(self._folder / records.END, ending)
+        records.write(self._folder / records.END, Ending(error=shown, is_out_of_memory=is_out_of_memory, live=live))
+
+    def _start_sampler(self) -> None:
+        """Start the thread that looks at the arrays, once, with the first program.
+
+        JAX has threads of its own from then on. `threading` does not list this one: scripts wait for those it lists.
+        """
+        if self._has_sampler or os.getpid() != self._process:
+            return
+        self._has_sampler = True
+        self._sampling.acquire()
+        try:
+            _thread.start_new_thread(self._sample_to_end, ())
+        except BaseException:
+            self._sampling.release()
+            raise
+
+    def _sample_to_end(self) -> None:
+        try:
+            self._harmless("the arrays on the device", self._sample, self._is_over)
+        finally:
+            self._sampling.release()
 
     def _sample(self, is_over: threading.Event) -> None:
         """Look at the arrays every now and then, and for no more than a hundredth of the time."""
-        file, before = self._folder / records.LIVE, None
+        file, before = self._folder / records.LIVE.format(os.getpid()), None
         growing: dict[str, int] = {}  # how often in a row there were more of a type
         while not is_over.wait(self._pause):
             started = time.thread_time()
@@ -117,22 +176,29 @@ class Watcher:
             before = found
 
     def _traced(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Write down a call that was traced; returns its id, or None for what JAX itself calls."""
+        """Record a traced call. Returns its id, or None for JAX's own calls."""
+        call = self._harmless("a call", self._call, fn, args, kwargs)
+        if call is None:
+            return None
+        self._harmless("a call", records.write, self._folder / records.CALL.format(call.id), call)
+        self._pause = _FIRST_PAUSE_SECONDS  # a new program has new arrays
+        self._num_seen += 1
+        if self._is_instead:  # else it is compiled first
+            self._stop_if_enough(differentiates=call.differentiates)
+        return call.id
+
+    def _call(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SeenCall | None:
         if jit_adapter.is_of_jax(fn):
             return None
         call = SeenCall(id=self._next(), function=_name(fn), place=_place(fn), jit=self._number_of(fn._fun))
         try:
             outer = jit_adapter.outer_call(fn) or (fn, args, kwargs)
             call = replace(call, function=_name(outer[0]), place=_place(outer[0]))
-            call = self._followed(call, outer, fn, args, kwargs)
-        except Exception as error:  # whatever it is, the script goes on
-            call = replace(call, not_followed=first_line(error) or type(error).__name__)
-        records.write(self._folder / records.CALL.format(call.id), call)
-        self._pause = _FIRST_PAUSE_SECONDS  # for what comes now is new
-        self._num_seen += 1
-        if self._is_instead:  # else it is compiled first
-            self._end_if_enough(differentiates=call.differentiates)
-        return call.id
+            return self._followed(call, outer, fn, args, kwargs)
+        except Exception as error:
+            if _is_of_signal_handler(error):
+                raise
+            return replace(call, not_followed=first_line(error) or type(error).__name__)
 
     def _followed(
         self, call: SeenCall, outer: tuple[Any, Any, Any], fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -147,11 +213,12 @@ class Watcher:
         if shown is not fn:
             step, spec = inside_of(step, fn, args, kwargs), replace(spec, fn=fn)  # that of pmap has the shardings
         known, traced, program = trace_call(spec, step, target_of_step(spec, self._target))
-        (self._folder / records.STEP.format(call.id)).write_bytes(msgspec.msgpack.encode(Handover.of(known, None, "")))
+        handover = msgspec.msgpack.encode(Handover.of(known, None, ""))
+        self._harmless("a call", records.write_bytes, self._folder / records.STEP.format(call.id), handover)
         if self._is_instead:
-            self._keep_program(call, *program())
+            self._harmless("a program", self._keep_program, call, *program())
         avals = jax.tree.leaves(traced.traced.in_avals)
-        differentiates = any("transpose(" in scope for scope in known.flops_by_scope)
+        differentiates = has_backward_pass(traced.jaxpr)
         return replace(
             call,
             arguments={path: _aval_text(aval) for path, aval in zip(traced.paths, avals, strict=True)},
@@ -170,34 +237,59 @@ class Watcher:
         seen = SeenCompile(name=f"jit_{call.function}", call=call.id, began=since_start(), live=live_arrays())
         records.write(folder / records.COMPILE, seen)
 
-    def _end_if_enough(self, *, differentiates: bool = False) -> None:
-        """End the script where all that is wanted of it has been seen."""
+    def _stop_if_enough(self, *, differentiates: bool = False) -> None:
+        """Stop the script when all that is wanted of it was seen. The command then ends its process."""
         is_number = self._num_programs is not None and self._num_seen >= self._num_programs
-        if is_number or (self._num_programs is None and self._may_end and differentiates):
-            self._has_ended_it = True
-            raise SystemExit(0)
+        if not (is_number or (self._num_programs is None and self._may_end and differentiates)):
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        with suppress(ProcessLookupError):  # the script has ended, and the command does not wait for this process of it
+            os.kill(self._script_process, 0)
+            if self._page.mark_stop():
+                os.kill(self._script_process, signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     def _compiled(self, name: str, call: str | None, compile_it: Callable[[Mapping[str, Any]], Any]) -> Any:
-        """Compile with a dump, and write down how that went."""
-        if self._is_instead:
+        """Compile with a dump, and record the compile."""
+        self._harmless("the arrays on the device", self._start_sampler)
+        begun = None if self._is_instead else self._harmless("a compile", self._begin_compile, name, call)
+        if begun is None:
             return compile_it({})
-        folder = self._folder / records.COMPILING.format(self._next())
-        folder.mkdir()
-        seen = SeenCompile(name=name, call=call, began=since_start(), live=live_arrays() if call else None)
-        records.write(folder / records.COMPILE, seen)
+        seen, folder = begun
         started = time.monotonic()
         try:
             executable = compile_it(xla_adapter.dump_options(folder / DUMP_FOLDER))
         except Exception as error:
-            records.write(folder / records.COMPILE, replace(seen, failed=first_line(error)))
+            self._harmless("a compile", self._end_compile, replace(seen, failed=first_line(error)), folder)
             raise
-        records.write(folder / records.COMPILE, replace(seen, seconds=time.monotonic() - started))
+        self._harmless("a compile", self._end_compile, replace(seen, seconds=time.monotonic() - started), folder)
+        if call:
+            self._stop_if_enough()
+        return executable
+
+    def _begin_compile(self, name: str, call: str | None) -> tuple[SeenCompile, Path]:
+        """Record that a compile begins. Returns the record and its folder.
+
+        Raises:
+            OSError: XLA could not write a dump.
+        """
+        folder = self._folder / records.COMPILING.format(self._next())
+        folder.mkdir()
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        free = shutil.disk_usage(folder).free
+        if free < records.LEAST_FREE_BYTES or resource.RLIM_INFINITY != most < records.LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, "no room for XLA's plan in the folder for temporary files", str(folder))
+        seen = SeenCompile(name=name, call=call, began=since_start(), live=live_arrays() if call else None)
+        records.write(folder / records.COMPILE, seen)
+        return seen, folder
+
+    def _end_compile(self, seen: SeenCompile, folder: Path) -> None:
+        records.write(folder / records.COMPILE, seen)
         for file in (folder / DUMP_FOLDER).iterdir():
             if _PLAN not in file.name:
                 file.unlink()
-        if call:
-            self._end_if_enough()
-        return executable
 
     def _number_of(self, fun: Any) -> int:
         """A number for a function that was jitted; an address may be that of another one before it."""
@@ -208,6 +300,20 @@ class Watcher:
 
     def _next(self) -> str:
         return f"{os.getpid()}-{next(self._counter)}"  # a fork counts on by itself
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the script raised it, which can happen in any line of Python."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _text(error: BaseException | None) -> str:
+    """The message of an error; empty if its `__str__` raises."""
+    try:
+        return str(error)
+    except BaseException:
+        return ""
 
 
 def _name(fn: Any) -> str:

@@ -1,31 +1,48 @@
-"""Start a script as `python` would, with what watches it, and wait until it ends, however that is."""
+"""Start a script with `python`, pass signals on to it, and wait for its end."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.watching import script as script_runner
-from memprof.capture.watching.records import ENOUGH
+from memprof.analysis.records.watched import Ending
+from memprof.capture.processes.process_tree import die_with, kill_tree
+from memprof.capture.watching import records
+from memprof.capture.watching.records import LEAST_FREE_BYTES
+from memprof.capture.watching.shared_page import has_seen_enough, make_page
 from memprof.errors import MemprofError
 
+_STARTUP = str(Path(__file__).with_name("startup"))
 _PATIENCE_SECONDS = 30.0  # for a script that was asked to end
+_SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
+_SHARED_MEMORY = "/dev/shm"
+_STDIN = "-"  # Python reads the script from stdin
+_FORWARDED = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
+)
+_AWAITED = _FORWARDED | {signal.SIGCHLD}
+_FROM_KERNEL = 0x80  # `si_code` of a signal that the terminal sends to all of a process group (<asm-generic/siginfo.h>)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is run.
+    """A script and its arguments.
 
     Attributes:
-        name: a path, or the name of a module.
+        name: a path, `-` for stdin, or the name of a module.
         is_module: whether it is the latter.
         arguments: what it finds in `sys.argv`.
     """
@@ -42,56 +59,146 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAfter:
-    """When a script is ended: after so many programs of its own, or so many seconds; both None: see `run_script`."""
+    """When a script is ended: after N programs of its own, or after a time; both None: see `run_script`."""
 
     num_programs: int | None = None
     seconds: float | None = None
 
 
-def run_script(script: Script, folder: Path, *, target: Target | None, stop_after: StopAfter) -> int:
-    """Run a script to its end, and have what it does written into a folder (see `records.py`).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the process of a script ended.
 
-    Its streams are this process's own, and so is the terminal: Ctrl-C is the script's to handle.
+    Attributes:
+        exit_code: a negative number is that of the signal that killed it.
+        by_memprof: whether it was ended because memprof had seen enough.
+    """
+
+    exit_code: int
+    by_memprof: bool
+
+
+def run_script(script: Script, folder: Path, *, target: Target | None, stop_after: StopAfter) -> Ended:
+    """Run a script to its end, and have its programs written into a folder (see `records.py`).
+
+    Python runs it by itself; `startup/sitecustomize.py` watches it from inside. The script has the standard streams,
+    the open files and the terminal of this process. If this process is killed, so is the script.
 
     Args:
-        target: what its programs are to be compiled for instead of what they run on; the script then runs on the CPU,
-            and is ended with its first training step unless `stop_after` says otherwise.
-
-    Returns:
-        Its exit code; of one that a signal has killed, the negative number of that.
+        target: compile the programs for this target; the script itself runs on the CPU, and is ended with its first
+            training step unless `stop_after` says otherwise.
 
     Raises:
-        MemprofError: there is no such script.
+        MemprofError: the script does not exist.
+        OSError: the folder has no room. The script was not started.
     """
-    if not script.is_module and not os.path.exists(script.name):
+    if not script.is_module and script.name != _STDIN and not os.path.exists(script.name):
         raise MemprofError(f"there is no script {script.name}: give its path, or -m and the name of a module")
-    watching = {
+    options = {
         "target": None if target is None else target.file or target.name,
         "num_programs": stop_after.num_programs,
         "may_end": target is not None and stop_after.seconds is None,
+        "started": time.monotonic(),
     }
-    command = [sys.executable, script_runner.__file__, str(folder), json.dumps(watching)]
-    command += [*(["-m"] if script.is_module else []), script.name, *script.arguments]
-    environment = dict(os.environ) if target is None else {**os.environ, "JAX_PLATFORMS": "cpu"}
-    child = subprocess.Popen(command, env=environment)
+    (folder / records.OPTIONS).write_text(json.dumps(options), encoding="utf-8")
+    make_page(folder)
+    this = os.getpid()
+    with _signals_blocked() as unblocked:
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(number)
+        def prepare() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            die_with(this)
+            (folder / records.PROCESS).write_text(str(os.getpid()), encoding="utf-8")
 
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, pass_on)
+        command = [sys.executable, *(["-m"] if script.is_module else []), script.name, *script.arguments]
+        child = subprocess.Popen(command, env=_environment(folder, target), close_fds=False, preexec_fn=prepare)
+        ended = _ended(child.pid, folder, stop_after.seconds)
+    child.returncode = ended.exit_code
+    if ended.by_memprof and not (folder / records.END).exists():
+        records.write(folder / records.END, Ending(has_seen_enough=True))
+    return ended
+
+
+def roomy_folder() -> Path | None:
+    """A folder with room for XLA's plans: where temporary files are, the working folder, or shared memory.
+
+    None if each of them is full: then the watcher notes what it cannot write.
+    """
+    for folder in (tempfile.gettempdir(), os.curdir, _SHARED_MEMORY):
+        with suppress(OSError):
+            if os.access(folder, os.W_OK | os.X_OK) and shutil.disk_usage(folder).free >= LEAST_FREE_BYTES:
+                return Path(folder)
+    return None
+
+
+def end_by_signal(number: int) -> NoReturn:
+    """End this process by the signal that has ended a script, so that its parent sees the same."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(_SIGNALLED + number)  # another process has blocked or ignored it for this one
+
+
+def _environment(folder: Path, target: Target | None) -> dict[str, str]:
+    """The environment of this process, with that for `startup/sitecustomize.py`."""
+    environment = dict(os.environ)
+    if sys.flags.utf8_mode and "PYTHONUTF8" not in environment and environment.get("LC_CTYPE") == "C.UTF-8":
+        del environment["LC_CTYPE"]  # Python has set it, in the C locale (PEP 538)
+    paths = [_STARTUP, *filter(None, [environment.get("PYTHONPATH")])]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "MEMPROF_WATCH": str(folder.absolute())}
+    return environment if target is None else {**environment, "JAX_PLATFORMS": "cpu"}
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[set[signal.Signals | int]]:
+    """Block the signals that `_wait` takes. Yields the mask before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
-        return _wait(child, folder, stop_after.seconds)
+        yield before
     finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(child: subprocess.Popen[bytes], folder: Path, seconds: float | None) -> int:
-    with suppress(subprocess.TimeoutExpired):
-        return child.wait(seconds)
-    (folder / ENOUGH).touch()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        child.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            return child.wait(_PATIENCE_SECONDS)
-    return child.wait()
+def _ended(pid: int, folder: Path, seconds: float | None) -> Ended:
+    """Wait for the end of a script; end it if the watcher in it has stopped it, or if its time is over."""
+    code = _wait(pid, folder, seconds)
+    if code is not None:
+        return Ended(exit_code=code, by_memprof=False)
+    if not has_seen_enough(folder):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if code is None:
+                os.kill(pid, number)
+                code = _wait(pid, folder, _PATIENCE_SECONDS)
+    if code is None:
+        kill_tree(pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Ended(exit_code=code, by_memprof=True)
+
+
+def _wait(pid: int, folder: Path, seconds: float | None) -> int | None:
+    """Wait for a process, and forward signals to it.
+
+    Returns:
+        Its exit code; None if it still runs after a time, or if the watcher in it has stopped it.
+    """
+    end = None if seconds is None else time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+        if found and not os.WIFSTOPPED(status):
+            return os.waitstatus_to_exitcode(status)
+        if found and has_seen_enough(folder):
+            return None
+        if end is None:
+            info = signal.sigwaitinfo(_AWAITED)
+        else:
+            within = signal.sigtimedwait(_AWAITED, max(0.0, end - time.monotonic()))
+            if within is None:
+                return None
+            info = within
+        if info.si_signo in _FORWARDED and info.si_code != _FROM_KERNEL:
+            with suppress(ProcessLookupError):
+                os.kill(pid, info.si_signo)

@@ -4,8 +4,11 @@
     call-4012-3.step        the same as a capture without its program, where memprof could follow it
     compile-4012-7/         one compile: `compile.msgpack`, and `dump/`, where XLA wrote the program; with another
                             target what it takes to compile it for that, which is left to the command
-    live.jsonl              the arrays that were on the device, every now and then
+    live-4012.jsonl         the arrays on the device of one process, at intervals
     end.msgpack             how the script ended
+    options.json            what the watcher has to do, written by the command
+    process                 the id of the script's own process
+    page                    see `shared_page.py`
 
 A script may be killed at any moment: what is there counts. Needs no JAX.
 """
@@ -22,14 +25,20 @@ from memprof.analysis.records.watched import Ending, LiveArrays, SeenCall, SeenC
 
 CALL, STEP = "call-{}.msgpack", "call-{}.step"
 COMPILING, COMPILE = "compile-{}", "compile.msgpack"
-LIVE, END, ENOUGH = "live.jsonl", "end.msgpack", "enough"
+LIVE, END, OPTIONS, PROCESS = "live-{}.jsonl", "end.msgpack", "options.json", "process"
+LEAST_FREE_BYTES = 64 * 2**20  # for a dump of XLA, which complains on stderr if it cannot write one
 _Record = TypeVar("_Record")
 
 
 def write(path: Path, record: object) -> None:
     """Write a record, as a whole or not at all."""
+    write_bytes(path, msgspec.msgpack.encode(record))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, as a whole or not at all."""
     unfinished = path.with_name(f".{path.name}")
-    unfinished.write_bytes(msgspec.msgpack.encode(record))
+    unfinished.write_bytes(data)
     unfinished.rename(path)
 
 
@@ -57,7 +66,6 @@ def read_compiles(folder: Path) -> Iterator[tuple[SeenCompile, Path]]:
 
 
 def read_live(folder: Path) -> list[LiveArrays]:
-    """The samples, in their order; a last line that was cut short does not count."""
-    path = folder / LIVE
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [msgspec.json.decode(line, type=LiveArrays) for line in lines]
+    """The samples of the process that has most of them, in their order; a last line that was cut short is left out."""
+    files = [path.read_bytes().split(b"\n")[:-1] for path in sorted(folder.glob(LIVE.format("*")))]
+    return [msgspec.json.decode(line, type=LiveArrays) for line in max(files, key=len, default=[])]

@@ -2,14 +2,16 @@
 
 # Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Struct
 
 from memprof.analysis.records.categories import Category, Phase
-from memprof.analysis.records.pool import Verdict
-from memprof.analysis.records.pressure import Pressure
+from memprof.analysis.records.report import Report
+from memprof.reports.json.report import AdviceJson, advice_json
 from memprof.reports.json.types import MaybePressure, Size, VerdictJson, about, filled
+from memprof.studies.advice.advice import Advice
 from memprof.studies.explain.explanation import AskedFor, Explanation
 from memprof.studies.explain.records import Moment
 from memprof.studies.watch.job import Job
@@ -105,6 +107,9 @@ class JobJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     of_jax: OfJaxJson
     verdict: Annotated[VerdictJson | None, about("Of the largest program; null where XLA has left no plan of it.")]
     pressure: MaybePressure
+    advice: Annotated[
+        tuple[AdviceJson, ...], about("For the largest program, with --target; what saves most comes first.")
+    ]
     moment: Annotated[MomentJson | None, about("null where no program of the script was seen.")]
     growth: Annotated[
         tuple[Growth, ...], about("Arrays that became more and more while nothing new was compiled, most bytes first.")
@@ -112,7 +117,7 @@ class JobJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
     not_followed: Annotated[
         dict[str, str], about("Functions whose arguments could not be followed, each with the reason.")
     ]
-    exit_code: Annotated[int, about("Of memprof: the script's own, 128 + N where signal N killed it.")]
+    exit_code: Annotated[int, about("Of the script; 128 + N if signal N ended it.")]
     ending: Annotated[EndingJson | None, about("null where the script was killed.")]
     explanation: Annotated[ExplanationJson | None, about("Of a script that died out of memory; else null.")]
 
@@ -141,13 +146,14 @@ def job_json(
     *,
     exit_code: int,
     explanation: ExplanationJson | None,
-    verdict: Verdict | None = None,
-    pressure: Pressure | None = None,
+    report: Report | None = None,
+    advice: Sequence[Advice] = (),
 ) -> JobJson:
     """What is printed of a watched script.
 
     Args:
-        verdict, pressure: of its largest program.
+        report: of its largest program, for the verdict and the memory pressure.
+        advice: for its largest program.
     """
     return filled(
         JobJson,
@@ -155,8 +161,9 @@ def job_json(
         programs=[_program(each) for each in job.programs],
         of_jax=_of_jax(job.of_jax),
         exit_code=exit_code,
-        verdict=verdict,
-        pressure=pressure,
+        verdict=None if report is None else report.verdict,
+        pressure=None if report is None else report.pressure,
+        advice=[advice_json(each) for each in advice],
         explanation=explanation,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.records.pool import Verdict
-from memprof.analysis.records.pressure import Pressure
+from memprof.analysis.records.report import Report
 from memprof.reports.document import (
     Align,
     Block,
@@ -22,29 +21,31 @@ from memprof.reports.document import (
     Tone,
 )
 from memprof.reports.units import format_bytes
+from memprof.reports.views.advice import best_advice_table
 from memprof.reports.views.cells import aside_cell, more_label, size_cell
 from memprof.reports.views.header import TONES, pressure_sentence
+from memprof.studies.advice.advice import Advice
 from memprof.studies.watch.job import Job
 from memprof.studies.watch.moments import Growth, LargestMoment, OtherArrays
 from memprof.studies.watch.programs import Compiled, JobProgram
 
+_NUM_ADVICE = 3
 
-def job_document(job: Job, *, top: int, verdict: Verdict | None = None, pressure: Pressure | None = None) -> Document:
+
+def job_document(job: Job, *, top: int, report: Report | None = None, advice: Sequence[Advice] = ()) -> Document:
     """What a script has compiled, and the largest moment of its memory.
 
     Args:
         top: rows of each table; the rest is counted in one.
-        verdict, pressure: of the largest program.
+        report: of the largest program, for the verdict.
+        advice: for the largest program.
     """
     blocks: list[Block] = [Heading(text=job.label, level=1, aside="memprof watch"), _facts(job)]
-    if pressure is not None:
-        text = f"{job.programs[0].name}: {pressure_sentence(pressure)}."
+    if report is not None and report.pressure is not None:
+        text = f"{job.programs[0].name}: {pressure_sentence(report.pressure)}."
         blocks.append(Note(text=text, tone=Tone.WARNING))
     if job.programs:
         blocks += [_programs_table(job, top), *_recompiles(job.programs)]
-    if verdict is not None and verdict.fits is not None:
-        text = f"{job.programs[0].name} {verdict.sentence}"
-        blocks.append(Note(text=text, tone=TONES[verdict.answer]))
     blocks += [
         Note(text=f"The arguments of {name} could not be followed: {reason}", tone=Tone.WARNING)
         for name, reason in job.not_followed.items()
@@ -53,7 +54,22 @@ def job_document(job: Job, *, top: int, verdict: Verdict | None = None, pressure
         blocks += _moment(job.moment, top)
     if job.growth:
         blocks += [Heading(text="What became more while nothing new was compiled", level=2), _growth(job.growth, top)]
+    if report is not None:
+        blocks += _verdict(job.programs[0].name, report, advice)
     return Document(blocks=tuple(blocks))
+
+
+def _verdict(name: str, report: Report, advice: Sequence[Advice]) -> list[Block]:
+    """Whether a program fits, and the advice that saves most."""
+    blocks: list[Block] = []
+    if report.verdict.fits is not None:
+        blocks.append(Note(text=f"{name} {report.verdict.sentence}", tone=TONES[report.verdict.answer]))
+    if advice:
+        blocks += [
+            Heading(text=f"Advice for {name}", level=2),
+            best_advice_table(report, advice, top=_NUM_ADVICE),
+        ]
+    return blocks
 
 
 def _facts(job: Job) -> Facts:

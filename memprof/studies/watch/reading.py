@@ -27,11 +27,18 @@ from memprof.studies.watch.programs import Compiled
 WITHOUT_LIMIT_FILE = "without_limit.hlo.pb"  # beside the dump: the program compiled without a limit of memory
 
 
-def read_job(folder: Path, label: str) -> Job:
-    """The job that a script has left in a work folder."""
+def read_job(folder: Path, label: str, exit_code: int) -> Job:
+    """The job that a script has left in a work folder.
+
+    Args:
+        exit_code: of the script; with 0 it has no error, whatever Python has printed.
+    """
     calls = records.read_calls(folder)
     compiled = [_compiled(folder, seen, calls, place) for seen, place in records.read_compiles(folder)]
-    return job_of(label, calls.values(), compiled, records.read_live(folder), records.read_ending(folder))
+    ending = records.read_ending(folder)
+    if ending is not None and exit_code == 0:
+        ending = replace(ending, error="", is_out_of_memory=False)
+    return job_of(label, calls.values(), compiled, records.read_live(folder), ending)
 
 
 def capture_of(compiled: Compiled, folder: Path) -> Capture:

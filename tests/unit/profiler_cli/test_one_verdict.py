@@ -118,7 +118,8 @@ def test_tests_and_watched_scripts_get_the_same(verdict: Verdict, folder: Path) 
     checked = check_capture(read_capture(folder / "one.memprof"), limits_of(fits="h100-80gb"))
     assert [item.sentence.partition(":")[0] for item in checked.items] == [verdict.sentence.partition(":")[0]]
     job = Job(label="train.py", programs=(), of_jax=(), moment=None, growth=(), not_followed={}, ending=None)
-    found = job_json(job, exit_code=0, explanation=None, verdict=verdict).verdict
+    report = analyze(read_capture(folder / "one.memprof"))
+    found = job_json(job, exit_code=0, explanation=None, report=report).verdict
     assert found is not None
     assert (found.answer, found.pool_bytes, found.mem_fraction, found.short_bytes) == tuple(_fields(verdict).values())
 

@@ -82,7 +82,7 @@ def test_the_json_has_the_record(command: Commands, arguments: tuple[str, ...]) 
 def test_a_watched_script_gets_it_for_its_largest_program() -> None:
     report = analyze(pressed("first.remat"))
     job = Job(label="train.py", programs=(), of_jax=(), moment=None, growth=(), not_followed={}, ending=None)
-    found = job_json(job, exit_code=0, explanation=None, verdict=report.verdict, pressure=report.pressure).pressure
+    found = job_json(job, exit_code=0, explanation=None, report=report).pressure
     assert found is not None
     assert (found.recomputed_values, found.recomputed_flops) == (1, FLOPS)
     assert job_json(job, exit_code=0, explanation=None).pressure is None
