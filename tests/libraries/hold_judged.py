@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import memprof
+from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 
@@ -94,7 +95,8 @@ def _found(report: Report, judgement: dict[str, Any], judged: dict[str, Any]) ->
     sized = [each for each in report.buffers if each.size_bytes == judged["bytes"]]
     exact = (each for each in sized if (each.name, each.shape_index[0] if each.shape_index else None) in places)
     named = (each for each in sized if each.name in dict(places))
-    alike = (each for each in report.buffers if f"{each.dtype}[{','.join(map(str, each.shape))}]" == array)
+    made = (each for each in report.buffers if each.phase is not Phase.ARGUMENT)
+    alike = (each for each in made if f"{each.dtype}[{','.join(map(str, each.shape))}]" == array)
     return next(chain(exact, named, alike), None)
 
 

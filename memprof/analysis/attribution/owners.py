@@ -113,7 +113,10 @@ class Owners:
         return keys[len(self._paths.root(keys)) : -1]
 
     def _mirrored(self, mirrors: Mapping[int, Mirror]) -> dict[int, str]:
-        """The modules of leaves whose paths fit several parameters: those that the most updates show them beside."""
+        """The modules of leaves whose paths fit several parameters: those that the most updates show them beside.
+
+        Where the updates do not tell, the path may: `agent.critic.target_params['Dense_0']` names `critic`.
+        """
         votes = self._votes({mirror.tree: mirror for mirror in mirrors.values()}, mirrors)
         modules = {}
         for number, mirror in mirrors.items():
@@ -121,6 +124,10 @@ class Owners:
             (first, most), (_, second) = ranked
             if most > second:
                 modules[number] = mirror.modules[first]
+            else:
+                named = [start for start in mirror.modules if start and set(start) <= set(mirror.tree)]
+                if len(named) == 1:
+                    modules[number] = mirror.modules[named[0]]
         return modules
 
     def _votes(self, trees: Mapping[Keys, Mirror], mirrors: Mapping[int, Mirror]) -> Counter[tuple[Keys, Keys]]:

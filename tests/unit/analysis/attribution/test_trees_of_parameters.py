@@ -90,6 +90,16 @@ def test_moments_belong_to_the_parameter_that_is_updated_with_them(swapped: bool
     assert _modules(step, "new_d", "new_g") == ["d/Dense_0", "g/Dense_0"]
 
 
+def test_a_target_whose_update_does_not_tell_belongs_to_the_network_that_its_path_names() -> None:
+    step = Step()
+    for network in ("actor", "critic"):
+        step.argument(f"agent.{network}.params['Dense_0']['kernel']", Role.PARAMS, V)
+    target = step.argument("agent.critic.target_params['Dense_0']['kernel']", Role.OTHER_STATE, V)
+    other = step.argument("agent.old['Dense_0']['kernel']", Role.OTHER_STATE, V)
+    step.result(target, other)
+    assert _modules(step, target.name, other.name) == ["critic/Dense_0", ""]
+
+
 def test_what_each_branch_makes_for_itself_belongs_to_what_their_modules_share() -> None:
     step = Step()
     experts = [step.argument(f"params['experts'][{number}]['w']", Role.PARAMS, V) for number in range(2)]
