@@ -74,8 +74,8 @@ class Sources:
     def lines(self, instruction: Instruction) -> SourcePlace:
         """The user's line, and the library's beneath it.
 
-        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), any other by its
-        full path.
+        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), a cell of a notebook
+        by its name (`Cell In[3]`), any other by its full path.
         """
         key = instruction.stack_frame_id
         if key == 0:
@@ -88,17 +88,17 @@ class Sources:
         """Args: stack: innermost frame first."""
         of_step = [(frame, self._kind(frame.file)) for frame in self._of_step(stack)]
         calls = tuple(
-            StackFrame(_shown_file(frame), frame.function, frame.line, kind is _Kind.USER)
+            StackFrame(self._shown_file(frame), frame.function, frame.line, kind is _Kind.USER)
             for frame, kind in reversed(of_step[:_DEEPEST])
         )
         beneath: list[Frame] = []
         for frame, kind in of_step:
             if kind is _Kind.USER:
-                return SourcePlace(_line(frame), self._library_line(beneath[::-1]), calls)
+                return SourcePlace(self._line(frame), self._library_line(beneath[::-1]), calls)
             if kind is _Kind.LIBRARY:
                 beneath.append(frame)
         frames = beneath or stack
-        return SourcePlace(_line(frames[0]) if frames else "", "", calls)
+        return SourcePlace(self._line(frames[0]) if frames else "", "", calls)
 
     def _of_step(self, stack: Sequence[Frame]) -> Iterator[Frame]:
         """The frames of the step: what called it is not in it."""
@@ -113,7 +113,7 @@ class Sources:
         for frame in frames:
             if line and len(self._callers[frame.file, frame.line]) >= _CALLED_FROM_EVERYWHERE:
                 break
-            line = _line(frame)
+            line = self._line(frame)
         return line
 
     def _library_callers(self) -> dict[tuple[str, int], set[tuple[str, int]]]:
@@ -125,6 +125,13 @@ class Sources:
                 if self._kind(frame.file) is self._kind(caller.file) is _Kind.LIBRARY:
                     callers[frame.file, frame.line].add((caller.file, caller.line))
         return callers
+
+    def _line(self, frame: Frame) -> str:
+        return f"{self._shown_file(frame)}:{frame.line}"
+
+    def _shown_file(self, frame: Frame) -> str:
+        installed = _INSTALLED.match(frame.file)
+        return installed.group(1) if installed else self._folders.cells.get(frame.file, frame.file)
 
     def _kind(self, file: str) -> _Kind:
         if file not in self._kinds:
@@ -150,12 +157,3 @@ class Sources:
 
 def _lies_in(file: str, folder: str) -> bool:
     return file.startswith(folder) and file[len(folder) : len(folder) + 1] in ("/", "\\")
-
-
-def _line(frame: Frame) -> str:
-    return f"{_shown_file(frame)}:{frame.line}"
-
-
-def _shown_file(frame: Frame) -> str:
-    installed = _INSTALLED.match(frame.file)
-    return installed.group(1) if installed else frame.file

@@ -222,10 +222,12 @@ class CodeFolders:
     Attributes:
         user: the folder that the user worked in, and the folder of the script.
         standard_library: where Python's own modules are.
+        cells: by the file name that IPython gave to a cell of a notebook, its name in a traceback: `Cell In[3]`.
     """
 
     user: tuple[Words, ...] = ()
     standard_library: tuple[Words, ...] = ()
+    cells: Mapping[Words, Words] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

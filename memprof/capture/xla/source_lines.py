@@ -8,8 +8,9 @@ capture never opens a file that the capture names.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.hlo.program import Program
@@ -28,21 +29,25 @@ def source_lines_of(program: Program, folders: CodeFolders, search_path: Sequenc
     places = list(map(sources.lines, different.values()))
     lines = {line for place in places for line in (place.user, place.library)}
     calls = {frame for place in places for frame in place.stack if frame.is_own}
-    return read_source_lines(lines | {f"{frame.file}:{frame.line}" for frame in calls}, search_path)
+    return read_source_lines(lines | {f"{frame.file}:{frame.line}" for frame in calls}, search_path, folders.cells)
 
 
-def read_source_lines(sources: Iterable[str], search_path: Sequence[str]) -> SourceLines:
+def read_source_lines(
+    sources: Iterable[str], search_path: Sequence[str], cells: Mapping[str, str] = MappingProxyType({})
+) -> SourceLines:
     """The text around each `file.py:12` whose file is a Python file on this machine, each line once.
 
     Args:
         search_path: the folders that installed packages lie in.
+        cells: the names of a notebook's cells, by their file names.
     """
+    file_of_cell = {name: file for file, name in cells.items()}
     found: dict[str, dict[int, str]] = {}
     for source in sorted(set(sources)):
         file, _, number = source.rpartition(":")
         if not number.isdecimal():
             continue
-        texts = _texts(file, search_path)
+        texts = _texts(file_of_cell.get(file, file), search_path)
         lines = found.setdefault(file, {})
         for line in range(max(1, int(number) - LINES_AROUND), min(len(texts), int(number) + LINES_AROUND) + 1):
             lines[line] = clean(texts[line - 1].expandtabs(4).rstrip()[:_MAX_CHARACTERS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import platform
 import sys
@@ -39,7 +40,17 @@ def code_folders() -> CodeFolders:
         working = []
     user = dict.fromkeys([*working, *filter(os.path.isabs, sys.path[:1])])
     library = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-    return CodeFolders(user=tuple(user), standard_library=tuple(library))
+    return CodeFolders(user=tuple(user), standard_library=tuple(library), cells=_cells())
+
+
+def _cells() -> dict[str, str]:
+    """The names of a notebook's cells by their file names; empty outside IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    if name_of is None:
+        return {}
+    return {file: " ".join(name) for file in list(linecache.cache) if (name := name_of(file))}
 
 
 def _version_in_use(package: str) -> str | None:

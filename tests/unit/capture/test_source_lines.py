@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import pytest
 from added_up_step import added_up_step
 
 from memprof.capture.capture_file import read_capture
 from memprof.capture.xla.source_lines import read_source_lines
+from memprof.capture.xla.toolchain import code_folders
 from memprof.profiler_cli.kept_captures import KeptCaptures
 
 
@@ -36,6 +40,19 @@ def test_what_is_no_line_of_a_python_file_is_left_out(model: str, tmp_path: Path
     secret.write_text("secret\n")
     sources = [f"{secret}:1", f"{tmp_path}:1", "no/such/file.py:1", f"{model}:x", f"{model}:90", "\0.py:1", "nothing"]
     assert read_source_lines([*sources, "", f"{model}:²", "<string>:1"], sys.path) == {}
+
+
+def test_the_lines_of_a_cell_are_kept_by_the_name_that_ipython_gives_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if file == model else None)
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=shell))
+    monkeypatch.setitem(sys.modules, "IPython", cast("ModuleType", ipython))
+    linecache.getlines(model)
+    cells = code_folders().cells
+    assert cells == {model: "Cell In[3]"}
+    found = read_source_lines(["Cell In[3]:1", "Cell In[4]:1"], sys.path, cells)
+    assert found == {"Cell In[3]": {number: f"    line_{number} = {number}" for number in range(1, 4)}}
 
 
 @pytest.mark.parametrize("with_source", [True, False])

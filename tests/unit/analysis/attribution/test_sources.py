@@ -140,3 +140,9 @@ def test_the_stack_has_all_calls_of_the_step() -> None:
 def test_of_code_that_calls_itself_the_innermost_calls_are_kept() -> None:
     stack = _lines(*["/me/train.py"] * 300).stack
     assert (len(stack), stack[0].line, stack[-1].line) == (100, 201, 300)
+
+
+def test_a_cell_of_a_notebook_has_the_name_that_its_user_sees() -> None:
+    file = "/tmp/ipykernel_12/345.py"
+    found = _lines(file, folders=CodeFolders(cells={file: "Cell In[3]"}))
+    assert (found.user, found.stack) == ("Cell In[3]:1", (StackFrame("Cell In[3]", "f", 1, is_own=True),))
