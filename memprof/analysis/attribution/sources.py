@@ -74,8 +74,8 @@ class Sources:
     def lines(self, instruction: Instruction) -> SourcePlace:
         """The user's line, and the library's beneath it.
 
-        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), a notebook's cell by
-        its name (`Cell In[3]`), any other by its full path.
+        A file of an installed package is given by its path in the package (`flax/linen/linear.py`), a cell of a
+        notebook by its name (`Cell In[3]`), any other file by its full path.
         """
         key = instruction.stack_frame_id
         if key == 0:
