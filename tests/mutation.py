@@ -31,8 +31,8 @@ _TESTS = {
     "studies": "tests/unit/studies tests/property/test_fit_laws.py tests/property/test_fit_techniques_laws.py",
     "reports": "tests/unit/reports tests/unit/studies/test_explain.py tests/golden",
 }
-# A comparison turned, a number off by one, a condition dropped. Without those on `|` and on decorators, which write types
-# and say what a record has, and without `is` in place of `==`, which rarely makes a difference.
+# A comparison turned, a number off by one, a condition dropped. Without the operators on `|` (it also writes types), on
+# decorators (they say what a record has), and of `is` in place of `==` (it rarely makes a difference).
 _OPERATORS = re.compile(
     r"core/(ReplaceComparisonOperator_(Lt|LtE|Gt|GtE)_(Lt|LtE|Gt|GtE|NotEq)"
     r"|ReplaceComparisonOperator_(Eq_NotEq|NotEq_Eq|Is_IsNot|IsNot_Is|In_NotIn|NotIn_In)"
