@@ -88,7 +88,7 @@ def _found(report: Report, judgement: dict[str, Any], judged: dict[str, Any]) ->
         path = report.arguments[list(judgement["roles"]).index(judged["argument"])].path
         return next(each for each in report.buffers if each.op == path)
     places = [
-        (name, int(place[:-1]) if place else None)
+        (name, int(place[:-1]) if place[:-1] else None)
         for name, _, place in (n.partition("{") for n in judged["instructions"])
     ]
     array = re.sub(r"\{.*", "", judged["shape"])

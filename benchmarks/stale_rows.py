@@ -1,0 +1,59 @@
+"""Whether a repeated comparison notices each kind of changed input by itself, and compiles nothing without need.
+
+    python -m benchmarks.stale_rows [-o RESULT.json]
+
+For each kind of `tests/changed_inputs.py` the same comparison runs twice after that input alone has changed: the first
+run must show the changed array and compile, the second must show it and take the plan from the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+_TESTS = Path(__file__).parents[1] / "tests"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path)
+    asked = parser.parse_args()
+    sys.path.insert(0, str(_TESTS))
+    from changed_inputs import KINDS, SIZES, write_inputs
+    from integration.command import Command
+    from integration.test_changed_inputs import compare
+
+    found: dict[str, dict[str, bool]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        memprof = Command.in_folder(Path(folder))
+        write_inputs(memprof.folder, frozenset())
+        compare(memprof)
+        for kind in KINDS:
+            changed = frozenset({kind})
+            for name in ("globbed", "listdir"):
+                (memprof.folder / name / "second").unlink(missing_ok=True)
+            (memprof.folder / "exists").unlink(missing_ok=True)
+            write_inputs(memprof.folder, changed)
+            first, again = compare(memprof, changed), compare(memprof, changed)
+            right = {each: SIZES[2 if each == kind else 1] for each in KINDS}
+            found[kind] = {
+                "is_stale": {**first, "compiles": True} != {**right, "compiles": True},
+                "compiles": bool(first["compiles"]),
+                "is_stale_again": {**again, "compiles": False} != {**right, "compiles": False},
+                "compiles_again": bool(again["compiles"]),
+            }
+            print(kind, *(f"{name}: {value}" for name, value in found[kind].items()), sep="  ", flush=True)
+    wrong = [kind for kind, each in found.items() if list(each.values()) != [False, True, False, False]]
+    print(f"{len(found) - len(wrong)} of {len(found)} kinds are right", *wrong)
+    if asked.output:
+        versions = {name: version(name) for name in ("jax", "jax-memprof")}
+        asked.output.write_text(json.dumps({"versions": versions, "kinds": found}, indent=1) + "\n", encoding="utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
