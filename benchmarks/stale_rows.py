@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 import tempfile
 from importlib.metadata import version
@@ -50,7 +51,7 @@ def main() -> int:
     wrong = [kind for kind, each in found.items() if list(each.values()) != [False, True, False, False]]
     print(f"{len(found) - len(wrong)} of {len(found)} kinds are right", *wrong)
     if asked.output:
-        versions = {name: version(name) for name in ("jax", "jax-memprof")}
+        versions = {"jax": version("jax"), "python": platform.python_version()}
         asked.output.write_text(json.dumps({"versions": versions, "kinds": found}, indent=1) + "\n", encoding="utf-8")
     return 1 if wrong else 0
 

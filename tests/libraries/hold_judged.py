@@ -86,7 +86,7 @@ def _found(report: Report, judgement: dict[str, Any], judged: dict[str, Any]) ->
     """The memory of the named argument, else the buffer of a named instruction, else one of the same size and type."""
     if "argument" in judged:
         path = report.arguments[list(judgement["roles"]).index(judged["argument"])].path
-        return next(each for each in report.buffers if each.op == path)
+        return next(each for each in report.buffers if each.op == path and each.phase is Phase.ARGUMENT)
     places = [
         (name, int(place[:-1]) if place[:-1] else None)
         for name, _, place in (n.partition("{") for n in judged["instructions"])
