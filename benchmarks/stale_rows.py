@@ -9,6 +9,7 @@ run must show the changed array and compile, the second must show it and take th
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import platform
 import sys
@@ -24,23 +25,23 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     sys.path.insert(0, str(_TESTS))
-    from changed_inputs import KINDS, SIZES, write_inputs
-    from integration.command import Command
-    from integration.test_changed_inputs import compare
-
+    inputs = importlib.import_module("changed_inputs")
+    kinds, sizes, write_inputs = inputs.KINDS, inputs.SIZES, inputs.write_inputs
+    compare = importlib.import_module("integration.test_changed_inputs").compare
+    command = importlib.import_module("integration.command").Command
     found: dict[str, dict[str, bool]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        memprof = Command.in_folder(Path(folder))
+        memprof = command.in_folder(Path(folder))
         write_inputs(memprof.folder, frozenset())
         compare(memprof)
-        for kind in KINDS:
+        for kind in kinds:
             changed = frozenset({kind})
             for name in ("globbed", "listdir"):
                 (memprof.folder / name / "second").unlink(missing_ok=True)
             (memprof.folder / "exists").unlink(missing_ok=True)
             write_inputs(memprof.folder, changed)
             first, again = compare(memprof, changed), compare(memprof, changed)
-            right = {each: SIZES[2 if each == kind else 1] for each in KINDS}
+            right = {each: sizes[2 if each == kind else 1] for each in kinds}
             found[kind] = {
                 "is_stale": {**first, "compiles": True} != {**right, "compiles": True},
                 "compiles": bool(first["compiles"]),
