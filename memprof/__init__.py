@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from memprof.errors import MemprofError, WorkloadError
     from memprof.measuring import measure
     from memprof.out_of_memory import explain_oom
+    from memprof.planning import apply, plan
     from memprof.sources.torch.step_spec import TorchStepSpec
     from memprof.summarizing import summary
     from memprof.workloads.user.train_spec import TrainSpec
@@ -52,6 +53,7 @@ _HOMES = {
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
     "WorkloadError": "memprof.errors",
+    "apply": "memprof.planning",
     "compare": "memprof.api",
     "explain_oom": "memprof.out_of_memory",
     "fits": "memprof.api",
@@ -60,6 +62,7 @@ _HOMES = {
     "measure": "memprof.measuring",
     "mesh": "memprof.capture.targets.mesh",
     "peak": "memprof.batching",
+    "plan": "memprof.planning",
     "profile": "memprof.api",
     "profile_torch": "memprof.api",
     "summary": "memprof.summarizing",
@@ -79,6 +82,7 @@ __all__ = [
     "TrainSpec",
     "WorkloadError",
     "__version__",
+    "apply",
     "compare",
     "explain_oom",
     "fits",
@@ -87,6 +91,7 @@ __all__ = [
     "measure",
     "mesh",
     "peak",
+    "plan",
     "profile",
     "profile_torch",
     "summary",

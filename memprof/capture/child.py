@@ -19,9 +19,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from memprof.capture.hints import hint
+from memprof.capture.hints import as_workload_error
 from memprof.capture.processes.supervisor import fork_worker
 from memprof.capture.processes.task import (
     DUMP_FOLDER,
@@ -38,7 +38,7 @@ from memprof.capture.processes.task import (
     encoded_task,
 )
 from memprof.capture.processes.work_folder import remove_folder
-from memprof.capture.user_traceback import first_line, user_traceback
+from memprof.capture.user_traceback import first_line
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError, WorkloadError
 
@@ -157,19 +157,19 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     if task.num_steps and not is_users_code:
         job.join()
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
-    spec = _as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+    spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
     if task.num_steps and task.label:
         job.refuse_rows()
     progress("preparing")
     target = target_of_step(spec, task.target, runs=bool(task.num_steps))
     if task.lowers_only:
         check_portable(target)
-    step = _as_workload_error(f"could not be lowered for {target.name}", lambda: lower_step(spec, target, progress))
+    step = as_workload_error(f"could not be lowered for {target.name}", lambda: lower_step(spec, target, progress))
     if task.lowers_only:
         _leave_lowered(task, step, work_folder)
         return
     dump_folder = work_folder / DUMP_FOLDER
-    compiled = _as_workload_error(
+    compiled = as_workload_error(
         f"could not be compiled for {target.name}",
         lambda: compile_lowered(
             step,
@@ -184,7 +184,7 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
         from memprof.capture.running.run import measure
 
         shutil.rmtree(dump_folder, ignore_errors=True)  # else it would lie there for as long as the step runs
-        measured = _as_workload_error(
+        measured = as_workload_error(
             "failed while it ran",
             lambda: measure(
                 spec,
@@ -228,7 +228,7 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
     spare_devices(task.target)
     program = PortableProgram.read(work_folder)
     progress("compiling")
-    plan = _as_workload_error(
+    plan = as_workload_error(
         f"could not be compiled for {task.target.name}",
         lambda: compile_program(program, task, work_folder / DUMP_FOLDER),
     )
@@ -246,28 +246,15 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
     for number, recipe in enumerate(task.recipes, start=1):
         progress(f"tracing {number} of {len(task.recipes)}")
         try:
-            spec = _as_workload_error("could not be built", functools.partial(recipe.build, task.target))
+            spec = as_workload_error("could not be built", functools.partial(recipe.build, task.target))
             target = target_of_step(spec, task.target)
             count = functools.partial(traced_recomputation, spec, target)
-            flops = _as_workload_error("could not be traced", count)
+            flops = as_workload_error("could not be traced", count)
         except MemprofError as error:
             counts.append(str(error))
         else:
             counts.append(flops)
     (work_folder / RECOMPUTED_FILE).write_text(json.dumps(counts), encoding="utf-8")
-
-
-def _as_workload_error(what: str, action: Callable[[], Any]) -> Any:
-    """Whatever the user's code or XLA raises is a result of the run, shown with its own traceback."""
-    try:
-        return action()
-    except MemprofError:
-        raise
-    except BaseException as error:  # also what ends a script: importing the user's code may raise anything
-        summary = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
-        advice = hint(error)
-        sentence = f"the step {what}: {summary}" + (f" ({advice})" if advice else "")
-        raise WorkloadError(sentence, details=user_traceback(error)) from error
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from memprof.capture.user_traceback import message_of, user_line
+from memprof.capture.user_traceback import first_line, message_of, user_line, user_traceback
+from memprof.errors import MemprofError, WorkloadError
 
 # What JAX says when a program is run on, or data is put onto, a device that is only compiled for (jax 0.10.2 to 0.12).
 _OF_ABSENT_DEVICES = (
@@ -61,3 +64,16 @@ def _frames(error: BaseException) -> str:
         names.append(f"{trace.tb_frame.f_code.co_filename} {trace.tb_frame.f_code.co_name}")
         trace = trace.tb_next
     return "\n".join(names)
+
+
+def as_workload_error(what: str, action: Callable[[], Any]) -> Any:
+    """Whatever the user's code or XLA raises is a result of the run, shown with its own traceback."""
+    try:
+        return action()
+    except MemprofError:
+        raise
+    except BaseException as error:  # also what ends a script: importing the user's code may raise anything
+        summary = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+        advice = hint(error)
+        sentence = f"the step {what}: {summary}" + (f" ({advice})" if advice else "")
+        raise WorkloadError(sentence, details=user_traceback(error)) from error

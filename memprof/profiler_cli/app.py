@@ -17,6 +17,7 @@ from memprof.profiler_cli import (
     import_programs,
     list_names,
     mcp_server,
+    plan,
     run,
     show,
     trace,
@@ -38,6 +39,7 @@ app.command("run", cls=Verb)(run.run)
 app.command("compare", cls=Verb)(compare.compare)
 app.command("trace", cls=Verb)(trace.trace)
 app.command("fit", cls=Verb)(fit.fit)
+app.command("plan", cls=Verb)(plan.plan)
 app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)

@@ -387,3 +387,50 @@ def watch_compiles(
     traces.begin()
     pxla.lower_sharding_computation = lower_computation
     compiler.compile_or_get_cached = compile_module
+
+
+@contextmanager
+def name_of(equation: Any) -> Iterator[None]:
+    """Give what is traced inside the name and the settings of an equation (jax 0.10.2 to 0.12)."""
+    from jax._src import source_info_util
+
+    names = source_info_util.current_name_stack() + equation.source_info.name_stack
+    with source_info_util.user_context(equation.source_info.traceback, name_stack=names), equation.ctx.manager:
+        yield
+
+
+def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[Any]:
+    """The results of the primitive of an equation, with other parameters (jax 0.10.2 to 0.12)."""
+    results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def has_no_shardings(params: Mapping[str, Any]) -> bool:
+    """Whether a call says nothing of how its arguments and results are sharded (jax 0.10.2 to 0.12)."""
+    from jax._src.sharding_impls import UnspecifiedValue
+
+    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    return all(isinstance(each, UnspecifiedValue) for each in shardings)
+
+
+@contextmanager
+def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Have all reverse-mode differentiation of this process pass through a stand-in for `jax.vjp` for a while.
+
+    `jax.grad` and all that is built on it look `vjp` up by name (jax 0.10.2 to 0.12). What JAX has traced before is
+    forgotten, and so is what it traces inside.
+
+    Args:
+        stand_in: from `jax.vjp` to what is called in its place.
+    """
+    from jax._src import api
+
+    with PROCESS_WIDE:
+        original = api.vjp
+        jax.clear_caches()
+        api.vjp = stand_in(original)
+        try:
+            yield
+        finally:
+            api.vjp = original
+            jax.clear_caches()

@@ -24,6 +24,7 @@ from memprof.studies.fit.results import (
     TechniquesResult,
     TriedTechniques,
 )
+from memprof.studies.plan.plan import CheckpointPlan
 
 _Techniques = tuple[str, ...]
 
@@ -196,6 +197,33 @@ class FitTechniquesJson(Struct, frozen=True, kw_only=True, tag_field="schema", t
     ]
 
 
+class PlanPointJson(Struct, frozen=True, kw_only=True):
+    """One compile of a plan."""
+
+    name: Annotated[Literal["as it is", "nothing kept", "chosen"], about("What the layers keep for the backward pass.")]
+    footprint_bytes: Annotated[Size, about("Of the compiled plan, without what XLA recomputes on its own.")]
+    recomputed_flops: Annotated[int, Meta(ge=0)]
+
+
+class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.plan/1"):
+    """Which results of the forward pass a step keeps so that it stays within a budget: `memprof plan`."""
+
+    label: str
+    target: str
+    budget_bytes: Size
+    fits: Annotated[bool, about("Whether a compiled choice is within the budget.")]
+    footprint_bytes: Annotated[
+        Size, about("Of the plan; where none is within the budget, the smallest that was found.")
+    ]
+    recomputed_flops: Annotated[int, Meta(ge=0), about("Of the plan, in one step.")]
+    num_compiles: Annotated[int, Meta(ge=1), about("With that of the step as it is.")]
+    num_blocks: Annotated[int, Meta(ge=0), about("The layers or turns of loops that a checkpoint goes around.")]
+    code: Annotated[str, about("The policy to paste; empty where the step fits as it is, or no choice is enough.")]
+    curve: Annotated[
+        tuple[PlanPointJson, ...], about("Compiles that no other one beats in both, the largest footprint first.")
+    ]
+
+
 _DOCUMENTS: Mapping[str, type[Struct]] = {
     "report": ReportJson,
     "comparison": ComparisonJson,
@@ -207,6 +235,7 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "fit_techniques": FitTechniquesJson,
     "explanation": ExplanationJson,
     "job": JobJson,
+    "plan": PlanJson,
     "why": WhyJson,
 }
 
@@ -270,4 +299,19 @@ def _tried(tried: TriedTechniques, budget_bytes: int) -> TriedTechniquesJson:
         changes_training=tried.cost.changes_training,
         recomputed_flops=tried.cost.recomputed_flops,
         problem=tried.problem or None,
+    )
+
+
+def plan_json(plan: CheckpointPlan) -> PlanJson:
+    """What `memprof plan` prints."""
+    shown = plan.best or min(plan.points, key=lambda point: point.footprint_bytes)
+    return filled(
+        PlanJson,
+        plan,
+        target=plan.target.name,
+        fits=plan.best is not None,
+        footprint_bytes=shown.footprint_bytes,
+        recomputed_flops=shown.recomputed_flops,
+        num_compiles=len(plan.points),
+        curve=[filled(PlanPointJson, point) for point in plan.curve],
     )

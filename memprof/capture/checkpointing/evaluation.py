@@ -1,0 +1,145 @@
+"""Jaxprs evaluated again: without the calls in them, with the names of their operations, and with checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from memprof.capture.checkpointing.blocks import Repeated, find_repeated, is_loop
+from memprof.capture.checkpointing.signature import Policy
+from memprof.capture.tracing import jit_adapter
+
+Flat = Callable[..., list[Any]]
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
+          "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
+
+
+def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The same function without the jits and checkpoints in it.
+
+    A call that says how its arguments are sharded stays.
+    """
+    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _inlined))(*closed.in_avals)
+
+
+def as_function(closed: core.ClosedJaxpr) -> Flat:
+    """A jaxpr as a function from arrays to a list of arrays."""
+    return lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _as_they_are)
+
+
+def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
+    """The different blocks of a function without calls, each with the number of times that it runs."""
+    repeated = find_repeated(closed.jaxpr)
+    if repeated is None:
+        loops = [each.params for each in closed.jaxpr.eqns if is_loop(each)]
+        return [(without_calls(params["jaxpr"]), int(params["length"])) for params in loops]
+    run, inputs, _ = _block(closed.jaxpr, repeated.start, repeated.length)
+    return [
+        (jax.make_jaxpr(run)(*[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]), repeated.count)
+    ]
+
+
+def with_checkpoints(closed: core.ClosedJaxpr, policy: Policy) -> Flat:
+    """The same function with `jax.checkpoint` around each of its blocks.
+
+    Args:
+        closed: without calls.
+        policy: says which results of a block are kept for the backward pass.
+    """
+    jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
+    starts = frozenset() if repeated is None else frozenset(repeated.starts())
+
+    def evaluate(*args: Any) -> list[Any]:
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
+        place = 0
+        while place < len(jaxpr.eqns):
+            if repeated is not None and place in starts:
+                place = _run_block(jaxpr, place, repeated, policy, known)
+                continue
+            equation = jaxpr.eqns[place]
+            params = _checkpointed_loop(equation, policy) if repeated is None and is_loop(equation) else equation.params
+            _bind(equation, known, params)
+            place += 1
+        return [_value(atom, known) for atom in jaxpr.outvars]
+
+    return evaluate
+
+
+def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy, known: dict[Any, Any]) -> int:
+    """Evaluate one repetition under a checkpoint. Returns the equation after it."""
+    run, inputs, outputs = _block(jaxpr, start, repeated.length)
+    results = jax.checkpoint(run, policy=policy)(*[known[var] for var in inputs])
+    known.update(zip(outputs, results, strict=True))
+    return start + repeated.length
+
+
+def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:
+    """The parameters of a scan whose body is under a checkpoint. Within a scan nothing can be merged by mistake."""
+    body = without_calls(equation.params["jaxpr"])
+    checkpointed = jax.checkpoint(as_function(body), policy=policy, prevent_cse=False)
+    return {**equation.params, "jaxpr": jax.make_jaxpr(checkpointed)(*body.in_avals)}
+
+
+def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any], list[Any]]:
+    """Some equations as a function, with the variables that it reads, and those that are read after it."""
+    equations = jaxpr.eqns[start : start + length]
+    made = {var for each in equations for var in each.outvars}
+    read = [atom for each in equations for atom in each.invars if isinstance(atom, core.Var)]
+    inputs = list(dict.fromkeys(var for var in read if var not in made))
+    after = {atom for each in jaxpr.eqns[start + length :] for atom in each.invars if isinstance(atom, core.Var)}
+    after.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
+    outputs = [var for each in equations for var in each.outvars if var in after]
+
+    def run(*args: Any) -> list[Any]:
+        known = dict(zip(inputs, args, strict=True))
+        for equation in equations:
+            _bind(equation, known, equation.params)
+        return [known[var] for var in outputs]
+
+    return run, inputs, outputs
+
+
+_Rule = Callable[[Any, list[Any]], list[Any] | None]
+
+
+def _as_they_are(equation: Any, values: list[Any]) -> None:
+    """Leave calls as they are."""
+
+
+def _inlined(equation: Any, values: list[Any]) -> list[Any] | None:
+    """Evaluate a call in place; None: the equation is no such call."""
+    name = _CALLS.get(equation.primitive.name)
+    if name is None or not jit_adapter.has_no_shardings(equation.params):
+        return None
+    inner = equation.params[name]
+    jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, core.ClosedJaxpr) else (inner, ())
+    return _evaluated(jaxpr, consts, values, _inlined)
+
+
+def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: _Rule) -> list[Any]:
+    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    known.update(zip(jaxpr.invars, args, strict=True))
+    for equation in jaxpr.eqns:
+        values = [_value(atom, known) for atom in equation.invars]
+        with jit_adapter.name_of(equation):
+            results = rule(equation, values)
+        if results is None:
+            _bind(equation, known, equation.params)
+        else:
+            known.update(zip(equation.outvars, results, strict=True))
+    return [_value(atom, known) for atom in jaxpr.outvars]
+
+
+def _bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
+    values = [_value(atom, known) for atom in equation.invars]
+    with jit_adapter.name_of(equation):
+        results = jit_adapter.bound(equation, values, params)
+    known.update(zip(equation.outvars, results, strict=True))
+
+
+def _value(atom: Any, known: dict[Any, Any]) -> Any:
+    return atom.val if isinstance(atom, core.Literal) else known[atom]

@@ -1,0 +1,89 @@
+"""`memprof.plan` and `memprof.apply`: a memory budget in, a checkpoint policy out.
+
+plan = memprof.plan(train_step, state, batch, target="a100-40gb", memory="30GiB")
+print(plan.code)                                  # to paste
+step = jax.jit(memprof.apply(plan)(train_step))   # or to run at once
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memprof.amounts import parse_bytes
+from memprof.capture.own_attributes import own
+from memprof.capture.tracing.step_checks import argument_numbers
+from memprof.errors import MemprofError
+from memprof.progress import stages_shown
+
+if TYPE_CHECKING:
+    from memprof.studies.plan.plan import CheckpointPlan
+
+
+def plan(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    memory: int | str | None = None,
+    target: str | None = None,
+    donate_argnums: Sequence[int] | int = (),
+    static_argnums: Sequence[int] | int = (),
+    **kwargs: Any,
+) -> CheckpointPlan:
+    """Find which results of the forward pass to keep so that a step stays within a budget and computes least again.
+
+    The step is compiled as it is, and at most four times more with `jax.checkpoint` around its layers. Its files stay
+    as they are. What JAX has traced in this process is forgotten.
+
+    Args:
+        step: as for `memprof.profile`, with its arguments.
+        memory: what the footprint may be, in bytes or as text ("30GiB"); None: the pool that JAX has on the target.
+        target: as for `memprof.profile`.
+        donate_argnums, static_argnums: as for `jax.jit`.
+
+    Raises:
+        MemprofError: a mistake in what was asked for, or the step differentiates nothing.
+        Exception: whatever the step raises while it is traced.
+    """
+    from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.tracing.step import StepSpec
+    from memprof.studies.plan.search import plan_step
+
+    spec = StepSpec(
+        step,
+        args,
+        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
+        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
+        kwargs=kwargs,
+        workload=str(own(step, "__name__") or "step"),
+    )
+    budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)
+    chosen = target_of_step(spec, resolve_asked(target))
+    with stages_shown(spec.workload) as progress:
+        return plan_step(spec, chosen, budget_bytes=budget_bytes, progress=progress)
+
+
+def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What changes a step as a plan says.
+
+    Returns:
+        From a step to the changed step, which is jitted as the step was. Its first call forgets what JAX has traced.
+
+    Raises:
+        MemprofError: no choice of the plan is within the budget.
+    """
+    if plan.best is None:
+        raise MemprofError(
+            f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
+        )
+    kept = plan.kept
+
+    def changed(step: Callable[..., Any]) -> Callable[..., Any]:
+        from memprof.capture.checkpointing.apply import with_policy
+        from memprof.capture.checkpointing.signature import policy_of
+
+        return step if kept is None else functools.wraps(step)(with_policy(step, policy_of(kept)))
+
+    return changed

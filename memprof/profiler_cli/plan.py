@@ -1,0 +1,104 @@
+"""`memprof plan`: a memory budget in, a checkpoint policy out."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memprof.profiler_cli import options
+from memprof.profiler_cli.console import ExitCode, stages, write
+from memprof.profiler_cli.render import print_document, rendering
+
+if TYPE_CHECKING:
+    from memprof.studies.plan.plan import CheckpointPlan
+    from memprof.studies.subject import Subject
+
+_Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", help="What the footprint may be, 30GiB for example; by default JAX's pool.", metavar="AMOUNT"
+    ),
+]
+_Techniques = Annotated[
+    list[str],
+    typer.Option(
+        "-t",
+        "--technique",
+        "--techniques",
+        metavar="NAME",
+        autocompletion=options.complete_techniques,
+        help="What to apply first, joined with +: bf16+donate.",
+    ),
+]
+_Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the code of the policy to a file.", metavar="FILE.py")
+]
+
+
+@options.with_groups
+def plan(
+    workload: options.Workload,
+    arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
+    *,
+    memory: _Memory = None,
+    technique: _Techniques = [],  # noqa: B006
+    step: options.StepOptions,
+    target: options.Target = None,
+    output: _Output = None,
+    force: options.Force = False,
+    shown: options.ShownOptions,
+) -> None:
+    """Find a checkpoint policy that keeps a step within a memory budget.
+
+    Of the policies within the budget it is the one that computes least again. The step is compiled as it is and at most
+    four times more, with `jax.checkpoint` around its layers; its files stay as they are. The exit code is 1 if no
+    policy is enough.
+
+        memprof plan train.py:step_spec --target a100-40gb --memory 30GiB
+
+        memprof plan transformer -t bf16 --preset gpt2 --memory 8GiB -o policy.py
+    """
+    from memprof.amounts import parse_bytes
+    from memprof.files import IfTaken, check_writable, write_whole
+    from memprof.reports.json.answers import plan_json
+    from memprof.reports.views.plan import plan_document
+
+    show = rendering(shown.format, width=shown.width)
+    show.check_shows_documents("a plan")
+    if output is not None:
+        check_writable(output, overwrite=force)
+    budget_bytes = None if memory is None else parse_bytes(memory)
+    found = _found(step.subject(workload, arguments), "+".join(technique), target, budget_bytes)
+    print_document(plan_document(found), plan_json(found), show)
+    if found.code and shown.format is None:
+        write(f"\n{found.code}")
+    if output is not None and found.code:
+        taken = IfTaken.REPLACE if force else IfTaken.REFUSE
+        write_whole(output, found.code.encode(), what="the policy", if_taken=taken)
+    if found.best is None:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _found(subject: Subject, techniques: str, target: str | None, budget_bytes: int | None) -> CheckpointPlan:
+    """The plan, made in this process: what the user's code prints goes to stderr."""
+    from memprof.capture.hints import as_workload_error
+    from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.studies.plan.search import plan_step
+
+    task = subject.task(techniques, target=resolve_asked(target))
+    with stages(f"plan {subject.label}") as stage, contextlib.redirect_stdout(sys.stderr):
+        stage("importing")
+        spare_devices(task.target)
+        spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+        chosen = target_of_step(spec, task.target)
+        found: CheckpointPlan = as_workload_error(
+            f"could not be planned for {chosen.name}",
+            lambda: plan_step(spec, chosen, budget_bytes=budget_bytes, progress=stage),
+        )
+        return found

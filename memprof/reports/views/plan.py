@@ -1,0 +1,66 @@
+"""The document of a plan: the choice within the budget, and every compile that was made to find it."""
+
+from __future__ import annotations
+
+from memprof.reports.document import Align, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
+from memprof.reports.units import format_bytes, format_exact_bytes, format_flops
+from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
+
+_CAUTION = (
+    "Footprints are the compiler's (XLA's buffer assignment). The gradients are those of the step as it is: a"
+    " checkpoint only computes values again."
+)
+
+
+def plan_document(plan: CheckpointPlan) -> Document:
+    """The answer first, then what it rests on. The code stands after it (`CheckpointPlan.code`)."""
+    budget = (format_bytes(plan.budget_bytes), f"{format_exact_bytes(plan.budget_bytes)} bytes")
+    unit = "turns of loops" if plan.is_loop else "blocks of equal operations"
+    facts = (
+        Fact(label="target", values=(plan.target.name,)),
+        Fact(label="budget", values=budget),
+        Fact(label="checkpoints", values=(f"around {plan.num_blocks:,} {unit}",)),
+    )
+    return Document(
+        blocks=(
+            Heading(text=_answer(plan), level=1, aside=plan.label),
+            Facts(facts=facts),
+            Heading(text="Compiled", level=2, aside=f"{len(plan.points)} compiles"),
+            _points(plan),
+            Note(text=_CAUTION, tone=Tone.MUTED),
+        )
+    )
+
+
+def _answer(plan: CheckpointPlan) -> str:
+    if plan.best is None:
+        least = min(point.footprint_bytes for point in plan.points)
+        return f"No checkpoints bring it to {format_bytes(plan.budget_bytes)}: the smallest is {format_bytes(least)}"
+    size = format_bytes(plan.best.footprint_bytes)
+    if plan.best.choice is None:
+        return f"The step fits as it is: {size}"
+    return f"{size}, with {format_flops(plan.best.recomputed_flops)} computed again"
+
+
+def _points(plan: CheckpointPlan) -> Table:
+    columns = (
+        Column(title="kept for the backward pass"),
+        Column(title="footprint", align=Align.RIGHT),
+        Column(title="computed again", align=Align.RIGHT),
+        Column(title="within the budget"),
+    )
+    return Table(columns=columns, rows=tuple(_point(plan, each) for each in plan.points))
+
+
+def _point(plan: CheckpointPlan, point: PlanPoint) -> Row:
+    kept = "" if point.choice is None or not point.choice.kept else f" ({format_bytes(point.choice.size_bytes)})"
+    fits = point.footprint_bytes <= plan.budget_bytes
+    is_best = " \u2190 the plan" if point is plan.best else ""
+    return Row(
+        cells=(
+            Cell(text=f"{point.name}{kept}"),
+            Cell(text=format_bytes(point.footprint_bytes)),
+            Cell(text=format_flops(point.recomputed_flops)),
+            Cell(text=f"{'yes' if fits else 'no'}{is_best}"),
+        )
+    )

@@ -1,0 +1,121 @@
+"""Which results are kept for the backward pass, so that least is computed again: an integer program.
+
+Each operation of a block is kept, computed again, or neither. What the backward pass needs is one of the two, and so is
+each input of what is computed again; what is kept takes no more than a number of bytes. Operations of one signature are
+kept together, since a checkpoint policy cannot tell them apart. Solved by HiGHS. The formulation is that of Checkmate
+(Jain et al., 2020) without an order of time: XLA decides that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from memprof.analysis.records.checkpoints import Block, Signature
+
+_SECONDS, _GAP = 10.0, 1e-3
+_TIE = 1e-6  # of two choices that cost the same time the smaller one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is kept, and what that comes to by the model.
+
+    Attributes:
+        size_bytes: of all that is kept, in all blocks.
+        seconds: of what is computed again, at the peaks of the target.
+    """
+
+    kept: frozenset[Signature]
+    size_bytes: int
+    seconds: float
+
+
+def cheapest_choice(blocks: Sequence[Block], budget_bytes: int) -> Choice:
+    """What to keep within a number of bytes, so that the least time goes into computing again."""
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # takes 0.4 s
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+
+    size_of = _sizes(blocks)
+    number_of = {signature: number for number, signature in enumerate(size_of)}
+    sizes = np.array(list(size_of.values()), dtype=np.float64)
+    first = len(number_of)  # the variables: kept, by signature; then computed again, by operation
+    seconds = np.array([block.count * each.seconds for block in blocks for each in block.operations])
+    rows: list[list[tuple[int, float]]] = []  # each at least its lower bound
+    lower: list[float] = []
+    for block in blocks:  # the numbers of its operations begin at `first`
+        for number, operation in enumerate(block.operations, start=first):
+            kept = number_of[operation.signature]
+            if operation.is_needed:
+                rows.append([(kept, 1.0), (number, 1.0)])
+                lower.append(1.0)
+            for each in operation.inputs:
+                source = block.operations[each]
+                rows.append([(number_of[source.signature], 1.0), (first + each, 1.0), (number, -1.0)])
+                lower.append(0.0)
+        first += len(block.operations)
+    scale = max(float(sizes.sum()), 1.0)
+    rows.append([(number, -size / scale) for number, size in enumerate(sizes)])
+    lower.append(-max(budget_bytes, 0) / scale)
+    entries = [(row, column, value) for row, each in enumerate(rows) for column, value in each]
+    matrix = coo_array(
+        ([value for *_, value in entries], ([row for row, *_ in entries], [column for _, column, _ in entries])),
+        shape=(len(rows), len(sizes) + len(seconds)),
+    ).tocsr()
+    total = max(float(seconds.sum()), 1e-12)
+    with _no_output():
+        found = milp(
+            np.concatenate([_TIE * sizes / scale, seconds / total]),
+            integrality=np.concatenate([np.ones(len(sizes)), np.zeros(len(seconds))]),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix, lb=np.array(lower)),
+            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+        )
+    values = np.zeros(len(sizes)) if found.x is None else found.x
+    return choice_of(blocks, {signature for signature, number in number_of.items() if values[number] > 0.5})
+
+
+@contextmanager
+def _no_output() -> Iterator[None]:
+    """Keep off stdout what HiGHS prints there even if it is told not to (scipy 1.16)."""
+    sys.stdout.flush()
+    with open(os.devnull, "wb") as nowhere:
+        kept = os.dup(1)
+        os.dup2(nowhere.fileno(), 1)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
+    """What it comes to if the results of some operations are kept, as far as they are of use."""
+    size_bytes, seconds, used = 0, 0.0, set()
+    for block in blocks:
+        needed = {number for number, each in enumerate(block.operations) if each.is_needed}
+        for number in reversed(range(len(block.operations))):
+            operation = block.operations[number]
+            if number not in needed:
+                continue
+            if operation.signature in kept:
+                used.add(operation.signature)
+                size_bytes += block.count * operation.size_bytes
+            else:
+                seconds += block.count * operation.seconds
+                needed.update(operation.inputs)
+    return Choice(kept=frozenset(used), size_bytes=size_bytes, seconds=seconds)
+
+
+def _sizes(blocks: Sequence[Block]) -> dict[Signature, int]:
+    """The bytes that each signature takes if it is kept, in all blocks."""
+    sizes: dict[Signature, int] = defaultdict(int)
+    for block in blocks:
+        for operation in block.operations:
+            sizes[operation.signature] += block.count * operation.size_bytes
+    return dict(sizes)

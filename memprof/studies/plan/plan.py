@@ -1,0 +1,68 @@
+"""A plan: the choice that keeps a step within a budget, and every compile that was made to find it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.checkpoints import Signature
+from memprof.studies.plan.choice import Choice
+from memprof.studies.plan.code import code_of
+
+AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPoint:
+    """One compile of a plan.
+
+    Attributes:
+        name: `as it is`, `nothing kept` or `chosen`.
+        choice: what is kept; None for the step as it is.
+        footprint_bytes: of the compiled plan, without what XLA recomputes on its own.
+        recomputed_flops: floating-point operations of one step that are repeated.
+    """
+
+    name: str
+    choice: Choice | None
+    footprint_bytes: int
+    recomputed_flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlan:
+    """What to keep for the backward pass so that a step stays within a budget.
+
+    Attributes:
+        points: every compile, in the order in which they were made.
+        best: the point within the budget that computes least again; None: no point is within it.
+        num_blocks: how many parts of the step a checkpoint goes around.
+        is_loop: these are the turns of scans.
+    """
+
+    label: str
+    target: Target
+    budget_bytes: int
+    points: tuple[PlanPoint, ...]
+    best: PlanPoint | None
+    num_blocks: int
+    is_loop: bool
+
+    @property
+    def kept(self) -> frozenset[Signature] | None:
+        """The operations whose results are kept; None: no checkpoint is needed, or none is enough."""
+        return None if self.best is None or self.best.choice is None else self.best.choice.kept
+
+    @property
+    def code(self) -> str:
+        """The policy as code to paste; empty where no checkpoint is needed, or none is enough."""
+        return "" if self.kept is None else code_of(self.kept, is_loop=self.is_loop)
+
+    @property
+    def curve(self) -> tuple[PlanPoint, ...]:
+        """The points of which no other takes less memory and computes less again, the largest footprint first."""
+        found: list[PlanPoint] = []
+        for point in sorted(self.points, key=lambda each: (each.footprint_bytes, each.recomputed_flops)):
+            if not found or point.recomputed_flops < found[-1].recomputed_flops:
+                found.append(point)
+        return tuple(reversed(found))

@@ -1,0 +1,201 @@
+"""Checkpoints put into steps that nobody has touched: the blocks that are found, and gradients that stay equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax.extend import core
+
+from memprof.analysis.records.checkpoints import Block
+from memprof.capture.checkpointing.apply import checkpointed, with_policy
+from memprof.capture.checkpointing.evaluation import blocks_of
+from memprof.capture.checkpointing.operations import block_of
+from memprof.capture.checkpointing.signature import policy_of, signature_of
+from memprof.capture.tracing.flops import count_flops, recomputed_flops
+from memprof.errors import MemprofError
+
+_X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
+_KEYS = jax.random.split(jax.random.key(0), 6)
+_WEIGHTS = [jax.random.normal(key, (16, 16)) / 4 for key in _KEYS]
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def _layer(x: jax.Array, w: jax.Array) -> jax.Array:
+    return x + jnp.sin(x @ w) * 2.0
+
+
+def unrolled() -> Case:
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = _layer(x, w)
+        return jnp.sum(x**2)
+
+    return jax.value_and_grad(loss), (_WEIGHTS, _X)
+
+
+def unrolled_and_jitted() -> Case:
+    jitted = jax.jit(_layer)
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for w in weights:
+            x = jitted(x, w)
+        return jnp.sum(x**2), x
+
+    return jax.jit(jax.grad(loss, has_aux=True)), (_WEIGHTS, _X)
+
+
+def under_a_checkpoint() -> Case:
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = jax.checkpoint(_layer)(x, w)
+        return jnp.sum(x**2)
+
+    return jax.grad(loss), (_WEIGHTS, _X)
+
+
+def scanned() -> Case:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.scan(lambda x, w: (_layer(x, w), None), x, weights)[0] ** 2)
+
+    return jax.grad(loss), (jnp.stack(_WEIGHTS), _X)
+
+
+def of_nnx() -> Case:
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.layers = nnx.List([nnx.Linear(16, 16, rngs=rngs) for _ in range(6)])
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for layer in self.layers:
+                x = x + nnx.relu(layer(x))
+            return x
+
+    graph, state = nnx.split(Net(nnx.Rngs(0)))
+
+    def step(state: Any, x: jax.Array) -> Any:
+        return nnx.value_and_grad(lambda net, x: jnp.sum(net(x) ** 2))(nnx.merge(graph, state), x)
+
+    return step, (state, _X)
+
+
+def of_equinox() -> Case:
+    layers = [eqx.nn.Linear(16, 16, key=key) for key in _KEYS]
+    params, static = eqx.partition(layers, eqx.is_array)
+
+    def step(params: Any, x: jax.Array) -> Any:
+        def loss(params: Any) -> jax.Array:
+            y = x
+            for layer in eqx.combine(params, static):
+                y = y + jnp.tanh(jax.vmap(layer)(y))
+            return jnp.sum(y**2)
+
+        return eqx.filter_grad(loss)(params)
+
+    return step, (params, _X)
+
+
+def of_linen_with_dropout() -> Case:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for _ in range(6):
+                x = x + nn.Dropout(0.5, deterministic=False)(nn.relu(nn.Dense(16)(x)))
+            return jnp.sum(x**2)
+
+    net, key = Net(), jax.random.key(1)
+    params = net.init({"params": key, "dropout": key}, _X)
+    return jax.grad(lambda params, x, key: net.apply(params, x, rngs={"dropout": key})), (params, _X, key)
+
+
+CASES = (unrolled, unrolled_and_jitted, under_a_checkpoint, scanned, of_nnx, of_equinox, of_linen_with_dropout)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_gradients_stay_equal_and_each_layer_is_a_block(case: Callable[[], Case]) -> None:
+    step, args = case()
+    expected = jax.jit(step)(*args)
+    with checkpointed(policy_of(())) as functions:
+        found = jax.jit(step)(*args)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    (function,) = functions
+    assert [count for _, count in blocks_of(function)] in ([6], [5])  # the first may differ: nothing is before it
+
+
+def test_a_policy_decides_what_is_computed_again() -> None:
+    step, args = unrolled()
+
+    def repeated(policy: Callable[..., bool]) -> int:
+        with checkpointed(policy):
+            return recomputed_flops(count_flops(jax.make_jaxpr(step)(*args)))
+
+    product = 2 * 8 * 16 * 16
+    assert repeated(policy_of(())) in (5 * product, 6 * product)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    operations = _block(functions[0]).operations
+    kept = {each.signature for each in operations if each.signature.primitive == "dot_general"}
+    assert kept
+    assert repeated(policy_of(kept)) == 0
+
+
+def test_the_operations_of_a_block() -> None:
+    step, args = unrolled()
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    operations = _block(functions[0]).operations
+    by_name = {each.signature.primitive: each for each in operations}
+    # sin(x @ w) is differentiated through cos(x @ w): the product is what it is made of
+    assert by_name["cos"].is_needed
+    assert [operations[number].signature.primitive for number in by_name["cos"].inputs] == ["dot_general"]
+    assert by_name["cos"].size_bytes == 8 * 16 * 4
+    assert by_name["dot_general"].signature.inputs == (((8, 16), "float32"), ((16, 16), "float32"))
+
+
+def test_a_derivative_inside_what_is_differentiated_is_part_of_it() -> None:
+    def penalty(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w)))(x) ** 2)
+
+    step, args = jax.grad(penalty), (_WEIGHTS[0], _X)
+    expected = step(*args)
+    with checkpointed(policy_of(())) as functions:
+        found = step(*args)
+    np.testing.assert_array_equal(found, expected)
+    assert len(functions) == 1
+
+
+def test_a_changed_step_is_jitted_as_it_was() -> None:
+    def step(weights: list[jax.Array], x: jax.Array, factor: int) -> Any:
+        grads = jax.grad(lambda weights: jnp.sum(_layer(_layer(x, weights[0]), weights[1]) ** 2))(weights)
+        return jax.tree.map(lambda w, g: w - factor * g, weights, grads)
+
+    jitted = jax.jit(step, static_argnums=2, donate_argnums=0)
+    expected = jitted(jax.tree.map(jnp.copy, _WEIGHTS), _X, 2)
+    changed: Any = with_policy(jitted, policy_of(()))
+    jax.tree.map(np.testing.assert_array_equal, changed(jax.tree.map(jnp.copy, _WEIGHTS), _X, 2), expected)
+    assert "rematted_computation" in str(changed.lower(_WEIGHTS, _X, 2).as_text(debug_info=True))
+    plain: Any = with_policy(step, policy_of(()))
+    assert not hasattr(plain, "lower")
+
+
+def test_the_jit_of_a_framework_is_refused() -> None:
+    with pytest.raises(MemprofError, match="jitted by its framework"):
+        with_policy(nnx.jit(lambda x: x), policy_of(()))
+
+
+def test_a_signature_leaves_out_what_is_no_array() -> None:
+    dot = jax.make_jaxpr(jnp.dot)(_X, _WEIGHTS[0]).eqns[-1]
+    found = signature_of(dot.primitive, [atom.aval for atom in dot.invars], dot.params)
+    assert found.dimension_numbers == "(((1,), (0,)), ((), ()))"
+
+
+def _block(function: core.ClosedJaxpr) -> Block:
+    ((body, count),) = blocks_of(function)
+    return block_of(body, count, None)

@@ -1,0 +1,105 @@
+"""What a plan keeps: hand-worked blocks, and every choice of small blocks tried."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memprof.analysis.records.checkpoints import Block, Operation, Signature
+from memprof.studies.plan.choice import cheapest_choice, choice_of
+from memprof.studies.plan.code import code_of
+
+
+def _signature(name: str) -> Signature:
+    return Signature(name, (((4,), "float32"),), "None")
+
+
+def _operation(name: str, size_bytes: int, seconds: float, *inputs: int, is_needed: bool = False) -> Operation:
+    return Operation(
+        signature=_signature(name), inputs=inputs, size_bytes=size_bytes, seconds=seconds, is_needed=is_needed
+    )
+
+
+# A product, an activation that is cheap to compute again, and another product: three layers of it.
+_LAYERS = Block(
+    operations=(
+        _operation("up", 400, 10.0, is_needed=True),
+        _operation("gelu", 400, 1.0, 0, is_needed=True),
+        _operation("down", 100, 10.0, 1, is_needed=True),
+    ),
+    count=3,
+)
+
+
+def test_what_a_choice_comes_to() -> None:
+    nothing = choice_of([_LAYERS], ())
+    assert (nothing.size_bytes, nothing.seconds) == (0, 63.0)  # 3 * (10 + 1 + 10)
+    one = choice_of([_LAYERS], {_signature("up"), _signature("unknown")})
+    assert (one.size_bytes, one.seconds, one.kept) == (1200, 33.0, frozenset({_signature("up")}))  # 3 * (1 + 10)
+
+
+def test_what_is_expensive_for_its_size_is_kept_first() -> None:
+    kept = [{each.primitive for each in cheapest_choice([_LAYERS], budget).kept} for budget in (0, 300, 1500, 2700)]
+    assert kept == [set(), {"down"}, {"up", "down"}, {"up", "gelu", "down"}]
+
+
+def test_a_budget_below_nothing_keeps_nothing() -> None:
+    assert cheapest_choice([_LAYERS], -1).kept == frozenset()
+
+
+def test_what_nobody_needs_is_neither_kept_nor_computed_again() -> None:
+    block = Block(
+        operations=(_operation("a", 8, 5.0), _operation("b", 8, 1.0, 0, is_needed=True), _operation("c", 8, 7.0, 1)),
+        count=1,
+    )
+    assert choice_of([block], {_signature("b")}).seconds == 0.0
+    assert choice_of([block], ()).seconds == 6.0  # b, and a that it is made of
+
+
+@st.composite
+def _blocks(draw: st.DrawFn) -> list[Block]:
+    blocks = []
+    for _ in range(draw(st.integers(1, 2))):
+        operations = []
+        for number in range(draw(st.integers(1, 5))):
+            inputs = draw(st.sets(st.integers(0, number - 1), max_size=2)) if number else set()
+            operations.append(
+                _operation(
+                    draw(st.sampled_from("abcde")),
+                    draw(st.integers(1, 50)),
+                    float(draw(st.integers(1, 50))),
+                    *sorted(inputs),
+                    is_needed=draw(st.booleans()),
+                )
+            )
+        blocks.append(Block(operations=tuple(operations), count=draw(st.integers(1, 3))))
+    return blocks
+
+
+@settings(max_examples=40, deadline=None)
+@given(_blocks(), st.integers(0, 300))
+def test_no_other_choice_within_the_budget_costs_less(blocks: list[Block], budget_bytes: int) -> None:
+    signatures = {each.signature for block in blocks for each in block.operations}
+    sizes = {
+        kept: sum(
+            block.count * each.size_bytes for block in blocks for each in block.operations if each.signature in kept
+        )
+        for kept in map(frozenset, chain.from_iterable(combinations(signatures, n) for n in range(len(signatures) + 1)))
+    }
+    best = min(choice_of(blocks, kept).seconds for kept, size in sizes.items() if size <= budget_bytes)
+    found = cheapest_choice(blocks, budget_bytes)
+    assert found.size_bytes <= budget_bytes
+    assert found.seconds <= best * 1.002
+
+
+def test_the_code_of_a_policy_keeps_the_same_operations() -> None:
+    kept = {
+        _signature("tanh"),
+        Signature("dot_general", (((2, 3), "bfloat16"), ((3, 4), "bfloat16")), "(((1,), (0,)),)"),
+    }
+    code, found = code_of(kept, is_loop=False), dict[str, object]()
+    exec(code.partition("# Around")[0], found)
+    assert found["KEPT"] == {tuple(each) for each in kept}
+    assert "prevent_cse=False" in code_of(kept, is_loop=True)
