@@ -1,9 +1,9 @@
-"""Plans of several steps for several budgets: is each within its budget, in how many compiles, and how much is repeated?
+"""Plans of several steps for several budgets: each within its budget, its compiles, and what it computes again.
 
     python -m benchmarks.checkpoint_plans [-o RESULT.json] [STEP ...]
 
-A STEP is techniques of the built-in transformer (`bf16+scan`), or a program of `tests/libraries/judged`. The budgets lie
-between the footprint in which nothing is kept and that of the step as it is. A program whose library is missing is
+A STEP is techniques of the built-in transformer (`bf16+scan`), or a program of `tests/libraries/judged`. The budgets
+lie between the footprint in which nothing is kept and that of the step as it is. A program whose library is missing is
 skipped.
 """
 
