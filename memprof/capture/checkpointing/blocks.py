@@ -41,19 +41,20 @@ def is_loop(equation: Any) -> bool:
 
 
 def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
-    """What a function repeats; None where that is little, or where its scans are its blocks.
+    """The equations that a function repeats; None where its scans are its blocks.
+
+    A function that has no scans and repeats little is one block.
 
     Args:
         jaxpr: without calls of other jaxprs, except for those of loops, branches and custom derivatives.
     """
     equations = jaxpr.eqns
     made = np.array([_size(equation.outvars) for equation in equations], dtype=np.float64)
-    in_loops = sum(size for size, each in zip(made, equations, strict=True) if is_loop(each))
     found = _longest_run(_numbers(equations), made)
     if found is None or made[found[0] : found[0] + found[2]].sum() < _LEAST_SHARE * max(made.sum(), 1.0):
-        if any(map(is_loop, equations)) and in_loops >= 0:
+        if not equations or any(map(is_loop, equations)):
             return None
-        return Repeated(start=0, length=len(equations), count=1) if equations else None
+        return Repeated(start=0, length=len(equations), count=1)
     first, period, covered = found
     return _best_cut(jaxpr, first, period, covered)
 
