@@ -33,7 +33,7 @@ from memprof.capture.tracing.jitting import JittedStep, TracedStep, jit_step, se
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
-from memprof.capture.xla.deviceless_options import with_our_options
+from memprof.capture.xla.deviceless import COMPILERS, with_our_options
 from memprof.capture.xla.flags import xla_flags
 from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan, with_unlimited
 from memprof.capture.xla.plan_cache import PlanCache
@@ -281,7 +281,7 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
         Exception: XLA cannot compile it.
     """
     plan = _compile_program(program, task, dump_folder)
-    if not task.target.is_deviceless:
+    if not (task.target.is_deviceless and COMPILERS[task.target.platform].knows_memory):
         return plan
     unlimited = replace(task, target=with_ample_memory(task.target), settings=TO_THE_PLAN)
     return with_unlimited(plan, functools.partial(_compile_program, program, unlimited, dump_folder / _UNLIMITED))

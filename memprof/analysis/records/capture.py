@@ -37,12 +37,14 @@ class Topology:
 
     Attributes:
         axes: the mesh that they form: the size of each axis by its name, in the mesh's order; empty of one device.
+        chips: how many chips of a TPU slice lie along each of its dimensions; empty where the number of devices decides.
     """
 
     num_devices: _Positive = 1
     num_hosts: _Positive = 1
     num_slices: _Positive = 1
     axes: Mapping[Words, _Positive] = field(default_factory=dict)
+    chips: tuple[_Positive, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +72,16 @@ class Target:
     Attributes:
         name: `h100-80gb`, `cpu`, `local`, or the name of an exported target file.
         description: the vendor's name of the kind of device.
-        platform: XLA's platform: `cuda` or `cpu`; empty of the local device until JAX has looked.
+        platform: XLA's platform: `cuda`, `tpu` or `cpu`; empty of the local device until JAX has looked.
         memory_bytes: of one device, or None where there is no fixed amount (the host).
+        reserved_bytes: the part of it that the device's runtime keeps from programs.
+        chip_bytes: the memory on the chip itself, by the name of its memory space: `vmem`, `smem`.
         compute_capability: for example `9.0`; None where there is none.
         reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
         topology: how many of the device.
-        compiler_config: of devices that need not be there the text of XLA's `GpuTargetConfigProto`, else empty. A
-            capture, which holds the program that came of it, is written without it.
+        compiler_config: of devices that need not be there what their compiler wants to know of them: the text of XLA's
+            `GpuTargetConfigProto`, or libtpu's name of the chip; else empty. A capture, which holds the program that
+            came of it, is written without it.
         file: the exported file that the configuration was read from, if any; not in captures either.
         speeds: the peaks of one device; None where they are not known.
     """
@@ -88,6 +93,8 @@ class Target:
     compute_capability: Text | None
     reason: Words
     topology: Topology = Topology()
+    reserved_bytes: Bytes = 0
+    chip_bytes: Mapping[Text, Bytes] = field(default_factory=dict, compare=False)
     compiler_config: str = field(default="", compare=False, repr=False)
     file: str = field(default="", compare=False)
     speeds: Speeds | None = field(default=None, compare=False)
@@ -96,6 +103,11 @@ class Target:
     def is_deviceless(self) -> bool:
         """Whether the devices need not be there, so that a step is compiled for them and never run."""
         return bool(self.compiler_config)
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """The memory that programs can have; None where there is no fixed amount."""
+        return None if self.memory_bytes is None else max(self.memory_bytes - self.reserved_bytes, 0)
 
     @property
     def cuda_capability(self) -> tuple[int, int] | None:

@@ -36,8 +36,8 @@ from memprof.capture.xla.compiler_log import partitioner_messages
 from memprof.capture.xla.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
 
-# How the names of the files end.
-_PLAN, _MEMORY_REPORT = "_after_optimizations.hlo.pb", "_after_optimizations-memory-usage-report.pb"
+# How the names of the files end: after an underscore, or a dot where libtpu has written them.
+_PLAN, _MEMORY_REPORT = "after_optimizations.hlo.pb", "after_optimizations-memory-usage-report.pb"
 _PAUSE_SECONDS = 0.02
 # In the place of the totals of a step that is not compiled yet.
 NOT_COMPILED = CompilerTotals(
@@ -159,8 +159,11 @@ def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
     return replace(plan, proto_without_limit=other.hlo_proto, compile_seconds=seconds)
 
 
-def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
+def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
     """The program and its buffer assignment, decoded and checked before anything is made of them.
+
+    Args:
+        platform: of the target.
 
     Raises:
         MemprofError: it was cut short.
@@ -178,7 +181,7 @@ def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
         raise cut_short from error
     if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
         raise cut_short
-    program, table = decode(proto)
+    program, table = decode(proto, platform)
     check_memory_spaces(table, space_bytes)
     return program, table
 
@@ -193,10 +196,11 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         MemprofError, InternalError: see `decode_plan`; or the compiler's totals say otherwise.
     """
     assert lowered.folders is not None
-    program, table = decode_plan(plan)
+    platform = lowered.target.platform
+    program, table = decode_plan(plan, platform)
     keep_decoded(plan.hlo_proto, program, table)
-    totals = plan.totals or plan_totals(table, platform=lowered.target.platform)
-    check_allocations(totals, table)
+    totals = plan.totals or plan_totals(table, platform=platform)
+    check_allocations(totals, table, platform=platform)
     return replace(
         lowered,
         compiler=totals,
@@ -209,7 +213,7 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         proto_without_limit=plan.proto_without_limit,
         partitioner_messages=plan.partitioner_messages,
         replay=totals_of(table),
-        replay_without_limit=replay_totals(plan.proto_without_limit) if plan.proto_without_limit else None,
+        replay_without_limit=replay_totals(plan.proto_without_limit, platform) if plan.proto_without_limit else None,
         source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),
     )
 

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.xla import xla_adapter
-from memprof.capture.xla.cuda_tools import find_libdevice, find_ptxas
-from memprof.capture.xla.deviceless_options import deviceless_options
+from memprof.capture.xla.deviceless import COMPILERS, deviceless_options
 from memprof.capture.xla.plan import Plan, with_plan
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
@@ -74,15 +72,17 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
         target: one that is not a device of this machine: there XLA may try things out.
         asked: XLA's options that the step asks for.
     """
+    compiler = COMPILERS[target.platform] if target.is_deviceless else None
+    topology = target.topology
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
         "compile options": program.compile_options.hex(),
-        "options": [asked, deviceless_options(asked, to_the_plan=True) if target.is_deviceless else {}],
+        "options": [asked, deviceless_options(target, asked, to_the_plan=True)],
         "platform": target.platform,
         "device": target.compiler_config if target.is_deviceless else _host(),
-        "topology": [target.topology.num_devices, target.topology.num_hosts, target.topology.num_slices],
-        "versions": [installed_version("jax"), installed_version("jaxlib"), xla_adapter.cuda_plugin_version()],
-        "tools": [_identity(find_ptxas()), _identity(find_libdevice())] if target.is_deviceless else [],
+        "topology": [topology.num_devices, topology.num_hosts, topology.num_slices, *topology.chips],
+        "versions": [installed_version("jax"), installed_version("jaxlib"), compiler.version() if compiler else None],
+        "tools": [*map(_identity, compiler.tools())] if compiler else [],
         "environment": _environment(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from memprof.analysis.memory.pressure import PERCENT_OF_CARD
-from memprof.analysis.memory.verdict import outside_pool
+from memprof.analysis.memory.verdict import amount_in_words, outside_pool
 from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.pool import Answer
@@ -214,7 +214,7 @@ def _allocator_fact(allocator: AllocatorFigures) -> Fact:
 
 def target_values(target: Target) -> tuple[str, ...]:
     """The device, in words."""
-    memory = _no_amount(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
+    memory = amount_in_words(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
     num_devices = target.topology.num_devices
     name = target.name if num_devices == 1 else f"{num_devices} x {target.name}"
@@ -267,10 +267,6 @@ def _took(report: Report) -> tuple[str, ...]:
     if not timings.lower_seconds:  # it was compiled elsewhere
         return (analysing,)
     return (f"lowering {format_seconds(timings.lower_seconds)}", compiling, analysing)
-
-
-def _no_amount(target: Target) -> str:
-    return "no fixed amount of memory" if target.platform == "cpu" else "an unknown amount of memory"
 
 
 def _size(size_bytes: int) -> tuple[str, str]:
