@@ -115,7 +115,7 @@ def check_assignment(
             if buffer_id in placed:
                 raise _broken("one of its logical buffers lies in two places")
             placed[buffer_id] = placed_bytes
-    elements: dict[int, frozenset[tuple[int, ...]]] = {}
+    elements: dict[int, set[tuple[int, ...]]] = {}
     for buffer in buffers:
         if buffer[0] in placed:
             _check_buffer(buffer, placed.pop(buffer[0]), program, elements)
@@ -147,7 +147,7 @@ def check_sizes(program: Program, buffers: Iterable[tuple[int, tuple[int, ...], 
 
 
 def _check_buffer(
-    buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
+    buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, set[tuple[int, ...]]]
 ) -> None:
     number, size_bytes, instruction_id, place = buffer
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
@@ -159,10 +159,10 @@ def _check_buffer(
         return
     index = program.index_of_id[instruction_id]
     if index not in elements:
-        leaves = program.instructions[index].shape.leaves
-        elements[index] = frozenset(
-            leaf.shape_index[:depth] for leaf in leaves for depth in range(1, len(leaf.shape_index) + 1)
-        )
+        shape = program.instructions[index].shape
+        inside = {leaf.shape_index[:depth] for leaf in shape.leaves for depth in range(1, len(leaf.shape_index) + 1)}
+        # An element that is an empty tuple has a table of pointers, too.
+        elements[index] = inside | {(number,) for number in range(len(shape.child_starts or ()) - 1)}
     if place not in elements[index]:
         raise _broken(f"logical buffer {number} is of an element that its instruction does not have")
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_shape
 from memprof.analysis.hlo.item_count import check_count
 from memprof.analysis.hlo.products import WITH_PRODUCTS, product_of
@@ -98,6 +100,7 @@ def _decode_module(module: Any) -> Program:
                 first_alike=number,
             )
         )
+    _give_operands_to_starts(instructions)
     return Program(
         instructions=instructions,
         computations=computations,
@@ -138,6 +141,33 @@ def _numbered_instructions(
         first_alike.append(alike)
         count += body.num_instructions
     return first_alike, index_of_id
+
+
+def _give_operands_to_starts(instructions: list[Instruction]) -> None:
+    """Have what runs in the background begin where it takes its operands.
+
+    What a TPU gives to its SparseCores is launched by an `async-start` without operands and results, which names the
+    computation; the operands come with the first `async-update`, which has the form of an ordinary `async-start`
+    (libtpu 0.0.42 to 0.0.50). So that one becomes the start, and the launch an instruction that passes nothing on.
+    """
+    for index, update in enumerate(instructions):
+        if update.opcode != "async-update" or not update.operands:
+            continue
+        launch = instructions[update.operands[0]]
+        starts = launch.shape.child_starts
+        if launch.opcode != "async-start" or launch.operands or starts is None or starts[2:3] != (0,):
+            continue
+        instructions[index] = replace(
+            update,
+            opcode="async-start",
+            operands=update.operands[1:],
+            called=launch.called,
+            op_name=launch.op_name,
+            source_file=launch.source_file,
+            source_line=launch.source_line,
+            stack_frame_id=launch.stack_frame_id,
+        )
+        instructions[update.operands[0]] = replace(launch, opcode="after-all", called=())
 
 
 def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, ...]:
