@@ -206,6 +206,7 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
         pressure=pressure,
         without_limit=without_limit,
         pieces=pieces,
+        memory_spaces=table.space_bytes,
         pool=capture.pool,
         pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,

@@ -34,7 +34,8 @@ _SCALARS = {
 }
 
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
-    "LayoutProto": {"memory_space": (8, "int64")},
+    "TileProto": {"dimensions": (1, "int64[]")},
+    "LayoutProto": {"minor_to_major": (1, "int64[]"), "tiles": (6, "TileProto[]"), "memory_space": (8, "int64")},
     "ShapeProto": {
         "element_type": (2, "int32"),
         "dimensions": (3, "int64[]"),

@@ -9,15 +9,18 @@ trace that frees what is not live) it says itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
 from memprof.analysis.hlo.products import Dot
 from memprof.analysis.hlo.program import Computation, Instruction, Program
+from memprof.analysis.hlo.tiling import Tiles
 from memprof.errors import InternalError
 from memprof.untrusted import MAX_BYTES
 
 _MAX_DIMENSIONS = 64
+_MAX_TILE = 1 << 20  # in one dimension
 # A logical buffer: its number, its size in bytes, the number of its instruction, and which element of that it holds.
 Buffer = tuple[int, int, int, tuple[int, ...]]
 # Where one lies: its number, its offset in the allocation, and the size that it has there.
@@ -70,6 +73,20 @@ def check_shape(element_bytes: int, dimensions: Sequence[int]) -> None:
     if dimensions:
         possible = len(dimensions) <= _MAX_DIMENSIONS and min(dimensions) >= 0
         _require(possible and prod(dimensions) * element_bytes <= MAX_BYTES, "it has an array of an impossible shape")
+
+
+def check_layout(dimensions: Sequence[int], order: Sequence[int], tiles: Tiles) -> None:
+    """Check the tiles of one array.
+
+    Args:
+        order: of its dimensions, where it has tiles.
+
+    Raises:
+        InternalError: they are no tiles of such an array.
+    """
+    if tiles:
+        is_order = sorted(order) == list(range(len(dimensions)))
+        _require(is_order and all(0 < step <= _MAX_TILE for step in chain(*tiles)), "it has an array of impossible tiles")
 
 
 def check_unique(what: str, ids: Sequence[int]) -> None:

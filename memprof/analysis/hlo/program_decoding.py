@@ -22,9 +22,10 @@ from memprof.analysis.hlo.program import (
     Shape,
     combines,
 )
-from memprof.analysis.hlo.program_checks import check_program, check_shape, check_unique
+from memprof.analysis.hlo.program_checks import check_layout, check_program, check_shape, check_unique
 from memprof.analysis.hlo.repeated_bodies import Body, BodyKey, InstructionIds
 from memprof.analysis.hlo.replica_groups import device_groups
+from memprof.analysis.hlo.tiling import Tiles, padded_shape
 from memprof.errors import InternalError
 from memprof.untrusted import clean
 
@@ -292,22 +293,32 @@ def _trip_count(backend_config: bytes) -> int | None:
 
 def _shape(message: Any) -> Shape:
     if not message.tuple_shapes:
-        return _array_shape(message.element_type, tuple(message.dimensions), message.layout.memory_space)
+        layout = message.layout
+        tiles = tuple([tuple(tile.dimensions) for tile in layout.tiles])
+        dimensions = tuple(message.dimensions)
+        order = tuple(layout.minor_to_major) if tiles else ()
+        return _array_shape(message.element_type, dimensions, layout.memory_space, order, tiles)
     leaves: list[ResultLeaf] = []
     starts = [0]
     for index, child in enumerate(message.tuple_shapes):
         for leaf in _shape(child).leaves:
-            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions, leaf.memory_space))
+            place = (index, *leaf.shape_index)
+            leaves.append(ResultLeaf(place, leaf.dtype, leaf.dimensions, leaf.memory_space, leaf.padded))
         starts.append(len(leaves))
     return Shape(tuple(leaves), tuple(starts))
 
 
 @lru_cache(maxsize=4096)
-def _array_shape(element_type: int, dimensions: tuple[int, ...], memory_space: int) -> Shape:
+def _array_shape(
+    element_type: int, dimensions: tuple[int, ...], memory_space: int, order: tuple[int, ...], tiles: Tiles
+) -> Shape:
     """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
     check_shape(_MAX_ELEMENT_BYTES, dimensions)
+    check_layout(dimensions, order, tiles)
+    padded = padded_shape(dimensions, order, tiles)
     dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
-    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions, memory_space),), None)
+    leaf = ResultLeaf((), dtype, dimensions, memory_space, padded if padded != dimensions else ())
+    return Shape((), (0,)) if dtype == "tuple" else Shape((leaf,), None)
 
 
 def _frames(index: Any) -> list[tuple[Frame, int]]:

@@ -129,6 +129,7 @@ class BufferJson(Struct, frozen=True, kw_only=True):
     """
 
     size_bytes: Size
+    padding_bytes: Annotated[Size, about("The part of size_bytes that holds no elements.")]
     shape: Shape
     dtype: Annotated[str, about("In XLA's words: `bf16`, `f32`, `s32`.")]
     category: Category
@@ -275,6 +276,13 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         about("What the allocator must hold: arguments, outputs that alias no argument, temp block, constants."),
     ]
     live_peak_bytes: Annotated[Size, about("The most bytes live at once. The footprint less this is fragmentation.")]
+    padding_bytes: Annotated[
+        Size, about("The part of live_peak_bytes that holds no elements: a TPU fills arrays up to whole tiles.")
+    ]
+    memory_spaces: Annotated[
+        dict[str, Size],
+        about("Bytes in each memory: `hbm` is the footprint; `vmem`, `smem` and others lie on the chip; `host`."),
+    ]
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
     fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
     verdict: VerdictJson

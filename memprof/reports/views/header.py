@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from memprof.analysis.memory.pressure import PERCENT_OF_CARD
 from memprof.analysis.memory.verdict import amount_in_words, outside_pool
 from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.device_family import HBM
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import AllocatorFigures, Report
@@ -21,6 +23,7 @@ from memprof.reports.units import (
     format_share,
     format_short_seconds,
 )
+from memprof.reports.views.padding import padding_facts
 
 TONES = {
     Answer.FITS: Tone.GOOD,
@@ -181,10 +184,30 @@ def memory_facts(report: Report) -> Facts:
                     f"{format_share(fragmentation, report.footprint_bytes)} of the footprint",
                 ),
             ),
+            *padding_facts(report),
+            *memory_space_facts(report),
             _compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),
             *outside_facts(report),
         )
     )
+
+
+def memory_space_facts(report: Report) -> tuple[Fact, ...]:
+    """What the step holds in memories other than the footprint's: on the chip, and on the host; the fullest is named."""
+    others = {name: size for name, size in report.memory_spaces.items() if name != HBM}
+    if not others:
+        return ()
+    capacities = {HBM: report.target.usable_bytes, **report.target.chip_bytes}
+    shares = {
+        name: Fraction(size, capacity) for name, size in report.memory_spaces.items() if (capacity := capacities.get(name))
+    }
+    fullest = max(shares, key=lambda name: shares[name], default=None)
+    values = tuple(
+        f"{name} {format_bytes(size)}" + (f" of {format_bytes(capacity)}" if (capacity := capacities.get(name)) else "")
+        for name, size in others.items()
+    )
+    last = () if fullest is None or len(shares) < 2 else (f"{fullest} is fullest, {float(shares[fullest]):.0%}",)
+    return (Fact(label="beside it", values=(*values, *last)),)
 
 
 def _compiler_fact(compiler: CompilerTotals) -> Fact:
