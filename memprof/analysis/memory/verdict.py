@@ -118,6 +118,7 @@ def judge(
     *,
     reserve_bytes: int = 0,
     pressed: Pieces | None = None,
+    is_refused: bool = False,
 ) -> Verdict:
     """Whether a step fits.
 
@@ -127,7 +128,11 @@ def judge(
         settings: of JAX's allocator; they count for CUDA devices alone.
         reserve_bytes: what the user wants to stay free of the pool.
         pressed: of the program with that rematerialisation, if there is any. The sentence says what it changes.
+        is_refused: whether the device's compiler has refused the program, which counts more than the sum of its pieces:
+            the program itself takes memory, too.
     """
+    if is_refused and pool_bytes_of(target, settings) is not None:
+        reserve_bytes = max(reserve_bytes, (pool_bytes_of(target, settings) or 0) - pieces.footprint_bytes + 1)
     if pressed is None:
         return _judge(pieces, target, settings, reserve_bytes)
     verdict = _judge(pieces, target, settings, reserve_bytes, note=" (without XLA's recomputation)")

@@ -122,6 +122,7 @@ class Toolchain:
 
     Attributes:
         jax, jaxlib: empty where another framework made the step.
+        libtpu: of a TPU's compiler, where that made the step.
         torch: PyTorch's version where it made the step, else None.
         jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
     """
@@ -136,6 +137,7 @@ class Toolchain:
     xla_flags: Words
     jax_settings: Mapping[Text, Words] = field(default_factory=dict)
     torch: Text | None = None
+    libtpu: Text | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -253,6 +255,7 @@ class Capture:
         fenced_values: the values at the step's optimization barriers: the source lines that made them by the end of
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
+        refusal: the compiler's sentence where it refused the program, which does not fit the device.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
             its own, or nobody compiled it so.
@@ -281,6 +284,7 @@ class Capture:
     proto_without_limit: bytes = b""
     doubts: tuple[Words, ...] = ()
     partitioner_messages: tuple[Words, ...] = ()
+    refusal: Words = ""
     measured: Measurement | None = None
     flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
     request: Text = ""

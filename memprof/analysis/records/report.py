@@ -218,6 +218,7 @@ class Report:
         pieces, pool: what the verdict is made of: the allocations, and the settings of JAX's allocator.
         pressed_pieces: the allocations of this report's plan, if XLA recomputes values in it and `pieces` are those of
             `without_limit`.
+        refusal: the compiler's own sentence where it refused the program, which does not fit the device.
         pressure: what XLA recomputes on its own; None if it recomputes nothing.
         without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
             nobody compiled it so.
@@ -261,6 +262,7 @@ class Report:
     pieces: Pieces
     pool: PoolSettings
     memory_spaces: Mapping[str, int] = field(default_factory=dict)
+    refusal: str = ""
     pressed_pieces: Pieces | None = None
     pressure: Pressure | None = None
     without_limit: Report | None = None

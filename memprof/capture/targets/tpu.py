@@ -15,6 +15,7 @@ from math import prod
 from memprof.analysis.records.capture import Speeds, Target, Topology
 from memprof.errors import MemprofError
 
+DEFAULT_TPU = "v5e"  # of `doctor`
 # Chips of one host, along each dimension of a slice.
 _HOST = (2, 2, 1)
 

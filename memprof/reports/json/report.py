@@ -63,6 +63,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     jax_settings: Annotated[
         dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
     ]
+    libtpu: Annotated[str | None, about("The compiler of a TPU, where that made the step, else null.")]
     torch: Annotated[str | None, about("PyTorch's version where it made the step, else null.")]
 
 
@@ -286,6 +287,7 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
     fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
     verdict: VerdictJson
+    refusal: Annotated[str, about("The compiler's own sentence where it refused the program, which does not fit; else empty.")]
     pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
     compiler: CompilerJson

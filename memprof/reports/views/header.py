@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from memprof.analysis.memory.pressure import PERCENT_OF_CARD
 from memprof.analysis.memory.verdict import amount_in_words, outside_pool
 from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.device_family import HBM
+from memprof.analysis.records.device_family import HBM, family_of
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import AllocatorFigures, Report
@@ -114,11 +113,19 @@ def gauge(report: Report) -> Gauge:
     )
 
 
+def refusal_notes(report: Report) -> tuple[Note, ...]:
+    """What the compiler says where it refused the program."""
+    if not report.refusal:
+        return ()
+    own = f"The footprint here is {report.footprint_bytes / 2**30:.2f} GiB, of which the parts are below."
+    return (Note(tone=Tone.BAD, text=f"The compiler refused the program: {report.refusal.rstrip('.')}. {own}"),)
+
+
 def pressure_notes(*reports: Report) -> tuple[Note, ...]:
     """What XLA recomputes on its own, a sentence for each report in which it does, with its label if there are more."""
     return tuple(
         Note(
-            text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure)}.",
+            text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure, report.target)}.",
             tone=Tone.WARNING,
         )
         for report in reports
@@ -126,16 +133,16 @@ def pressure_notes(*reports: Report) -> tuple[Note, ...]:
     )
 
 
-def pressure_sentence(pressure: Pressure) -> str:
+def pressure_sentence(pressure: Pressure, target: Target) -> str:
     """What XLA recomputes on its own, and what it would need otherwise."""
     values = "1 value" if pressure.recomputed_values == 1 else f"{pressure.recomputed_values:,} values"
     work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
     limit = "its limit of memory"
     if pressure.planned_bytes is not None:
-        limit = f"{format_bytes(pressure.planned_bytes)}, {PERCENT_OF_CARD}% of the card"
+        limit = f"{format_bytes(pressure.planned_bytes)}, {family_of(target.platform).planned_percent}% of the card"
         if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
             limit += ", by its own estimate"
-    without = "what it would need without that limit is unknown, since the program was compiled elsewhere"
+    without = "the footprint without that limit is unknown, since nobody compiled the program without it"
     if pressure.footprint_without_limit_bytes is not None:
         without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
     return f"XLA recomputes {values} ({work}) to get under {limit}; {without}"
@@ -256,8 +263,8 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
         "memprof": tools.memprof,
     }
     named = (f"{name} {version}" for name, version in versions.items() if version)
-    # The plugin comes with its own name, which has the CUDA version in it.
-    return (*named, *((tools.cuda_plugin,) if tools.cuda_plugin else ()))
+    # The compilers come with their own names.
+    return (*named, *filter(None, (tools.cuda_plugin, tools.libtpu)))
 
 
 def _model(report: Report) -> tuple[str, ...]:

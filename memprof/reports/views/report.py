@@ -63,6 +63,7 @@ def summary_document(
     return Document(
         blocks=(
             header.title(report),
+            *header.refusal_notes(report),
             *header.pressure_notes(report),
             header.setup_facts(report),
             header.memory_heading(report),
