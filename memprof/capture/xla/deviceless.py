@@ -6,6 +6,7 @@ fact of its family: see `analysis/records/device_family.py`.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -85,14 +86,19 @@ def with_our_options(
 
 def libtpu_version() -> str | None:
     """`libtpu 0.0.50.1`, or the path of the library that the environment names instead; None if it is missing."""
-    named = os.environ.get("TPU_LIBRARY_PATH")  # JAX prefers it (jax 0.10.2 to 0.12)
-    version = installed_version("libtpu")
-    return named or (None if version is None else f"libtpu {version}")
+    installed, library = _installed_library(), _library()
+    return f"libtpu {installed_version('libtpu')}" if installed and library == installed else library and str(library)
 
 
-def _library_named() -> tuple[Path | None, ...]:
+def _library() -> Path | None:
+    """The library that JAX loads (jax 0.10.2 to 0.12). It sets the variable itself when it does."""
     named = os.environ.get("TPU_LIBRARY_PATH")
-    return (Path(named),) if named and Path(named).is_file() else ()
+    return Path(named) if named else _installed_library()
+
+
+def _installed_library() -> Path | None:
+    spec = importlib.util.find_spec("libtpu")
+    return None if spec is None or spec.origin is None else Path(spec.origin).with_name("libtpu.so")
 
 
 COMPILERS = {
@@ -109,7 +115,7 @@ COMPILERS = {
         missing=lambda: () if libtpu_version() else ("libtpu",),
         install=INSTALL_TPU,
         version=libtpu_version,
-        tools=_library_named,
+        tools=lambda: (_library(),),
         options=lambda asked, to_the_plan: {},
         refuses=True,
         knows_memory=False,

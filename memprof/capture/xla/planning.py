@@ -26,8 +26,8 @@ from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
 
 _OF_XLA = re.compile(r"(XLA|TF|TPU|LIBTPU|PJRT|CUDA|NVIDIA|CUDNN|CUBLAS|OMP|MKL|ONEDNN|DNNL)_.*|NPROC")
-# Where allocators take memory from, and what is logged.
-_WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*")
+# Where allocators take memory from, what is logged, and libtpu, which is a tool of its own in the key.
+_WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*|TPU_LIBRARY_PATH")
 # Of /proc/cpuinfo, on x86 and on Arm.
 _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
