@@ -305,9 +305,7 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
 
     dump = xla_adapter.dump_options(dump_folder)
     is_complete, target = task.settings.complete, task.target
-    compile_asked = functools.partial(
-        with_our_options, compile_it, target, task.options, to_the_plan=not is_complete
-    )
+    compile_asked = functools.partial(with_our_options, compile_it, target, task.options, to_the_plan=not is_complete)
     started = time.perf_counter()
     with kept_stderr(dump_folder):
         if is_complete:

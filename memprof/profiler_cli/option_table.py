@@ -115,8 +115,8 @@ ROWS = (
     Row(
         where=_is_torch,
         options=(
-            *("role", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster", "steps", "pool", "jobs"),
-            *("save", "source", "advise", "verify"),
+            *("role", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster", "steps"),
+            *("pool", "jobs", "save", "source", "advise", "verify"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
     ),

@@ -45,9 +45,10 @@ class LogicalBuffer(Struct, frozen=True, gc=False):
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
-    """One block of memory. `color` is XLA's number of its memory space, `space` the name that the device's family has
-    for it; `parameter_number` is None unless it is an argument.
+    """One block of memory.
 
+    `color` is XLA's number of its memory space, `space` the name that the device's family has for it;
+    `parameter_number` is None unless it is an argument.
     `is_for_collectives`: it is memory that is taken for what devices send each other.
     `is_tuple`: it holds the pointers of a result tuple, not data. `logical_buffers` are the ids placed in it.
     """

@@ -86,7 +86,9 @@ def check_layout(dimensions: Sequence[int], order: Sequence[int], tiles: Tiles) 
     """
     if tiles:
         is_order = sorted(order) == list(range(len(dimensions)))
-        _require(is_order and all(0 < step <= _MAX_TILE for step in chain(*tiles)), "it has an array of impossible tiles")
+        _require(
+            is_order and all(0 < step <= _MAX_TILE for step in chain(*tiles)), "it has an array of impossible tiles"
+        )
 
 
 def check_unique(what: str, ids: Sequence[int]) -> None:

@@ -1,7 +1,8 @@
 """Memory pressure: what XLA recomputes on its own, since the device is too small for the step.
 
-XLA plans for a share of the device's memory, 80% on a GPU. If the plan needs more, XLA recomputes values, and the plan then says
-less about the step than about the card. So verdicts and advice use a second plan, of the same program without a limit.
+XLA plans for a share of the device's memory, 80% on a GPU. If the plan needs more, XLA recomputes values, and the plan
+then says less about the step than about the card. So verdicts and advice use a second plan, of the same program without
+a limit. The compiler for TPUs knows the memory of each chip and cannot be given another, so there is no second plan.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def find_pressure(program: Program, target: Target, without_limit: Program | Non
         recomputed_values=len(found),
         recomputed_flops=flops,
         footprint_without_limit_bytes=None,
+        planned_percent=percent,
     )
 
 

@@ -37,7 +37,7 @@ class Topology:
 
     Attributes:
         axes: the mesh that they form: the size of each axis by its name, in the mesh's order; empty of one device.
-        chips: how many chips of a TPU slice lie along each of its dimensions; empty where the number of devices decides.
+        chips: the chips of a TPU slice along each of its dimensions; empty where the number of devices decides.
     """
 
     num_devices: _Positive = 1

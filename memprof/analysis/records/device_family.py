@@ -25,8 +25,7 @@ class DeviceFamily:
         has_fixed_memory: whether a device has memory of its own, of a fixed size.
         has_peak: whether XLA reports a peak that includes the temporaries.
         has_temp_total: whether XLA's total of the temporaries is the size of the temp allocations.
-        planned_percent: the share of the memory that programs can have for which XLA plans, before it recomputes values.
-            Of what arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
+        planned_percent: the share of the memory for which XLA plans, before it recomputes values on its own. Of what arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
             xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
         has_share_pool: whether JAX's pool is a share of the device's memory that its variables set.
         pads_arrays: whether an array may take more bytes than its shape says.
@@ -65,7 +64,7 @@ AMD = DeviceFamily(platform="rocm", devices="GPUs", memory_spaces=_OF_GPU, colle
 TPU = DeviceFamily(
     platform="tpu",
     devices="TPUs",
-    # As libtpu's memory report names them (0.0.42 to 0.0.50), but for 3, which is v4's CMEM; it has no names for others.
+    # By libtpu's memory report (0.0.42 to 0.0.50), but for 3, which is v4's CMEM; it has no names for others.
     memory_spaces={0: HBM, 1: "vmem", 2: "smem", 3: "cmem", 5: HOST},
     has_temp_total=False,
     planned_percent=95,  # by its log: "rematerialization limit = 95% hbm - ..."

@@ -14,8 +14,8 @@ from memprof.analysis.memory.verdict import card_bytes
 from memprof.analysis.records.capture import Target
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.targets.gpu import gpus, speeds_of_kind
-from memprof.capture.targets.tpu import chips_of, host_bounds, tpu_of_kind, tpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
+from memprof.capture.targets.tpu import chips_of, host_bounds, tpu_of_kind, tpus
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
 from memprof.capture.xla.deviceless import COMPILERS

@@ -42,8 +42,8 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     """The target of a name.
 
     Args:
-        name: what the user wrote: `h100-80gb` or `v5e`, in any case, or its first words if they are of no other, `V100`;
-            `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
+        name: what the user wrote: `h100-80gb` or `v5e`, in any case, or its first words if they are of no other,
+            `V100`; `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
         topology: how many devices of the name.
 
     Returns:

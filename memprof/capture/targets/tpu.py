@@ -56,8 +56,10 @@ class Tpu:
         """What the roofline bound is made of; None where a link's speed is not published."""
         if self.link_bytes_per_second is None or self.host_bytes_per_second is None:
             return None
+        bf16 = self.peak_flops_per_second
         return Speeds(
-            operations_per_second=self.operations_per_second,
+            # Products of float32 are made of those of bfloat16: one at JAX's default precision, three or six at others.
+            operations_per_second={"f32": bf16 / 3, "tf32": bf16, **self.operations_per_second},
             memory_bytes_per_second=self.bandwidth_bytes_per_second,
             link_bytes_per_second=self.link_bytes_per_second,
             host_bytes_per_second=self.host_bytes_per_second,
@@ -132,8 +134,8 @@ def _checked(tpu: Tpu, chips: tuple[int, ...], per_slice: int) -> tuple[int, ...
     if len(chips) != tpu.dimensions:
         example = "x".join(["2"] * tpu.dimensions)
         raise MemprofError(
-            f"a slice of {tpu.name} has {tpu.dimensions} dimensions, and --topology {text} has {len(chips)}: write it as"
-            f" {example}"
+            f"a slice of {tpu.name} has {tpu.dimensions} dimensions, and --topology {text} has {len(chips)}: write it"
+            f" as {example}"
         )
     num_devices = prod(chips) * tpu.cores
     if per_slice not in (1, num_devices):

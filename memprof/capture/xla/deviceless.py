@@ -87,7 +87,9 @@ def with_our_options(
 def libtpu_version() -> str | None:
     """`libtpu 0.0.50.1`, or the path of the library that the environment names instead; None if it is missing."""
     installed, library = _installed_library(), _library()
-    return f"libtpu {installed_version('libtpu')}" if installed and library == installed else library and str(library)
+    if library is None:
+        return None
+    return f"libtpu {installed_version('libtpu')}" if library == installed else str(library)
 
 
 def _library() -> Path | None:

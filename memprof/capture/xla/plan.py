@@ -136,8 +136,7 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, largest_by
 def refusal(error: Exception) -> str:
     """The compiler's sentence where the device has too little memory for a program; empty for another error.
 
-    libtpu says `E1000: CompileTimeHbmOom: Ran out of memory ...` (0.0.50), or `Ran out of memory in memory space hbm. Used
-    ... of ... hbm.` (0.0.42).
+    libtpu says `E1000: CompileTimeHbmOom: Ran out of memory on HBM, ...` (0.0.42 to 0.0.50).
     """
     first, _, _ = str(error).partition("\n")
     said = re.sub(r"^RESOURCE_EXHAUSTED: (E\d+: \w+: )?(XLA:TPU compile permanent error\. )?", "", first)

@@ -287,7 +287,9 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
     fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
     verdict: VerdictJson
-    refusal: Annotated[str, about("The compiler's own sentence where it refused the program, which does not fit; else empty.")]
+    refusal: Annotated[
+        str, about("The compiler's own sentence where it refused the program, which does not fit; else empty.")
+    ]
     pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
     compiler: CompilerJson

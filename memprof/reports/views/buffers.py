@@ -132,7 +132,15 @@ def group_alike(buffers: Sequence[LiveBuffer]) -> list[Alike]:
     groups: dict[tuple[object, ...], list[LiveBuffer]] = {}
     for buffer in buffers:
         names = (any_layer(buffer.op), any_layer(buffer.module), buffer.source, buffer.library)
-        key = (*names, buffer.size_bytes, buffer.padding_bytes, buffer.shape, buffer.dtype, buffer.category, buffer.phase)
+        key = (
+            *names,
+            buffer.size_bytes,
+            buffer.padding_bytes,
+            buffer.shape,
+            buffer.dtype,
+            buffer.category,
+            buffer.phase,
+        )
         groups.setdefault(key, []).append(buffer)
     alike = [_alike(members) for members in groups.values()]
     return sorted(alike, key=lambda group: -group.size_bytes)

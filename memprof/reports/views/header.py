@@ -8,7 +8,7 @@ from fractions import Fraction
 from memprof.analysis.memory.verdict import amount_in_words, outside_pool
 from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.device_family import HBM, family_of
+from memprof.analysis.records.device_family import HBM
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import AllocatorFigures, Report
@@ -125,7 +125,7 @@ def pressure_notes(*reports: Report) -> tuple[Note, ...]:
     """What XLA recomputes on its own, a sentence for each report in which it does, with its label if there are more."""
     return tuple(
         Note(
-            text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure, report.target)}.",
+            text=f"{f'{report.label}: ' if len(reports) > 1 else ''}{pressure_sentence(report.pressure)}.",
             tone=Tone.WARNING,
         )
         for report in reports
@@ -133,13 +133,13 @@ def pressure_notes(*reports: Report) -> tuple[Note, ...]:
     )
 
 
-def pressure_sentence(pressure: Pressure, target: Target) -> str:
+def pressure_sentence(pressure: Pressure) -> str:
     """What XLA recomputes on its own, and what it would need otherwise."""
     values = "1 value" if pressure.recomputed_values == 1 else f"{pressure.recomputed_values:,} values"
     work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
     limit = "its limit of memory"
     if pressure.planned_bytes is not None:
-        limit = f"{format_bytes(pressure.planned_bytes)}, {family_of(target.platform).planned_percent}% of the card"
+        limit = f"{format_bytes(pressure.planned_bytes)}, {pressure.planned_percent}% of the card"
         if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
             limit += ", by its own estimate"
     without = "the footprint without that limit is unknown, since nobody compiled the program without it"
@@ -200,13 +200,15 @@ def memory_facts(report: Report) -> Facts:
 
 
 def memory_space_facts(report: Report) -> tuple[Fact, ...]:
-    """What the step holds in memories other than the footprint's: on the chip, and on the host; the fullest is named."""
+    """What the step holds on the chip and on the host, beside the footprint; the fullest memory is named."""
     others = {name: size for name, size in report.memory_spaces.items() if name != HBM}
     if not others:
         return ()
     capacities = {HBM: report.target.usable_bytes, **report.target.chip_bytes}
     shares = {
-        name: Fraction(size, capacity) for name, size in report.memory_spaces.items() if (capacity := capacities.get(name))
+        name: Fraction(size, capacity)
+        for name, size in report.memory_spaces.items()
+        if (capacity := capacities.get(name))
     }
     fullest = max(shares, key=lambda name: shares[name], default=None)
     values = tuple(
