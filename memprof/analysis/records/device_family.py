@@ -25,7 +25,8 @@ class DeviceFamily:
         has_fixed_memory: whether a device has memory of its own, of a fixed size.
         has_peak: whether XLA reports a peak that includes the temporaries.
         has_temp_total: whether XLA's total of the temporaries is the size of the temp allocations.
-        planned_percent: the share of the memory for which XLA plans, before it recomputes values on its own. Of what arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
+        planned_percent: the share of the memory for which XLA plans, before it recomputes values on its own. Of what
+            arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
             xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
         has_share_pool: whether JAX's pool is a share of the device's memory that its variables set.
         pads_arrays: whether an array may take more bytes than its shape says.

@@ -107,7 +107,7 @@ COMPILERS = {
     "cuda": DevicelessCompiler(
         missing=missing_for_deviceless,
         install=INSTALL_DEVICELESS,
-        version=xla_adapter.cuda_plugin_version,
+        version=lambda: xla_adapter.cuda_plugin_version(),
         tools=lambda: (find_ptxas(), find_libdevice()),
         options=lambda asked, to_the_plan: options_for_gpu(asked, to_the_plan=to_the_plan),
         refuses=False,

@@ -72,7 +72,8 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
         target: one that is not a device of this machine: there XLA may try things out.
         asked: XLA's options that the step asks for.
     """
-    compiler = COMPILERS[target.platform] if target.is_deviceless else None
+    # A plan for the CPU is made beside JAX's CUDA plugin.
+    compiler = COMPILERS.get(target.platform, COMPILERS["cuda"])
     topology = target.topology
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
@@ -81,8 +82,8 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
         "platform": target.platform,
         "device": target.compiler_config if target.is_deviceless else _host(),
         "topology": [topology.num_devices, topology.num_hosts, topology.num_slices, *topology.chips],
-        "versions": [installed_version("jax"), installed_version("jaxlib"), compiler.version() if compiler else None],
-        "tools": [*map(_identity, compiler.tools())] if compiler else [],
+        "versions": [installed_version("jax"), installed_version("jaxlib"), compiler.version()],
+        "tools": [*map(_identity, compiler.tools())] if target.is_deviceless else [],
         "environment": _environment(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

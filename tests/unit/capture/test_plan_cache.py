@@ -34,6 +34,7 @@ def plan(number: int = 0, *, num_bytes: int = 1000) -> Plan:
         totals=None,
         compile_seconds=1.5 + number,
         partitioner_messages=("one", "two") if number else (),
+        refusal="Ran out of memory: é." if number else "",
         is_cached=True,
     )
 
