@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Annotated
 
@@ -108,6 +108,10 @@ class Target:
     def usable_bytes(self) -> int | None:
         """The memory that programs can have; None where there is no fixed amount."""
         return None if self.memory_bytes is None else max(self.memory_bytes - self.reserved_bytes, 0)
+
+    def with_memory(self, memory_bytes: int) -> Target:
+        """The same with another amount of memory, all of it for programs."""
+        return replace(self, memory_bytes=memory_bytes, reserved_bytes=0)
 
     @property
     def cuda_capability(self) -> tuple[int, int] | None:

@@ -100,7 +100,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "target": (["--target", "cpu"], []),
     "mesh": (["--mesh", "2"], []),
     "hosts": (["--hosts", "2"], ["--mesh", "data=2"]),
-    "topology": (["--topology", "1x1"], ["--target", "v5e"]),
+    "topology": (["--topology", "1x4"], ["--target", "v5e", "--mesh", "data=4"]),
     "slices": (["--slices", "2"], ["--target", "v5e", "--mesh", "data=2"]),
     "timeout": (["--timeout", "77"], []),
     "cache": (["--no-cache"], []),
@@ -175,6 +175,8 @@ ELSEWHERE = {
     ("show", "html", "source"),
     ("show", "html", "editor"),
     *(("run", each, "source") for each in ("workload", "step", "csv")),
+    # A slice is one of a TPU, and these start with a GPU.
+    *(("trace", "compiled", each) for each in ("topology", "slices")),
     # It needs PyTorch: see tests/integration/test_torch_steps.py.
     *(("run", each, "framework") for each in ("workload", "step", "csv", "unsaved")),
     *(("compare", each, "framework") for each in ("workload", "step", "module", "unsaved")),
