@@ -26,6 +26,7 @@ from memprof.analysis.hlo.program_checks import check_layout, check_program, che
 from memprof.analysis.hlo.repeated_bodies import Body, BodyKey, InstructionIds
 from memprof.analysis.hlo.replica_groups import device_groups
 from memprof.analysis.hlo.tiling import Tiles, padded_shape
+from memprof.analysis.hlo.trip_counts import trip_count
 from memprof.errors import InternalError
 from memprof.untrusted import clean
 
@@ -102,6 +103,7 @@ def _decode_module(module: Any) -> Program:
             )
         )
     _give_operands_to_starts(instructions)
+    _count_turns(instructions, parsed, index_of_id)
     return Program(
         instructions=instructions,
         computations=computations,
@@ -142,6 +144,18 @@ def _numbered_instructions(
         first_alike.append(alike)
         count += body.num_instructions
     return first_alike, index_of_id
+
+
+def _count_turns(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: InstructionIds) -> None:
+    """Count the turns of the loops of which XLA has not noted it."""
+    uncounted = {i for i, each in enumerate(instructions) if each.opcode == "while" and each.trip_count is None}
+    if not uncounted:
+        return
+    by_id = {each.id: each for each in parsed}
+    for computation in parsed:
+        for message in computation.instructions:
+            if message.opcode == "while" and (index := index_of_id[message.id]) in uncounted:
+                instructions[index] = replace(instructions[index], trip_count=trip_count(message, computation, by_id))
 
 
 def _give_operands_to_starts(instructions: list[Instruction]) -> None:

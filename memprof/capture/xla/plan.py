@@ -41,8 +41,9 @@ from memprof.untrusted import clean
 # How the names of the files end: after an underscore, or a dot where libtpu has written them.
 _PLAN, _MEMORY_REPORT = "after_optimizations.hlo.pb", "after_optimizations-memory-usage-report.pb"
 _PAUSE_SECONDS = 0.02
-_REFUSAL_SECONDS = 30.0  # it takes milliseconds
-_CODE_BYTES = 1 << 20  # more than what libtpu adds to the footprint for the program itself
+_CODE_BYTES = 1 << 18  # more than what libtpu adds to the footprint for the program itself
+# A refusal takes milliseconds. Where the program's code decides, none may come.
+_REFUSAL_SECONDS, _DOUBT_SECONDS = 60.0, 5.0
 # In the place of the totals of a step that is not compiled yet.
 NOT_COMPILED = CompilerTotals(
     argument_bytes=0,
@@ -125,8 +126,9 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, largest_by
         compiling.join(_PAUSE_SECONDS)
         has_ended = not compiling.is_alive()  # asked before the plan is looked for, which may come in between
         if _is_complete(folder):
-            if largest_bytes is not None and _device_bytes(folder) + _CODE_BYTES > largest_bytes:
-                compiling.join(_REFUSAL_SECONDS)
+            over_bytes = -1 if largest_bytes is None else _device_bytes(folder) + _CODE_BYTES - largest_bytes
+            if over_bytes > 0:
+                compiling.join(_REFUSAL_SECONDS if over_bytes > _CODE_BYTES else _DOUBT_SECONDS)
             return next(filter(None, map(refusal, errors)), "")
     for error in errors:
         raise error
