@@ -172,7 +172,9 @@ def at_the_stop(program: Program) -> Row:
     return _row(
         program,
         (plan.hlo_proto, capture.hlo_proto),
-        same_totals=_same_totals(plan_totals(decode_plan(plan)[1], platform=target.platform), capture.compiler),
+        same_totals=_same_totals(
+            plan_totals(decode_plan(plan, target.platform)[1], platform=target.platform), capture.compiler
+        ),
         capture=capture,
         seconds=(stopped - started, ended - started),
         by_assignment=False,

@@ -116,12 +116,12 @@ def compile_plainly(program: Program, *, to_the_plan: bool) -> None:
     if not to_the_plan:
         lowered.compile()
         return
-    from memprof.capture.xla.deviceless_options import deviceless_options
+    from memprof.capture.xla.deviceless_options import options_for_gpu
     from memprof.capture.xla.plan import compile_to_plan
     from memprof.capture.xla.xla_adapter import dump_options
 
     dump = Path("dump").absolute()
-    options = {**deviceless_options((), to_the_plan=True), **dump_options(dump)}
+    options = {**options_for_gpu((), to_the_plan=True), **dump_options(dump)}
     compile_to_plan(lambda: lowered.compile(compiler_options=options), dump)
     os._exit(0)
 

@@ -382,11 +382,10 @@ def fits(
     if memory_bytes is not None and (not isinstance(memory_bytes, int) or memory_bytes < 1):
         raise MemprofError(f"memory is {shown(memory)}, but bytes were expected, or a text such as '40GiB'")
     report = profile.report
-    if memory_bytes is None:
-        memory_bytes = report.target.memory_bytes
+    device = report.target if memory_bytes is None else report.target.with_memory(memory_bytes)
+    memory_bytes = device.memory_bytes
     if memory_bytes is None:
         raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
-    device = replace(report.target, memory_bytes=memory_bytes)
     settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
     verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
     return verdict.answer is Answer.FITS

@@ -25,7 +25,7 @@ _POINTER_BYTES = 8
 # Their results lie in memory that other instructions define.
 _NO_MEMORY = frozenset(
     "parameter get-tuple-element tuple bitcast while conditional call optimization-barrier"
-    " copy-done async-start async-done all-gather-done all-reduce-done".split()
+    " copy-done async-start async-update async-done all-gather-done all-reduce-done".split()
 )
 
 

@@ -130,7 +130,7 @@ class _Parts:
 
 
 def _look_into(capture: Capture) -> _Parts:
-    program, table = take_decoded(capture.hlo_proto)
+    program, table = take_decoded(capture.hlo_proto, capture.target.platform)
     check_shapes(capture, program, table)
     params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
     modules = ModulePaths(params, {instruction.op_name for instruction in program.instructions})
@@ -202,10 +202,12 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
             backward_end=parts.patterns.backward_end,
             has_fenced_values=bool(capture.fenced_values),
         ),
-        verdict=judge(pieces, capture.target, capture.pool, pressed=pressed_pieces),
+        verdict=judge(pieces, capture.target, capture.pool, pressed=pressed_pieces, is_refused=bool(capture.refusal)),
         pressure=pressure,
         without_limit=without_limit,
         pieces=pieces,
+        memory_spaces=table.space_bytes,
+        refusal=capture.refusal,
         pool=capture.pool,
         pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,
@@ -229,7 +231,7 @@ def _find_pressure(capture: Capture, program: Program) -> tuple[Pressure | None,
     if not capture.proto_without_limit:
         return find_pressure(program, capture.target, None), None
     started = time.perf_counter()
-    other, table = take_decoded(capture.proto_without_limit)
+    other, table = take_decoded(capture.proto_without_limit, capture.target.platform)
     pressure = find_pressure(program, capture.target, other)
     if pressure is None:
         return None, None

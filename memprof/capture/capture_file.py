@@ -259,9 +259,10 @@ def _check_known(capture: Capture) -> None:
 
 
 def _manifest(capture: Capture) -> bytes:
-    replay, unlimited = capture.replay or replay_totals(capture.hlo_proto), capture.replay_without_limit
+    platform, unlimited = capture.target.platform, capture.replay_without_limit
+    replay = capture.replay or replay_totals(capture.hlo_proto, platform)
     if capture.proto_without_limit:
-        unlimited = unlimited or replay_totals(capture.proto_without_limit)
+        unlimited = unlimited or replay_totals(capture.proto_without_limit, platform)
     fields = _plain(dataclasses.replace(capture, replay=replay, replay_without_limit=unlimited))
     return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1, default=_plain).encode("ascii")
 

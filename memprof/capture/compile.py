@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.hlo.decoded import no_garbage_collection
-from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings
+from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
@@ -33,9 +33,17 @@ from memprof.capture.tracing.jitting import JittedStep, TracedStep, jit_step, se
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
-from memprof.capture.xla.deviceless_options import with_our_options
+from memprof.capture.xla.deviceless import COMPILERS, libtpu_version, with_our_options
 from memprof.capture.xla.flags import xla_flags
-from memprof.capture.xla.plan import NOT_COMPILED, Plan, compile_to_plan, read_plan, with_plan, with_unlimited
+from memprof.capture.xla.plan import (
+    NOT_COMPILED,
+    Plan,
+    compile_to_plan,
+    read_plan,
+    refusal,
+    with_plan,
+    with_unlimited,
+)
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.planning import WAITING, capture_plan, plan_key
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
@@ -154,12 +162,14 @@ def compile_lowered(
         started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder, stop_at_plan)
         with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
             if stop_at_plan:
-                compile_to_plan(compiling, dump_folder)
+                refused = compile_to_plan(compiling, dump_folder, largest_bytes=_largest_bytes(target))
             else:
-                executable = compiling()
+                executable, refused = _unless_refused(compiling, target)
         seconds = time.perf_counter() - started
         totals = None if executable is None else _totals(executable, target)
-        plan = read_plan(dump_folder, totals=totals, compile_seconds=seconds)
+        plan = read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
+        if target.is_deviceless and not COMPILERS[target.platform].knows_memory:
+            return plan
         return with_unlimited(plan, functools.partial(_compile_unlimited, step, dump_folder / _UNLIMITED))
 
     if stop_at_plan and use_cache and _is_portable(target):
@@ -229,7 +239,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
         techniques=spec.techniques,
         config=spec.config,
         target=target,
-        toolchain=toolchain(xla_adapter.cuda_plugin_version(), xla_flags(), xla_adapter.changed_settings()),
+        toolchain=_toolchain(target),
         compiler=NOT_COMPILED,
         arguments=arguments,
         doubts=doubts,
@@ -281,7 +291,7 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
         Exception: XLA cannot compile it.
     """
     plan = _compile_program(program, task, dump_folder)
-    if not task.target.is_deviceless:
+    if not (task.target.is_deviceless and COMPILERS[task.target.platform].knows_memory):
         return plan
     unlimited = replace(task, target=with_ample_memory(task.target), settings=TO_THE_PLAN)
     return with_unlimited(plan, functools.partial(_compile_program, program, unlimited, dump_folder / _UNLIMITED))
@@ -294,17 +304,33 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
         return xla_adapter.compile_portable(program, sharding, {**ours, **task.options, **dump})
 
     dump = xla_adapter.dump_options(dump_folder)
-    is_complete = task.settings.complete
-    compile_asked = functools.partial(
-        with_our_options, compile_it, task.target, task.options, to_the_plan=not is_complete
-    )
-    started, totals = time.perf_counter(), None
+    is_complete, target = task.settings.complete, task.target
+    compile_asked = functools.partial(with_our_options, compile_it, target, task.options, to_the_plan=not is_complete)
+    started = time.perf_counter()
     with kept_stderr(dump_folder):
         if is_complete:
-            totals = _totals(compile_asked(), task.target)
+            compiled, refused = _unless_refused(compile_asked, target)
         else:
-            compile_to_plan(compile_asked, dump_folder)
-    return read_plan(dump_folder, totals=totals, compile_seconds=time.perf_counter() - started)
+            compiled, refused = None, compile_to_plan(compile_asked, dump_folder, largest_bytes=_largest_bytes(target))
+    totals, seconds = None if compiled is None else _totals(compiled, target), time.perf_counter() - started
+    return read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
+
+
+def _largest_bytes(target: Target) -> int | None:
+    """The largest footprint that the compiler of a target accepts; None: it accepts all."""
+    refuses = target.is_deviceless and COMPILERS[target.platform].refuses
+    return target.usable_bytes if refuses else None
+
+
+def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
+    """What was compiled to the end, or None with the sentence of a compiler that refuses what does not fit."""
+    try:
+        return compile_it(), ""
+    except Exception as error:  # XLA's own errors have no common type
+        sentence = "" if _largest_bytes(target) is None else refusal(error)
+        if not sentence:
+            raise
+        return None, sentence
 
 
 def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
@@ -333,6 +359,13 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
         Exception: whatever the user's function raises while it is traced.
     """
     return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).jaxpr))
+
+
+def _toolchain(target: Target) -> Toolchain:
+    is_tpu = target.platform == "tpu"
+    plugin = None if is_tpu else xla_adapter.cuda_plugin_version()
+    libtpu = libtpu_version() if is_tpu else None
+    return toolchain(plugin, xla_flags(), xla_adapter.changed_settings(), libtpu=libtpu)
 
 
 def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | None = None) -> TracedStep:

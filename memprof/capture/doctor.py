@@ -20,7 +20,7 @@ class Finding:
 
 def examine() -> tuple[Finding, ...]:
     """Look at packages, backends and CUDA tools. Starts JAX's backends in this process; compiles nothing."""
-    return (*_packages(), *_backends(), *_cuda_tools())
+    return (*_packages(), *_backends(), *_cuda_tools(), _libtpu())
 
 
 def _packages() -> list[Finding]:
@@ -52,6 +52,14 @@ def _backends() -> list[Finding]:
         "" if is_accelerator else "install jax for this accelerator, for example " + 'pip install "jax-memprof[cuda13]"'
     )
     return [Finding(what="local device", ok=is_accelerator, found=f"{len(devices)} x {kinds}", advice=advice)]
+
+
+def _libtpu() -> Finding:
+    """Its absence is no fault: only those need it who compile for TPUs."""
+    from memprof.capture.xla.deviceless import INSTALL_TPU, libtpu_version
+
+    version = libtpu_version()
+    return Finding(what="libtpu", ok=None, found=version or f"missing (TPU targets: {INSTALL_TPU})")
 
 
 def _cuda_tools() -> list[Finding]:

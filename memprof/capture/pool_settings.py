@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from memprof.amounts import parse_share
 from memprof.analysis.records.capture import Target
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pool import MOST_MEM_FRACTION, Allocator, PoolSettings
 from memprof.errors import MemprofError, unknown_name
 
@@ -38,7 +39,7 @@ def pool_settings(
         MemprofError: the environment has a value that JAX refuses.
     """
     environment = _of_user(environment)
-    if target.platform != "cuda" or not any(environment.get(name) for name in _ALL):
+    if not family_of(target.platform).has_share_pool or not any(environment.get(name) for name in _ALL):
         return recorded or PoolSettings()
     return _of_environment(environment)
 

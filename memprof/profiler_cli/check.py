@@ -87,7 +87,9 @@ def check(
     show = rendering(shown.format, width=shown.width, top=top)
     show.check_shows_documents("a check")
     asked = compiling.target if update else compiling.target or fits
-    aim = resolve_asked(asked, mesh=compiling.mesh, hosts=compiling.hosts)
+    aim = resolve_asked(
+        asked, mesh=compiling.mesh, hosts=compiling.hosts, chips=compiling.topology, slices=compiling.slices
+    )
 
     def capture_now() -> Capture:
         if is_capture(what):

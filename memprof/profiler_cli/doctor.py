@@ -18,11 +18,13 @@ def doctor() -> None:
     """Report what this machine can do, with real compiles."""
     from memprof.capture.doctor import examine
     from memprof.capture.targets.resolve import CPU, DEFAULT_GPU, resolve
+    from memprof.capture.targets.tpu import DEFAULT_TPU
+    from memprof.capture.xla.deviceless import libtpu_version
 
     with stages("doctor") as stage:
         stage("looking at packages and devices")
         findings = [*examine()]
-        for target in (CPU, DEFAULT_GPU):
+        for target in (CPU, DEFAULT_GPU, *((DEFAULT_TPU,) if libtpu_version() else ())):
             stage(f"compiling a small step for {target}")
             findings.append(_try_compile(resolve(target)))
     write_table(("", "what", "found"), [(_MARKS[each.ok], each.what, each.found) for each in findings])
@@ -37,8 +39,9 @@ def _try_compile(target: Target) -> Finding:
     from memprof.studies.subject import find_subject
 
     what = f"compile for {target.name}"
-    # To the end: what generates and assembles code (ptxas) is a part of what may be missing.
-    task = find_subject("mlp", preset="tiny").task("", target=target, settings=CompileSettings(complete=True))
+    # To the end: what generates and assembles code (ptxas) is a part of what may be missing. libtpu holds all of it.
+    settings = CompileSettings(complete=target.platform != "tpu")
+    task = find_subject("mlp", preset="tiny").task("", target=target, settings=settings)
     try:
         capture = compile_in_child(task, progress=lambda _: None)
     except WorkloadError as error:

@@ -125,7 +125,14 @@ def fit(
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = _FIRST_MESH
     wanted = MemoryRequest(
-        target=resolve_asked(compiling.target, runs=bool(steps), mesh=mesh, hosts=compiling.hosts),
+        target=resolve_asked(
+            compiling.target,
+            runs=bool(steps),
+            mesh=mesh,
+            hosts=compiling.hosts,
+            chips=compiling.topology,
+            slices=compiling.slices,
+        ),
         memory=memory,
         reserve=reserve,
         pool=options.chosen_pool(pool),

@@ -49,11 +49,13 @@ def _techniques() -> _Listing:
 
 def _targets() -> _Listing:
     from memprof.capture.targets.gpu import gpus
+    from memprof.capture.targets.tpu import tpus
 
     rows: list[Sequence[str]] = [
         (gpu.name, format_bytes(gpu.memory_bytes), gpu.compute_capability, gpu.description, gpu.source)
         for gpu in gpus().values()
     ]
+    rows += [(tpu.name, format_bytes(tpu.memory_bytes), "", tpu.description, "jax") for tpu in tpus().values()]
     rows.append(("local", "", "", "the default device of this machine", ""))
     rows.append(("cpu", "", "", "the host", ""))
     rows.append(("FILE.pbtxt", "", "", "a GpuTargetConfigProto that XLA exported on a real machine", ""))

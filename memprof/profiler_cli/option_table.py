@@ -17,7 +17,7 @@ AUTO = "auto"  # the techniques that `fit` is to find
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 _COMPILED = (
-    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
+    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts", "topology", "slices"),
     *("timeout", "complete", "cache", "cluster"),
 )
 _VIEWS = ("by", "depth", "top", "sort")
@@ -115,8 +115,8 @@ ROWS = (
     Row(
         where=_is_torch,
         options=(
-            *("role", "mesh", "hosts", "timeout", "complete", "cache", "cluster", "steps", "pool", "jobs"),
-            *("save", "source", "advise", "verify"),
+            *("role", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster", "steps"),
+            *("pool", "jobs", "save", "source", "advise", "verify"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
     ),
@@ -166,7 +166,7 @@ ROWS = (
     Row(
         commands=("fit",),
         where=_is_auto,
-        options=("mesh", "hosts"),
+        options=("mesh", "hosts", "topology", "slices"),
         why="is for several devices, and auto chooses techniques for one",
     ),
     Row(

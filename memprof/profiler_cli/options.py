@@ -52,9 +52,9 @@ def complete_techniques(incomplete: str) -> list[str]:
 
 
 def complete_targets(incomplete: str) -> list[str]:
-    from memprof.capture.targets.gpu import gpus
+    from memprof.capture.targets.resolve import catalogued
 
-    return _beginning(incomplete, [*gpus(), "local", "cpu"])
+    return _beginning(incomplete, catalogued())
 
 
 def complete_formats(incomplete: str) -> list[str]:
@@ -202,7 +202,7 @@ Roles = Annotated[
 Target = Annotated[
     str | None,
     typer.Option(
-        "--target", help="Device to compile for: h100-80gb, l4, ..., a file (*.pbtxt), local or cpu.",
+        "--target", help="Device to compile for: h100-80gb, v5e, ..., a file (*.pbtxt), local or cpu.",
         metavar="NAME", autocompletion=complete_targets, rich_help_panel=DEVICE_OPTIONS,
     ),
 ]  # fmt: skip
@@ -271,6 +271,13 @@ class CompileOptions:
     hosts: Annotated[
         int | None, typer.Option("--hosts", min=1, max=MOST, hidden=True, help="The number of hosts of the mesh.")
     ] = None
+    topology: Annotated[
+        str | None,
+        typer.Option("--topology", hidden=True, metavar="CHIPS", help="The chips of a TPU slice: 2x4, 2x2x4."),
+    ] = None
+    slices: Annotated[
+        int | None, typer.Option("--slices", min=1, max=MOST, hidden=True, help="The number of TPU slices of the mesh.")
+    ] = None
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -315,7 +322,9 @@ class CompileOptions:
         """
         from memprof.capture.targets.resolve import resolve_asked
 
-        return resolve_asked(self.target, runs=runs, mesh=self.mesh, hosts=self.hosts)
+        return resolve_asked(
+            self.target, runs=runs, mesh=self.mesh, hosts=self.hosts, chips=self.topology, slices=self.slices
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

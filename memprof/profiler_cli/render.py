@@ -118,6 +118,9 @@ def is_told_by_another(capture: Capture) -> bool:
 
 def end_if_out_of_memory(report: Report) -> None:
     """End the command with the exit code for it where the step ran out of memory; the report has said so."""
+    if report.refusal:
+        say_error(f"{report.label} does not fit {report.target.name}: {report.refusal}")
+        raise typer.Exit(ExitCode.OUT_OF_MEMORY)
     if report.measured is not None and report.measured.out_of_memory is not None:
         say_error(f"{report.label} ran out of memory: {report.measured.out_of_memory.message}")
         raise typer.Exit(ExitCode.OUT_OF_MEMORY)

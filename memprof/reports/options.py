@@ -50,6 +50,7 @@ class By(StrEnum):
     DTYPE = "dtype"
     PHASE = "phase"
     BUFFER = "buffer"
+    PADDING = "padding"
 
 
 class Order(StrEnum):

@@ -104,7 +104,7 @@ def test_a_plan_that_says_otherwise_than_xlas_report_is_refused(tmp_path: Path) 
     (report,) = tmp_path.glob("*-memory-usage-report.pb")
     report.write_bytes(bytes([0x0A, 2, 8, 77]))  # 77 bytes in memory space 0
     with pytest.raises(InternalError, match=r"memory space 0 .* differs from the compiler's total \(77\)"):
-        decode_plan(read_plan(tmp_path))
+        decode_plan(read_plan(tmp_path), "cpu")
     os.truncate(report, 3)
     with pytest.raises(MemprofError, match="cut short"):
-        decode_plan(read_plan(tmp_path))
+        decode_plan(read_plan(tmp_path), "cpu")

@@ -248,7 +248,7 @@ def captures(draw: st.DrawFn) -> Capture:
         techniques=tuple(draw(st.lists(_texts, max_size=3))),
         config=draw(st.dictionaries(_texts, _scalars, max_size=5)),
         source_lines=draw(st.dictionaries(_texts, st.dictionaries(st.integers(1, 10**6), _texts), max_size=2)),
-        replay=replay_totals(capture.hlo_proto),
+        replay=replay_totals(capture.hlo_proto, capture.target.platform),
     )
 
 

@@ -38,6 +38,8 @@ class Value(Struct, frozen=True, kw_only=True):
         phase: makes the value.
         computed_in: the phase that computes the data, where the one that makes the value only moves them.
         origin, use: sets of bits, see `dataflow.py`.
+        padding_bytes: by how much its memory is larger than its elements.
+        padded: its dimensions filled up to whole tiles; empty where nothing is filled up.
         group: see `aliases.py`; -1 for what is no array.
         dies_in_forward: nothing of the backward pass runs while it is in memory: a copy of it at most is used there.
         is_past_differentiation: its operation carries no mark of differentiation, but works on what has one.
@@ -64,6 +66,8 @@ class Value(Struct, frozen=True, kw_only=True):
     is_constant: bool = False
     is_tuple_table: bool = False
     is_for_collectives: bool = False
+    padding_bytes: int = 0
+    padded: tuple[int, ...] = ()
 
 
 class Values:
@@ -174,6 +178,8 @@ class Values:
             is_output=allocation.is_live_out and number is None,
             is_constant=allocation.is_constant,
             is_for_collectives=allocation.is_for_collectives,
+            padding_bytes=max(buffer.size_bytes - leaf.size_bytes, 0) if leaf.size_bytes else 0,
+            padded=leaf.padded,
         )
 
     def of_allocation(self, allocation: Allocation) -> Value:

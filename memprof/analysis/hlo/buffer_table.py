@@ -7,6 +7,7 @@ trace** is the order in which logical buffers inside one allocation come alive a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_checks import check_assignment
+from memprof.analysis.records.device_family import HBM, NVIDIA, DeviceFamily
 from memprof.errors import InternalError
 from memprof.untrusted import clean, quote
 
@@ -28,11 +30,6 @@ class EventKind(IntEnum):
     SHARE_WITH = 2
 
 
-# XLA's memory spaces that lie in a GPU's own memory: what it uses for everything, what collectives work on (NCCL
-# allocates it; 1 in jaxlib 0.10.2, 7 in 0.12), and temporaries, where the flag xla_gpu_temp_buffer_use_separate_color
-# asks for it (xla/service/gpu/gpu_memory_space_assignment.h). 5 is the host's memory (xla/layout.h).
-_COLLECTIVE_COLORS = frozenset({1, 7})
-_DEVICE_COLORS = frozenset({0, 2}) | _COLLECTIVE_COLORS
 _EVENT_KINDS = {kind.value: kind for kind in EventKind}
 
 
@@ -48,20 +45,25 @@ class LogicalBuffer(Struct, frozen=True, gc=False):
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
-    """One block of memory. `color` is its memory space; `parameter_number` is None unless it is an argument.
+    """One block of memory.
 
+    `color` is XLA's number of its memory space, `space` the name that the device's family has for it;
+    `parameter_number` is None unless it is an argument.
+    `is_for_collectives`: it is memory that is taken for what devices send each other.
     `is_tuple`: it holds the pointers of a result tuple, not data. `logical_buffers` are the ids placed in it.
     """
 
     index: int
     size_bytes: int
     color: int
+    space: str
     is_thread_local: bool
     is_constant: bool
     is_live_out: bool
     is_tuple: bool
     parameter_number: int | None
     logical_buffers: tuple[int, ...]
+    is_for_collectives: bool = False
 
     @property
     def is_temp(self) -> bool:
@@ -74,12 +76,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
         Thread-local ones live in registers or on the stack of one kernel.
         """
-        return not self.is_thread_local and self.color in _DEVICE_COLORS
-
-    @property
-    def is_for_collectives(self) -> bool:
-        """Whether it is memory that is taken for what devices send each other."""
-        return self.color in _COLLECTIVE_COLORS
+        return not self.is_thread_local and self.space == HBM
 
 
 class Event(Struct, frozen=True, gc=False):
@@ -117,9 +114,21 @@ class BufferTable:
         """What the allocator must hold: all allocations of device memory."""
         return sum(allocation.size_bytes for allocation in self.device_allocations)
 
+    @property
+    def space_bytes(self) -> dict[str, int]:
+        """The bytes of all allocations by memory space, those of the device's own memory first."""
+        sums = Counter({HBM: 0})
+        for allocation in self.allocations:
+            if not allocation.is_thread_local and allocation.size_bytes:
+                sums[allocation.space] += allocation.size_bytes
+        return dict(sums)
 
-def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
+
+def decode_buffer_table(proto: Any, program: Program, family: DeviceFamily = NVIDIA) -> BufferTable:
     """Decode `proto.buffer_assignment`.
+
+    Args:
+        family: of the device that the program is for; a CPU numbers memory spaces as a GPU does.
 
     Raises:
         InternalError: allocations are missing, or a trace is not about the buffers of one allocation.
@@ -147,7 +156,7 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
         )
     allocations = sorted(
         (
-            _allocation(message, tuple([number for number, *_ in assigned if number in logical_buffers]))
+            _allocation(message, tuple([number for number, *_ in assigned if number in logical_buffers]), family)
             for message, assigned in zip(messages, places, strict=True)
         ),
         key=lambda allocation: allocation.index,
@@ -166,17 +175,19 @@ def decode_buffer_table(proto: Any, program: Program) -> BufferTable:
     )
 
 
-def _allocation(message: Any, logical_buffers: tuple[int, ...]) -> Allocation:
+def _allocation(message: Any, logical_buffers: tuple[int, ...], family: DeviceFamily) -> Allocation:
     return Allocation(
         index=message.index,
         size_bytes=message.size,
         color=message.color,
+        space=family.space_of(message.color),
         is_thread_local=message.is_thread_local,
         is_constant=message.is_constant,
         is_live_out=message.maybe_live_out,
         is_tuple=message.is_tuple,
         parameter_number=message.parameter_number if message.is_entry_computation_parameter else None,
         logical_buffers=logical_buffers,
+        is_for_collectives=message.color in family.collective_spaces,
     )
 
 

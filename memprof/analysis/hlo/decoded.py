@@ -15,21 +15,25 @@ from memprof.analysis.hlo.buffer_table import BufferTable, decode_buffer_table
 from memprof.analysis.hlo.hlo_proto import parse_proto
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
+from memprof.analysis.records.device_family import family_of
 
 # Python 3.12 freezes 375 objects before it runs any code; `gc.freeze` freezes every object, tens of thousands with JAX.
 _MAX_FROZEN_BY_PYTHON = 1000
 _kept: tuple[bytes, Program, BufferTable] | None = None
 
 
-def decode(proto: Any) -> tuple[Program, BufferTable]:
+def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
     """Decode an `xla.HloProto`.
+
+    Args:
+        platform: of the device that it is for.
 
     Raises:
         MemprofError, InternalError: see `decode_program` and `decode_buffer_table`.
     """
     with no_garbage_collection():
         program = decode_program(proto)
-        return program, decode_buffer_table(proto, program)
+        return program, decode_buffer_table(proto, program, family_of(platform))
 
 
 def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None:
@@ -38,7 +42,7 @@ def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None
     _kept = hlo_proto, program, table  # assigned as a whole, so that threads need no lock
 
 
-def take_decoded(hlo_proto: bytes) -> tuple[Program, BufferTable]:
+def take_decoded(hlo_proto: bytes, platform: str) -> tuple[Program, BufferTable]:
     """What was kept of the same bytes, else what they are decoded to now.
 
     Raises:
@@ -49,7 +53,7 @@ def take_decoded(hlo_proto: bytes) -> tuple[Program, BufferTable]:
     if kept is not None and kept[0] is hlo_proto:
         _kept = None
         return kept[1:]
-    return decode(parse_proto(hlo_proto))
+    return decode(parse_proto(hlo_proto), platform)
 
 
 @contextmanager

@@ -28,13 +28,15 @@ _SCALARS = {
     "int64": _Field.TYPE_INT64,
     "int32": _Field.TYPE_INT32,
     "uint32": _Field.TYPE_UINT32,
+    "uint64": _Field.TYPE_UINT64,
     "bool": _Field.TYPE_BOOL,
     "string": _Field.TYPE_STRING,
     "bytes": _Field.TYPE_BYTES,
 }
 
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
-    "LayoutProto": {"memory_space": (8, "int64")},
+    "TileProto": {"dimensions": (1, "int64[]")},
+    "LayoutProto": {"minor_to_major": (1, "int64[]"), "tiles": (6, "TileProto[]"), "memory_space": (8, "int64")},
     "ShapeProto": {
         "element_type": (2, "int32"),
         "dimensions": (3, "int64[]"),
@@ -53,6 +55,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "opcode": (2, "string"),
         "shape": (3, "bytes"),  # a ShapeProto: see `parse_shape`
         "metadata": (7, "OpMetadata"),
+        "literal": (8, "bytes"),  # a LiteralProto: see `trip_counts.py`
         "parameter_number": (9, "int64"),
         "tuple_index": (13, "int64"),
         "dimensions": (14, "int64[]"),
@@ -66,6 +69,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "called_computation_ids": (38, "int64[]"),
         "backend_config": (43, "bytes"),
         "precision_config": (51, "bytes"),
+        "comparison_direction": (63, "string"),
         # Which devices a collective connects, in one of five ways: see `replica_groups.py`.
         "replica_groups": (49, "bytes[]"),
         "source_target_pairs": (52, "bytes[]"),
@@ -218,7 +222,14 @@ _PRODUCT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "PrecisionConfig": {"operand_precision": (1, "int32[]"), "algorithm": (2, "int32")},
 }
 
-_CLASSES = message_classes("memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES, **_PRODUCT_MESSAGES})
+# What a constant holds, of integers.
+_LITERAL_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "LiteralProto": {"s32s": (4, "int32[]"), "s64s": (5, "int64[]"), "u32s": (6, "uint32[]"), "u64s": (7, "uint64[]")},
+}
+
+_CLASSES = message_classes(
+    "memprof.xla", {**_MESSAGES, **_REPORT_MESSAGES, **_DEVICE_MESSAGES, **_PRODUCT_MESSAGES, **_LITERAL_MESSAGES}
+)
 _OPENED = message_classes(
     "memprof.xla.opened",
     {**_MESSAGES, "HloModuleProto": {**_MESSAGES["HloModuleProto"], "computations": (3, "bytes[]")}},
@@ -230,6 +241,7 @@ ShapeProto: Any = _CLASSES["ShapeProto"]
 CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
 ProductFields: Mapping[str, Any] = {name: _CLASSES[name] for name in _PRODUCT_MESSAGES}
 MemoryReport: Any = _CLASSES["MemoryReport"]
+Literal: Any = _CLASSES["LiteralProto"]
 
 
 def _body(of_computation: str, *of_instructions: str) -> Any:

@@ -40,13 +40,15 @@ HOST_MEMORY = 5  # XLA's memory space of the host (xla/layout.h, Layout::kHostMe
 class ResultLeaf(Struct, frozen=True):
     """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions.
 
-    `memory_space` is XLA's number of the memory that it lies in.
+    `memory_space` is XLA's number of the memory that it lies in. `padded` are the dimensions filled up to whole tiles;
+    empty where nothing is filled up (see `tiling.py`).
     """
 
     shape_index: tuple[int, ...]
     dtype: str
     dimensions: tuple[int, ...]
     memory_space: int = 0
+    padded: tuple[int, ...] = ()
 
     @property
     def is_on_host(self) -> bool:

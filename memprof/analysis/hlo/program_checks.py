@@ -9,15 +9,18 @@ trace that frees what is not live) it says itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
 from memprof.analysis.hlo.products import Dot
 from memprof.analysis.hlo.program import Computation, Instruction, Program
+from memprof.analysis.hlo.tiling import Tiles
 from memprof.errors import InternalError
 from memprof.untrusted import MAX_BYTES
 
 _MAX_DIMENSIONS = 64
+_MAX_TILE = 1 << 20  # in one dimension
 # A logical buffer: its number, its size in bytes, the number of its instruction, and which element of that it holds.
 Buffer = tuple[int, int, int, tuple[int, ...]]
 # Where one lies: its number, its offset in the allocation, and the size that it has there.
@@ -72,6 +75,22 @@ def check_shape(element_bytes: int, dimensions: Sequence[int]) -> None:
         _require(possible and prod(dimensions) * element_bytes <= MAX_BYTES, "it has an array of an impossible shape")
 
 
+def check_layout(dimensions: Sequence[int], order: Sequence[int], tiles: Tiles) -> None:
+    """Check the tiles of one array.
+
+    Args:
+        order: of its dimensions, where it has tiles.
+
+    Raises:
+        InternalError: they are no tiles of such an array.
+    """
+    if tiles:
+        is_order = sorted(order) == list(range(len(dimensions)))
+        _require(
+            is_order and all(0 < step <= _MAX_TILE for step in chain(*tiles)), "it has an array of impossible tiles"
+        )
+
+
 def check_unique(what: str, ids: Sequence[int]) -> None:
     """Check that numbers by which things are referred to are all different.
 
@@ -115,7 +134,7 @@ def check_assignment(
             if buffer_id in placed:
                 raise _broken("one of its logical buffers lies in two places")
             placed[buffer_id] = placed_bytes
-    elements: dict[int, frozenset[tuple[int, ...]]] = {}
+    elements: dict[int, set[tuple[int, ...]]] = {}
     for buffer in buffers:
         if buffer[0] in placed:
             _check_buffer(buffer, placed.pop(buffer[0]), program, elements)
@@ -147,7 +166,7 @@ def check_sizes(program: Program, buffers: Iterable[tuple[int, tuple[int, ...], 
 
 
 def _check_buffer(
-    buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, frozenset[tuple[int, ...]]]
+    buffer: Buffer, placed_bytes: int, program: Program, elements: dict[int, set[tuple[int, ...]]]
 ) -> None:
     number, size_bytes, instruction_id, place = buffer
     # Sizes are compared: what the report says of a value is the size of its buffer, what fits is that of its place.
@@ -159,10 +178,10 @@ def _check_buffer(
         return
     index = program.index_of_id[instruction_id]
     if index not in elements:
-        leaves = program.instructions[index].shape.leaves
-        elements[index] = frozenset(
-            leaf.shape_index[:depth] for leaf in leaves for depth in range(1, len(leaf.shape_index) + 1)
-        )
+        shape = program.instructions[index].shape
+        inside = {leaf.shape_index[:depth] for leaf in shape.leaves for depth in range(1, len(leaf.shape_index) + 1)}
+        # An element that is an empty tuple has a table of pointers, too.
+        elements[index] = inside | {(number,) for number in range(len(shape.child_starts or ()) - 1)}
     if place not in elements[index]:
         raise _broken(f"logical buffer {number} is of an element that its instruction does not have")
 

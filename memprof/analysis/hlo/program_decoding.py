@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from memprof.analysis.hlo.hlo_proto import PRIMITIVE_TYPES, parse_computations, parse_shape
 from memprof.analysis.hlo.item_count import check_count
 from memprof.analysis.hlo.products import WITH_PRODUCTS, product_of
@@ -20,9 +22,11 @@ from memprof.analysis.hlo.program import (
     Shape,
     combines,
 )
-from memprof.analysis.hlo.program_checks import check_program, check_shape, check_unique
+from memprof.analysis.hlo.program_checks import check_layout, check_program, check_shape, check_unique
 from memprof.analysis.hlo.repeated_bodies import Body, BodyKey, InstructionIds
 from memprof.analysis.hlo.replica_groups import device_groups
+from memprof.analysis.hlo.tiling import Tiles, padded_shape
+from memprof.analysis.hlo.trip_counts import trip_count
 from memprof.errors import InternalError
 from memprof.untrusted import clean
 
@@ -98,6 +102,8 @@ def _decode_module(module: Any) -> Program:
                 first_alike=number,
             )
         )
+    _give_operands_to_starts(instructions)
+    _count_turns(instructions, parsed, index_of_id)
     return Program(
         instructions=instructions,
         computations=computations,
@@ -138,6 +144,45 @@ def _numbered_instructions(
         first_alike.append(alike)
         count += body.num_instructions
     return first_alike, index_of_id
+
+
+def _count_turns(instructions: list[Instruction], parsed: Sequence[Any], index_of_id: InstructionIds) -> None:
+    """Count the turns of the loops of which XLA has not noted it."""
+    uncounted = {i for i, each in enumerate(instructions) if each.opcode == "while" and each.trip_count is None}
+    if not uncounted:
+        return
+    by_id = {each.id: each for each in parsed}
+    for computation in parsed:
+        for message in computation.instructions:
+            if message.opcode == "while" and (index := index_of_id[message.id]) in uncounted:
+                instructions[index] = replace(instructions[index], trip_count=trip_count(message, computation, by_id))
+
+
+def _give_operands_to_starts(instructions: list[Instruction]) -> None:
+    """Have what runs in the background begin where it takes its operands.
+
+    What a TPU gives to its SparseCores is launched by an `async-start` without operands and results, which names the
+    computation; the operands come with the first `async-update`, which has the form of an ordinary `async-start`
+    (libtpu 0.0.42 to 0.0.50). So that one becomes the start, and the launch an instruction that passes nothing on.
+    """
+    for index, update in enumerate(instructions):
+        if update.opcode != "async-update" or not update.operands:
+            continue
+        launch = instructions[update.operands[0]]
+        starts = launch.shape.child_starts
+        if launch.opcode != "async-start" or launch.operands or starts is None or starts[2:3] != (0,):
+            continue
+        instructions[index] = replace(
+            update,
+            opcode="async-start",
+            operands=update.operands[1:],
+            called=launch.called,
+            op_name=launch.op_name,
+            source_file=launch.source_file,
+            source_line=launch.source_line,
+            stack_frame_id=launch.stack_frame_id,
+        )
+        instructions[update.operands[0]] = replace(launch, opcode="after-all", called=())
 
 
 def _parameters(instructions: Sequence[Instruction], first: int) -> tuple[int, ...]:
@@ -262,22 +307,32 @@ def _trip_count(backend_config: bytes) -> int | None:
 
 def _shape(message: Any) -> Shape:
     if not message.tuple_shapes:
-        return _array_shape(message.element_type, tuple(message.dimensions), message.layout.memory_space)
+        layout = message.layout
+        tiles = tuple([tuple(tile.dimensions) for tile in layout.tiles])
+        dimensions = tuple(message.dimensions)
+        order = tuple(layout.minor_to_major) if tiles else ()
+        return _array_shape(message.element_type, dimensions, layout.memory_space, order, tiles)
     leaves: list[ResultLeaf] = []
     starts = [0]
     for index, child in enumerate(message.tuple_shapes):
         for leaf in _shape(child).leaves:
-            leaves.append(ResultLeaf((index, *leaf.shape_index), leaf.dtype, leaf.dimensions, leaf.memory_space))
+            place = (index, *leaf.shape_index)
+            leaves.append(ResultLeaf(place, leaf.dtype, leaf.dimensions, leaf.memory_space, leaf.padded))
         starts.append(len(leaves))
     return Shape(tuple(leaves), tuple(starts))
 
 
 @lru_cache(maxsize=4096)
-def _array_shape(element_type: int, dimensions: tuple[int, ...], memory_space: int) -> Shape:
+def _array_shape(
+    element_type: int, dimensions: tuple[int, ...], memory_space: int, order: tuple[int, ...], tiles: Tiles
+) -> Shape:
     """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
     check_shape(_MAX_ELEMENT_BYTES, dimensions)
+    check_layout(dimensions, order, tiles)
+    padded = padded_shape(dimensions, order, tiles)
     dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
-    return Shape((), (0,)) if dtype == "tuple" else Shape((ResultLeaf((), dtype, dimensions, memory_space),), None)
+    leaf = ResultLeaf((), dtype, dimensions, memory_space, padded if padded != dimensions else ())
+    return Shape((), (0,)) if dtype == "tuple" else Shape((leaf,), None)
 
 
 def _frames(index: Any) -> list[tuple[Frame, int]]:

@@ -77,6 +77,8 @@ class Attribution:
             end=end,
             offset=offset,
             at_peak=at_peak,
+            padding_bytes=value.padding_bytes,
+            padded=value.padded,
             is_of_attention=value.group in patterns.of_attention,
             is_of_softmax=value.group in patterns.of_softmax,
             is_stacked=value.group in patterns.stacked,

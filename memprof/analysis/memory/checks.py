@@ -22,9 +22,9 @@ from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_checks import check_sizes
 from memprof.analysis.memory.accounting import Memory
 from memprof.analysis.records.capture import Capture, CompilerTotals, ReplayTotals
+from memprof.analysis.records.device_family import family_of
 from memprof.errors import InternalError
 
-_PADDED_PLATFORMS = frozenset({"tpu"})
 _KEY = "key<"  # arrays of random keys, of which the compiled program has the integers
 
 
@@ -37,7 +37,7 @@ def check_totals(capture: Capture, table: BufferTable, traces: Sequence[Liveness
     Raises:
         InternalError: they differ; the message names both numbers.
     """
-    check_allocations(capture.compiler, table)
+    check_allocations(capture.compiler, table, platform=capture.target.platform)
     if capture.compiler.peak_memory_bytes is not None:
         _equal("the live peak", _peak_as_compiled(table, traces, memory), capture.compiler.peak_memory_bytes)
     if memory.live_peak_bytes > memory.footprint_bytes:
@@ -56,7 +56,7 @@ def check_shapes(capture: Capture, program: Program, table: BufferTable) -> None
     Raises:
         InternalError: they contradict each other; the message names both.
     """
-    if capture.target.platform not in _PADDED_PLATFORMS:
+    if not family_of(capture.target.platform).pads_arrays:
         check_sizes(program, ((b.instruction, b.shape_index, b.size_bytes) for b in table.logical_buffers.values()))
     shapes = {
         program.instructions[index].parameter_number: program.instructions[index].shape
@@ -76,7 +76,7 @@ def check_shapes(capture: Capture, program: Program, table: BufferTable) -> None
             )
 
 
-def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
+def check_allocations(totals: CompilerTotals, table: BufferTable, *, platform: str) -> None:
     """Compare the allocations with the compiler's totals: what can be said without looking at the program.
 
     Raises:
@@ -87,8 +87,9 @@ def check_allocations(totals: CompilerTotals, table: BufferTable) -> None:
     _equal("the bytes of the arguments", arguments, totals.argument_bytes)
     outputs = sum(a.size_bytes for a in allocations if a.is_live_out and a.parameter_number is None)
     _equal("the bytes of the outputs", outputs, totals.output_bytes - totals.alias_bytes)
-    temps = sum(a.size_bytes for a in allocations if a.is_temp)
-    _equal("the bytes of the temp block", temps, totals.temp_bytes)
+    if family_of(platform).has_temp_total or not totals.is_complete:
+        temps = sum(a.size_bytes for a in allocations if a.is_temp)
+        _equal("the bytes of the temp block", temps, totals.temp_bytes)
 
 
 def check_memory_spaces(table: BufferTable, space_bytes: Mapping[int, int]) -> None:
@@ -126,20 +127,23 @@ def plan_totals(table: BufferTable, *, platform: str) -> CompilerTotals:
         output_bytes=sum(a.size_bytes for a in results),
         alias_bytes=sum(a.size_bytes for a in results if a.parameter_number is not None),
         temp_bytes=sum(a.size_bytes for a in allocations if a.is_temp),
-        peak_memory_bytes=None if platform == "cpu" else sum(lasting) + traced_bytes,
+        peak_memory_bytes=sum(lasting) + traced_bytes if family_of(platform).has_peak else None,
         total_allocation_bytes=sum(a.size_bytes for a in allocations),
         is_complete=False,
     )
 
 
-def replay_totals(hlo_proto: bytes) -> ReplayTotals:
+def replay_totals(hlo_proto: bytes, platform: str) -> ReplayTotals:
     """The totals of a serialized program.
+
+    Args:
+        platform: of the device that it is for.
 
     Raises:
         MemprofError: it cannot be read.
         InternalError: it does not hold together.
     """
-    _, table = decode(parse_proto(hlo_proto))
+    _, table = decode(parse_proto(hlo_proto), platform)
     return totals_of(table)
 
 

@@ -1,7 +1,8 @@
 """Memory pressure: what XLA recomputes on its own, since the device is too small for the step.
 
-On a GPU, XLA plans for 80% of the card's memory. If the plan needs more, XLA recomputes values, and the plan then says
-less about the step than about the card. So verdicts and advice use a second plan, of the same program without a limit.
+XLA plans for a share of the device's memory, 80% on a GPU. If the plan needs more, XLA recomputes values, and the plan
+then says less about the step than about the card. So verdicts and advice use a second plan, of the same program without
+a limit. The compiler for TPUs knows the memory of each chip and cannot be given another, so there is no second plan.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from memprof.analysis.hlo.products import Dot
 from memprof.analysis.hlo.program import Instruction, Program
 from memprof.analysis.hlo.rematerialization import is_rematerialized
 from memprof.analysis.records.capture import MAX_OPERATIONS, Target
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pressure import Pressure
 from memprof.errors import InternalError
 
-# The share of a card for which XLA plans. Of what arguments and results leave of it, XLA keeps another 5% free
-# (`GetSchedulerMemoryLimit` in xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
-PERCENT_OF_CARD = 80
 # XLA clones neither calls nor instructions with effects: a user's kernel may have such a name.
 _NEVER_CLONED = frozenset({"call", "conditional", "constant", "custom-call", "parameter", "while"})
 # These refer to parts of other values.
@@ -50,11 +49,13 @@ def find_pressure(program: Program, target: Target, without_limit: Program | Non
     flops = sum(times * _flops(program, instruction) for instruction, times in found)
     if flops > MAX_OPERATIONS:
         raise InternalError("the program recomputes more operations than any step has")
+    usable_bytes, percent = target.usable_bytes, family_of(target.platform).planned_percent
     return Pressure(
-        planned_bytes=None if target.memory_bytes is None else target.memory_bytes * PERCENT_OF_CARD // 100,
+        planned_bytes=None if usable_bytes is None else usable_bytes * percent // 100,
         recomputed_values=len(found),
         recomputed_flops=flops,
         footprint_without_limit_bytes=None,
+        planned_percent=percent,
     )
 
 

@@ -16,6 +16,7 @@ from fractions import Fraction
 from memprof.amounts import format_bytes
 from memprof.analysis.memory.training_loop import fits_in_pool, missing_bytes
 from memprof.analysis.records.capture import Target
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings, Verdict
 
 _VARIABLE, _OLD_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -64,6 +65,11 @@ def outside_pool(target: Target) -> tuple[Outside, ...]:
     return tuple(found)
 
 
+def amount_in_words(target: Target) -> str:
+    """Why the memory of a target has no figure."""
+    return "an unknown amount of memory" if family_of(target.platform).has_fixed_memory else "no fixed amount of memory"
+
+
 def largest_fraction(target: Target) -> Fraction:
     """The largest share of a card that leaves room for what lies outside the pool, in hundredths."""
     assert target.memory_bytes is not None
@@ -73,7 +79,8 @@ def largest_fraction(target: Target) -> Fraction:
 
 def largest_settings(target: Target, settings: PoolSettings) -> PoolSettings | None:
     """The settings with the largest pool that a card can give; None if the pool is as large, or has no such limit."""
-    if target.platform != "cuda" or not target.memory_bytes or not settings.allocator.is_capped:
+    has_share_pool = family_of(target.platform).has_share_pool
+    if not (has_share_pool and target.memory_bytes and settings.allocator.is_capped):
         return None
     fraction = largest_fraction(target)
     raised = replace(settings, mem_fraction=float(fraction), origin=fraction_line(float(fraction)))
@@ -84,8 +91,8 @@ def largest_settings(target: Target, settings: PoolSettings) -> PoolSettings | N
 def pool_bytes_of(target: Target, settings: PoolSettings) -> int | None:
     """The size of the pool on a device; None if the device's memory is not known."""
     memory_bytes = target.memory_bytes
-    if memory_bytes is None or target.platform != "cuda":
-        return memory_bytes
+    if memory_bytes is None or not family_of(target.platform).has_share_pool:
+        return target.usable_bytes
     fraction = settings.fraction
     if not settings.allocator.is_capped or (fraction >= 1 and not settings.allocator.has_pieces):
         return max(memory_bytes - _system_bytes(target), 0)
@@ -111,6 +118,7 @@ def judge(
     *,
     reserve_bytes: int = 0,
     pressed: Pieces | None = None,
+    is_refused: bool = False,
 ) -> Verdict:
     """Whether a step fits.
 
@@ -120,7 +128,11 @@ def judge(
         settings: of JAX's allocator; they count for CUDA devices alone.
         reserve_bytes: what the user wants to stay free of the pool.
         pressed: of the program with that rematerialisation, if there is any. The sentence says what it changes.
+        is_refused: whether the device's compiler has refused the program, which counts more than the sum of its pieces:
+            the program itself takes memory, too.
     """
+    if is_refused and pool_bytes_of(target, settings) is not None:
+        reserve_bytes = max(reserve_bytes, (pool_bytes_of(target, settings) or 0) - pieces.footprint_bytes + 1)
     if pressed is None:
         return _judge(pieces, target, settings, reserve_bytes)
     verdict = _judge(pieces, target, settings, reserve_bytes, note=" (without XLA's recomputation)")
@@ -146,7 +158,7 @@ def _judge(pieces: Pieces, target: Target, settings: PoolSettings, reserve_bytes
     footprint = f"footprint {format_bytes(pieces.footprint_bytes)}{note}"
     size_bytes = pool_bytes_of(target, settings)
     if size_bytes is None:
-        amount = "no fixed amount of memory" if target.platform == "cpu" else "an unknown amount of memory"
+        amount = amount_in_words(target)
         return Verdict(
             answer=Answer.UNKNOWN,
             pool_bytes=None,
@@ -200,7 +212,7 @@ class _Pool:
     @property
     def is_share(self) -> bool:
         """Whether another fraction makes it another size."""
-        return self.target.platform == "cuda" and self.settings.allocator.is_capped
+        return family_of(self.target.platform).has_share_pool and self.settings.allocator.is_capped
 
     def missing(self, pieces: Pieces) -> int:
         """The bytes that it lacks to hold the pieces; 0 if it holds them."""
@@ -222,8 +234,11 @@ class _Pool:
         """The pool in words: `JAX's pool of 29.6 GiB (75% of a100-40gb's 39.4 GiB, the default)`."""
         kept = f", less {format_bytes(reserve_bytes)} kept free" if reserve_bytes else ""
         name, memory = self.target.name, format_bytes(self.target.memory_bytes or 0)
-        if self.target.platform != "cuda":
-            return f"{memory} of {name}{kept}"
+        if not family_of(self.target.platform).has_share_pool:
+            if not self.target.reserved_bytes:
+                return f"{memory} of {name}{kept}"
+            usable, reserved = format_bytes(self.target.usable_bytes or 0), format_bytes(self.target.reserved_bytes)
+            return f"the {usable} that {name} gives to programs ({memory} less {reserved} for its runtime{kept})"
         settings = self.settings
         if not settings.allocator.is_capped:
             return (

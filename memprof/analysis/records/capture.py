@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Annotated
 
@@ -37,12 +37,14 @@ class Topology:
 
     Attributes:
         axes: the mesh that they form: the size of each axis by its name, in the mesh's order; empty of one device.
+        chips: the chips of a TPU slice along each of its dimensions; empty where the number of devices decides.
     """
 
     num_devices: _Positive = 1
     num_hosts: _Positive = 1
     num_slices: _Positive = 1
     axes: Mapping[Words, _Positive] = field(default_factory=dict)
+    chips: tuple[_Positive, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +72,16 @@ class Target:
     Attributes:
         name: `h100-80gb`, `cpu`, `local`, or the name of an exported target file.
         description: the vendor's name of the kind of device.
-        platform: XLA's platform: `cuda` or `cpu`; empty of the local device until JAX has looked.
+        platform: XLA's platform: `cuda`, `tpu` or `cpu`; empty of the local device until JAX has looked.
         memory_bytes: of one device, or None where there is no fixed amount (the host).
+        reserved_bytes: the part of it that the device's runtime keeps from programs.
+        chip_bytes: the memory on the chip itself, by the name of its memory space: `vmem`, `smem`.
         compute_capability: for example `9.0`; None where there is none.
         reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
         topology: how many of the device.
-        compiler_config: of devices that need not be there the text of XLA's `GpuTargetConfigProto`, else empty. A
-            capture, which holds the program that came of it, is written without it.
+        compiler_config: of devices that need not be there what their compiler wants to know of them: the text of XLA's
+            `GpuTargetConfigProto`, or libtpu's name of the chip; else empty. A capture, which holds the program that
+            came of it, is written without it.
         file: the exported file that the configuration was read from, if any; not in captures either.
         speeds: the peaks of one device; None where they are not known.
     """
@@ -88,6 +93,8 @@ class Target:
     compute_capability: Text | None
     reason: Words
     topology: Topology = Topology()
+    reserved_bytes: Bytes = 0
+    chip_bytes: Mapping[Text, Bytes] = field(default_factory=dict, compare=False)
     compiler_config: str = field(default="", compare=False, repr=False)
     file: str = field(default="", compare=False)
     speeds: Speeds | None = field(default=None, compare=False)
@@ -96,6 +103,15 @@ class Target:
     def is_deviceless(self) -> bool:
         """Whether the devices need not be there, so that a step is compiled for them and never run."""
         return bool(self.compiler_config)
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """The memory that programs can have; None where there is no fixed amount."""
+        return None if self.memory_bytes is None else max(self.memory_bytes - self.reserved_bytes, 0)
+
+    def with_memory(self, memory_bytes: int) -> Target:
+        """The same with another amount of memory, all of it for programs."""
+        return replace(self, memory_bytes=memory_bytes, reserved_bytes=0)
 
     @property
     def cuda_capability(self) -> tuple[int, int] | None:
@@ -110,6 +126,7 @@ class Toolchain:
 
     Attributes:
         jax, jaxlib: empty where another framework made the step.
+        libtpu: of a TPU's compiler, where that made the step.
         torch: PyTorch's version where it made the step, else None.
         jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
     """
@@ -124,6 +141,7 @@ class Toolchain:
     xla_flags: Words
     jax_settings: Mapping[Text, Words] = field(default_factory=dict)
     torch: Text | None = None
+    libtpu: Text | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -243,6 +261,7 @@ class Capture:
         fenced_values: the values at the step's optimization barriers: the source lines that made them by the end of
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
+        refusal: the compiler's sentence where it refused the program, which does not fit the device.
         hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
         proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
             its own, or nobody compiled it so.
@@ -271,6 +290,7 @@ class Capture:
     proto_without_limit: bytes = b""
     doubts: tuple[Words, ...] = ()
     partitioner_messages: tuple[Words, ...] = ()
+    refusal: Words = ""
     measured: Measurement | None = None
     flops_by_scope: Mapping[Words, Operations] = field(default_factory=dict)
     request: Text = ""

@@ -41,6 +41,8 @@ class LiveBuffer:
         start, end: first and last position in program order at which the buffer is live (end inclusive).
         offset: byte offset in the temp block; None for what lies outside it and has an indefinite lifetime.
         at_peak: it is live at the peak.
+        padding_bytes: the part of its memory that holds no elements (see `hlo/tiling.py`).
+        padded: its shape with that padding; empty where it has none within its dimensions.
         is_of_attention: it relates queries to keys within an attention (see `attribution/patterns.py`).
         is_of_softmax: exponentials of it are summed up, or it is made of such an array element by element.
         is_stacked: a loop puts it together, a piece in each turn.
@@ -69,6 +71,8 @@ class LiveBuffer:
     is_stacked: bool = False
     family: int = 0
     library: str = ""
+    padding_bytes: int = 0
+    padded: tuple[int, ...] = ()
     shape_index: tuple[int, ...] = ()
     stack: tuple[StackFrame, ...] = field(default=(), hash=False)
 

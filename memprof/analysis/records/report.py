@@ -218,9 +218,12 @@ class Report:
         pieces, pool: what the verdict is made of: the allocations, and the settings of JAX's allocator.
         pressed_pieces: the allocations of this report's plan, if XLA recomputes values in it and `pieces` are those of
             `without_limit`.
+        refusal: the compiler's own sentence where it refused the program, which does not fit the device.
         pressure: what XLA recomputes on its own; None if it recomputes nothing.
         without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
             nobody compiled it so.
+        memory_spaces: the bytes that the step holds in each memory of the device and in its host's: `hbm`, which is the
+            footprint, `vmem`, `smem`, ..., `host`.
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
@@ -258,6 +261,8 @@ class Report:
     verdict: Verdict
     pieces: Pieces
     pool: PoolSettings
+    memory_spaces: Mapping[str, int] = field(default_factory=dict)
+    refusal: str = ""
     pressed_pieces: Pieces | None = None
     pressure: Pressure | None = None
     without_limit: Report | None = None
@@ -288,6 +293,11 @@ class Report:
     def device_bytes(self, leaf: ArgumentLeaf) -> int:
         """What one device holds of an argument: of one that is not divided, all of it."""
         return self.parameter_bytes.get(-1 if leaf.parameter_number is None else leaf.parameter_number, leaf.size_bytes)
+
+    @property
+    def padding_bytes(self) -> int:
+        """The part of the live peak that holds no elements of arrays."""
+        return sum(buffer.padding_bytes for buffer in self.buffers)
 
     @property
     def fits(self) -> bool | None:

@@ -7,8 +7,11 @@ Of a conditional the cheapest branch counts.
 
 Communication has its own resources: the link between devices (`links.py`) and the link to the host, in each direction.
 It is assumed to overlap with kernels completely where XLA schedules any kernel between its start and its end. So the
-bound is the largest of four sums: all kernels with the communication that nothing overlaps, all that uses the link
-between devices, all that is sent to the host, and all that comes from it.
+bound is the largest of five sums: all kernels with the communication that nothing overlaps, all traffic of the device's
+memory, all that uses the link between devices, all that is sent to the host, and all that comes from it.
+
+On a TPU the compiler brings values into memory on the chip beside other work, and kernels read them there. That memory
+is free here, and each copy counts as traffic of the device's memory.
 
 The bound leaves out launches, dependencies between kernels and partly filled units, and every real step has those. It
 takes each kernel to read its operands from memory, so a small step whose values stay in the L2 cache can be faster.
@@ -23,8 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
 
-from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program
+from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program, ResultLeaf
 from memprof.analysis.records.capture import Speeds, Target
+from memprof.analysis.records.device_family import HBM, HOST, DeviceFamily, family_of
 from memprof.analysis.records.roofline import Roofline
 from memprof.analysis.roofline.links import seconds_of_collective
 from memprof.analysis.roofline.operations import seconds_of_product
@@ -47,7 +51,8 @@ class _Work:
     """Seconds and kernels of some instructions; all fields add.
 
     `compute` and `memory` are those of kernels by what limits them; `link`, `to_host` and `from_host` those of
-    communication, and `waited` is the part of it that nothing overlaps.
+    communication, and `waited` is the part of it that nothing overlaps. `traffic` is all that the device's memory
+    takes, also beside kernels that are limited by something else.
     """
 
     compute: float = 0.0
@@ -58,6 +63,7 @@ class _Work:
     from_host: float = 0.0
     num_kernels: float = 0.0
     num_priced: float = 0.0
+    traffic: float = 0.0
 
     def __add__(self, other: _Work) -> _Work:
         return _Work(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -74,7 +80,7 @@ class _Work:
 
     @property
     def bound(self) -> float:
-        return max(self.busy, self.link, self.to_host, self.from_host)
+        return max(self.busy, self.traffic, self.link, self.to_host, self.from_host)
 
 
 _UNKNOWN = _Work(num_kernels=1.0)
@@ -89,17 +95,19 @@ def roofline(program: Program, target: Target) -> Roofline | None:
     if target.speeds is None:
         return None
     try:
-        work = _Pricing(program, target.speeds, target.topology.num_devices).work()
+        work = _Pricing(program, target.speeds, target.topology.num_devices, family_of(target.platform)).work()
     except (RecursionError, OverflowError):  # no compiler nests or repeats as much
         return None
     seconds = work.bound
     if not (isfinite(seconds) and seconds > 0 and work.num_priced >= _MIN_PRICED_SHARE * work.num_kernels):
         return None
+    beside = seconds - work.busy  # what the busiest resource takes longer than all kernels
+    is_memory = seconds == work.traffic
     return Roofline(
         at_least_seconds=seconds,
         compute_share=work.compute / seconds,
-        memory_share=work.memory / seconds,
-        communication_share=(work.waited + seconds - work.busy) / seconds,
+        memory_share=(work.memory + (beside if is_memory else 0.0)) / seconds,
+        communication_share=(work.waited + (0.0 if is_memory else beside)) / seconds,
         priced_share=work.num_priced / work.num_kernels,
     )
 
@@ -107,8 +115,8 @@ def roofline(program: Program, target: Target) -> Roofline | None:
 class _Pricing:
     """Prices the instructions of one program."""
 
-    def __init__(self, program: Program, speeds: Speeds, num_devices: int) -> None:
-        self._program, self._speeds, self._num_devices = program, speeds, num_devices
+    def __init__(self, program: Program, speeds: Speeds, num_devices: int, family: DeviceFamily) -> None:
+        self._program, self._speeds, self._num_devices, self._family = program, speeds, num_devices, family
         self._work: dict[int, _Work] = {}  # by the number of a computation
         self._touched: dict[int, Touched] = {}  # by the number of the first fused computation of its kind
 
@@ -158,7 +166,7 @@ class _Pricing:
         if opcode == "async-start":
             # It runs beside the kernels, on another stream or on the host.
             work = self._of_computation(instruction.called[0])
-            parts = work.link, work.to_host, work.from_host, work.num_kernels, work.num_priced
+            parts = work.link, work.to_host, work.from_host, work.num_kernels, work.num_priced, work.traffic
             return _Work(0.0, 0.0, 0.0, *parts)
         if opcode in COLLECTIVES:
             return self._of_collective(instruction)
@@ -180,8 +188,13 @@ class _Pricing:
         """An asynchronous copy: its result holds where it goes and where it comes from."""
         leaves = instruction.shape.leaves
         work = _Work(num_kernels=1.0, num_priced=1.0)
-        if len(leaves) < 2 or leaves[0].is_on_host == leaves[1].is_on_host:
+        if len(leaves) < 2:
             return work
+        if leaves[0].is_on_host == leaves[1].is_on_host:
+            num_ends = sum(not self._is_on_chip(leaf) for leaf in leaves[:2])
+            if num_ends == 2:
+                return work
+            return work + _Work(traffic=num_ends * leaves[0].size_bytes / self._speeds.memory_bytes_per_second)
         seconds = leaves[0].size_bytes / self._speeds.host_bytes_per_second
         return work + (_Work(to_host=seconds) if leaves[0].is_on_host else _Work(from_host=seconds))
 
@@ -205,6 +218,7 @@ class _Pricing:
             from_host=from_host,
             num_kernels=1.0,
             num_priced=1.0,
+            traffic=memory,
         )
 
     def _of_products(self, found: Touched) -> float | None:
@@ -223,17 +237,22 @@ class _Pricing:
             written = written[:-1]  # the last result of a library call is its workspace
         on_device = from_host = to_host = 0
         for operand, size in zip(instruction.operands, found.read_bytes, strict=False):
-            if any(leaf.is_on_host for leaf in self._program.instructions[operand].shape.leaves):
+            leaves = self._program.instructions[operand].shape.leaves
+            if any(leaf.is_on_host for leaf in leaves):
                 from_host += size
-            else:
+            elif not all(map(self._is_on_chip, leaves)):
                 on_device += size
         for leaf, size in zip(instruction.shape.leaves, written, strict=False):
             if leaf.is_on_host:
                 to_host += size
-            else:
+            elif not self._is_on_chip(leaf):
                 on_device += size
         host = self._speeds.host_bytes_per_second
         return on_device / self._speeds.memory_bytes_per_second, from_host / host, to_host / host
+
+    def _is_on_chip(self, leaf: ResultLeaf) -> bool:
+        """Whether it lies in memory on the chip, whose bandwidth is far above that of the device's own."""
+        return self._family.space_of(leaf.memory_space) not in (HBM, HOST)
 
     def _touched_by(self, instruction: Instruction, index: int) -> Touched:
         if instruction.opcode != "fusion":
@@ -262,4 +281,5 @@ def _cheapest(branches: Sequence[_Work]) -> _Work:
         from_host=min(work.from_host for work in branches),
         num_kernels=least.num_kernels,
         num_priced=least.num_priced,
+        traffic=min(work.traffic for work in branches),
     )

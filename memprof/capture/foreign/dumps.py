@@ -32,9 +32,10 @@ from memprof.untrusted import clean, open_regular
 _MOST_BYTES = 1 << 30  # of one file, unpacked
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _PACKED = "(" + "|".join(map(re.escape, _OPENERS)) + ")?"
-# `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`; a TPU's has a dot before `after`.
+# `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`; a TPU's has a dot before `after`, and libtpu's
+# number before that (`jit_step.cl_1004524046.after_optimizations.hlo.pb`).
 _DUMP = re.compile(
-    r"(?:module_\d+\.)?(?P<name>.+?)\.(?:(?P<platform>cpu|sm_(?P<capability>\d+\.\d+)[a-z]?_gpu|gfx\w+_gpu|gpu)_)?"
+    r"(?:module_\d+\.)?(?P<name>.+?)(?:\.cl_\d+)?\.(?:(?P<platform>cpu|sm_(?P<capability>\d+\.\d+)[a-z]?_gpu|gfx\w+_gpu|gpu)_)?"
     r"after_optimizations\.(?P<kind>hlo\.pb|txt)" + _PACKED
 )
 _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
@@ -45,7 +46,7 @@ _TELLS = {_ASSIGNMENT: "where each value lies", _LIVE_RANGES: "when each value l
 _BESIDE = re.compile(
     rf".+after_optimizations-(?:{_ASSIGNMENT}(?:-values)?|{_LIVE_RANGES}|{_REPORT})\.(?:pb|txt)" + _PACKED
 )
-_AS_PROTO = 'dump again with XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
+AS_PROTO = 'dump again with XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
 
 # tsl/profiler/protobuf/xplane.proto, as far as it is read here. A map is a repeated message of key and value.
 _XSpace = message_classes(
@@ -93,6 +94,11 @@ class FoundProgram:
     target_config: Path | None = None
     proto_without_limit: bytes = b""
     damage: MemprofError | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it was dumped as text."""
+        return ".txt" in self.file.name
 
 
 def programs_in(paths: Sequence[Path]) -> Iterator[FoundProgram]:
@@ -186,7 +192,7 @@ def _of_texts(found: FoundProgram) -> FoundProgram:
             if kind not in texts:
                 total_bytes = parse_memory_report(report).get(0)
                 told = f" (in all it takes {total_bytes:,} bytes)" if total_bytes else ""
-                raise MemprofError(f"there is no {beside[kind].name}, which would tell {tells}{told}: {_AS_PROTO}")
+                raise MemprofError(f"there is no {beside[kind].name}, which would tell {tells}{told}: {AS_PROTO}")
         proto = hlo_proto_of_texts(_text(found.hlo_proto), texts[_ASSIGNMENT], texts[_LIVE_RANGES])
     except (MemprofError, ValueError) as error:  # protobuf rejects a number that is too large with a ValueError
         return replace(found, damage=MemprofError(clean(f"{file} cannot be read: {error}")))

@@ -19,7 +19,8 @@ from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.memory.checks import check_memory_spaces, plan_totals, totals_of
 from memprof.analysis.records.capture import Capture, Target, Timings, Toolchain, Topology
-from memprof.capture.foreign.dumps import FoundProgram
+from memprof.analysis.records.device_family import FAMILIES, family_of
+from memprof.capture.foreign.dumps import AS_PROTO, FoundProgram
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.gpu import gpu_of_kind
@@ -27,8 +28,6 @@ from memprof.capture.targets.resolve import cpu, of_file, of_gpu
 from memprof.errors import MemprofError, as_damage
 from memprof.version import __version__
 
-# What XLA writes into the configuration of operations on each platform (jaxlib 0.4 to 0.12).
-_MARKS = {"cuda": b'"operation_queue_id"', "tpu": b'"scoped_memory_configs"'}
 _NAMED = "the dump names it"
 
 
@@ -76,8 +75,8 @@ def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Tar
         target: what it was compiled for, where the user says; None: as far as the dump tells.
 
     Raises:
-        MemprofError: it is no program with a buffer assignment, is damaged, or is for a TPU; or a role is none, or for
-            an argument that is not there.
+        MemprofError: it is no program with a buffer assignment, is damaged, or is the text of one for a TPU; or a role
+            is none, or for an argument that is not there.
     """
     with as_damage(str(found.file)):
         return _capture(found, roles, target)
@@ -117,10 +116,10 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
 
 
 def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
-    if _platform(found) == "tpu":  # before anything is added up: on a TPU the same numbers say other things
+    family = family_of(_platform(found))
+    if family.pads_arrays and found.is_text:
         raise MemprofError(
-            f"{found.name} is compiled for a TPU: its sizes are padded, and part of its memory lies on the chip,"
-            " which memprof does not understand yet"
+            f"{found.file} is the text of a program for a TPU, which lacks the memory spaces of its buffers: {AS_PROTO}"
         )
     if found.damage:
         raise found.damage
@@ -134,7 +133,7 @@ def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
                 " one after optimizations (*after_optimizations.hlo.pb)"
             )
         program = decode_program(proto)
-        table = decode_buffer_table(proto, program)
+        table = decode_buffer_table(proto, program, family)
     except MemprofError as error:
         if str(found.file) in str(error):
             raise
@@ -157,7 +156,9 @@ def _check_memory_report(found: FoundProgram, table: BufferTable) -> None:
 
 
 def _platform(found: FoundProgram) -> str:
-    return found.platform or next((each for each, mark in _MARKS.items() if mark in found.hlo_proto), "cpu")
+    return found.platform or next(
+        (each.platform for each in FAMILIES if each.mark and each.mark in found.hlo_proto), "cpu"
+    )
 
 
 def _target(found: FoundProgram, proto: Any) -> Target:
@@ -170,8 +171,8 @@ def _target(found: FoundProgram, proto: Any) -> Target:
         return _named_gpu(found.target_config, topology)
     capability = found.compute_capability
     return Target(
-        name="gpu",
-        description="a GPU that the dump does not name",
+        name="tpu" if platform == "tpu" else "gpu",
+        description=f"a {'TPU' if platform == 'tpu' else 'GPU'} that the dump does not name",
         platform=platform,
         memory_bytes=None,
         compute_capability=capability,

@@ -166,8 +166,10 @@ async def _check_answers(address: str) -> None:
 
 def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
     """What a worker must have to compile for targets as it is done here, with versions."""
-    is_for_gpus = any(target is None or target.is_deviceless for target in targets)
-    names = ("jaxlib", *(_PLUGINS if is_for_gpus else ()))
+    platforms = {
+        "cuda" if target is None else target.platform for target in targets if target is None or target.is_deviceless
+    }
+    names = ("jaxlib", *(_PLUGINS if "cuda" in platforms else ()), *(("libtpu",) if "tpu" in platforms else ()))
     found = {"memprof": __version__, **{name: installed_version(name) for name in names}}
     return {name: version for name, version in found.items() if version is not None}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,8 +15,10 @@ from memprof.analysis.records.capture import Target
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.targets.gpu import gpus, speeds_of_kind
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
+from memprof.capture.targets.tpu import chips_of, host_bounds, tpu_of_kind, tpus
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
+from memprof.capture.xla.deviceless import COMPILERS
 from memprof.errors import MemprofError
 
 _ACCELERATOR = "the accelerator of this machine"
@@ -115,16 +118,30 @@ def deviceless_devices(target: Target) -> list[jax.Device]:
     Raises:
         MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
     """
-    missing = missing_for_deviceless()
+    compiler = COMPILERS[target.platform]
+    missing = compiler.missing()
     if missing:
         raise MemprofError(
             f"compiling for {target.name} without the device needs {' and '.join(missing)}; install it with"
-            f" {INSTALL_DEVICELESS}, or use --target cpu"
+            f" {compiler.install}, or use --target cpu"
         )
     try:
-        return xla_adapter.deviceless_devices(target)
+        if target.platform == "tpu":
+            return _tpu_devices(target)
+        return xla_adapter.gpu_devices(target)
     except Exception as error:  # XLA's own errors have no common type
         raise MemprofError(f"XLA does not accept {target.name} as a target: {str(error).splitlines()[0]}") from error
+
+
+def _tpu_devices(target: Target) -> list[jax.Device]:
+    """The devices of a target, which need not be there."""
+    tpu, topology = tpus()[target.compiler_config], target.topology
+    chips = topology.chips or chips_of(tpu, topology)
+    options: dict[str, Any] = {"chips_per_host_bounds": host_bounds(chips), **tpu.options}
+    if topology.num_slices > 1:
+        options["num_slices"] = topology.num_slices
+    devices = xla_adapter.tpu_devices(f"{tpu.name}:{'x'.join(map(str, chips))}", options)
+    return devices[: topology.num_devices]  # a chip of several devices can be asked for one of them
 
 
 def _local(reason: str) -> Target:
@@ -132,6 +149,7 @@ def _local(reason: str) -> Target:
     if device.platform == "cpu":
         return cpu(f"{reason}; the local device is the CPU")
     limit_bytes = (device.memory_stats() or {}).get("bytes_limit")
+    tpu = tpu_of_kind(device.device_kind)
     target = Target(
         name=LOCAL,
         description=device.device_kind,
@@ -139,7 +157,8 @@ def _local(reason: str) -> Target:
         memory_bytes=limit_bytes,
         compute_capability=getattr(device, "compute_capability", None),
         reason=reason,
-        speeds=speeds_of_kind(device.device_kind),
+        speeds=tpu.speeds if tpu else speeds_of_kind(device.device_kind),
+        chip_bytes=tpu.chip_bytes if tpu else {},
     )
     if target.platform != "cuda" or limit_bytes is None:
         return target

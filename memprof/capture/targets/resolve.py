@@ -13,6 +13,7 @@ from typing import Any
 
 from memprof.analysis.records.capture import Target, Topology
 from memprof.capture.targets.gpu import Gpu, gpus, speeds_of_kind
+from memprof.capture.targets.tpu import of_tpu, tpus
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
@@ -32,13 +33,18 @@ class ProjectTarget(str):
     __slots__ = ()
 
 
+def catalogued() -> list[str]:
+    """The names of all targets."""
+    return [*gpus(), *tpus(), LOCAL, CPU]
+
+
 def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value that does not change
     """The target of a name.
 
     Args:
-        name: what the user wrote: `h100-80gb`, in any case, or its first words if they are of no other, `V100`;
-            `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
-        topology: how many GPUs of the name.
+        name: what the user wrote: `h100-80gb` or `v5e`, in any case, or its first words if they are of no other,
+            `V100`; `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
+        topology: how many devices of the name.
 
     Returns:
         The target; of the local device no more than its name, since only JAX knows it: see `choose.choose_target`.
@@ -54,9 +60,11 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
         )
     if name in gpus():
         return of_gpu(gpus()[name], ASKED_FOR, topology)
+    if name in tpus():
+        return of_tpu(tpus()[name], ASKED_FOR, topology)
     if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
         return of_file(name, topology)
-    known = [*gpus(), LOCAL, CPU]
+    known = catalogued()
     asked = name.lower()
     meant = [asked] if asked in known else [other for other in known if other.startswith(f"{asked}-")]
     if len(meant) == 1:
@@ -75,7 +83,13 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
 
 
 def resolve_asked(
-    name: str | None, *, runs: bool = False, mesh: str | None = None, hosts: int | None = None
+    name: str | None,
+    *,
+    runs: bool = False,
+    mesh: str | None = None,
+    hosts: int | None = None,
+    chips: str | None = None,
+    slices: int | None = None,
 ) -> Target | None:
     """The target that the user asked for; None: none, so that it is the best there is.
 
@@ -83,11 +97,17 @@ def resolve_asked(
         runs: whether steps are to run on it.
         mesh: what the user wrote after `--mesh`: `fsdp=4,tp=2`, or `8`, whose axes the techniques of a row decide.
         hosts: on how many hosts the devices of the mesh are.
+        chips: what the user wrote after `--topology`: `2x4`.
+        slices: how many slices of a TPU the devices of the mesh are.
 
     Raises:
         MemprofError: there is no such target or mesh, or steps are only compiled for it.
     """
-    topology = Topology() if mesh is None else read_mesh(mesh, hosts or 1)
+    if chips is not None or slices is not None:
+        mesh, slice_ = _slice(name, mesh, chips, slices or 1)
+        topology = replace(read_mesh(mesh, 1), num_slices=slice_.num_slices, chips=slice_.chips)
+    else:
+        topology = Topology() if mesh is None else read_mesh(mesh, hosts or 1)
     target = resolve(name, topology) if name is not None else None
     if target is not None and isinstance(name, ProjectTarget):
         yields = mesh is not None and not target.is_deviceless
@@ -106,6 +126,26 @@ def resolve_asked(
             " or leave --steps out"
         )
     return target
+
+
+def _slice(name: str | None, mesh: str | None, chips: str | None, num_slices: int) -> tuple[str, Topology]:
+    """The mesh of a slice of a TPU, or of several, and its topology.
+
+    Raises:
+        MemprofError: it is the slice of no TPU.
+    """
+    what = f"--topology {chips}" if chips is not None else f"--slices {num_slices}"
+    tpu = tpus().get((name or "").lower())
+    if tpu is None:
+        raise MemprofError(f"{what} is for TPUs: choose one with --target, from {', '.join(tpus())}")
+    if chips is None:
+        if mesh is None:
+            raise MemprofError(f"{what} divides the devices of a mesh: give their number, --mesh 8")
+        return mesh, Topology(num_slices=num_slices)
+    if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*", chips) or "0" in chips.split("x"):
+        raise MemprofError(f"{what} is no topology: write how many chips lie along each dimension, --topology 2x4")
+    sizes = tuple(map(int, chips.split("x")))
+    return mesh or str(prod(sizes) * tpu.cores * num_slices), Topology(num_slices=num_slices, chips=sizes)
 
 
 def read_mesh(text: str, hosts: int = 1) -> Topology:
@@ -160,7 +200,7 @@ def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
 def no_gpu(name: str) -> MemprofError:
     """That a target is none that a mesh can be of."""
     return MemprofError(
-        f"a mesh of devices that are not there is of GPUs, and '{name}' is none: choose one of `memprof list targets`"
+        f"a mesh of absent devices needs a GPU or a TPU, and '{name}' is neither: choose one of `memprof list targets`"
     )
 
 

@@ -51,6 +51,26 @@ def kept_stderr(folder: Path) -> Iterator[None]:
             sys.stderr.flush()
 
 
+@contextmanager
+def muted_stderr() -> Iterator[None]:
+    """Discard what is written to stderr, also by libraries that are no Python."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    _flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        _flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
 def partitioner_messages(folder: Path) -> tuple[str, ...]:
     """The messages of XLA's partitioner in the file of a folder, each once; none where there is no file."""
     found = (match.group(1) for line in _lines(folder) if (match := _MESSAGE.match(line)))

@@ -9,6 +9,7 @@ which the plan that was read is held against.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,10 +36,14 @@ from memprof.analysis.records.capture import Capture, CompilerTotals
 from memprof.capture.xla.compiler_log import partitioner_messages
 from memprof.capture.xla.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
+from memprof.untrusted import clean
 
-# How the names of the files end.
-_PLAN, _MEMORY_REPORT = "_after_optimizations.hlo.pb", "_after_optimizations-memory-usage-report.pb"
+# How the names of the files end: after an underscore, or a dot where libtpu has written them.
+_PLAN, _MEMORY_REPORT = "after_optimizations.hlo.pb", "after_optimizations-memory-usage-report.pb"
 _PAUSE_SECONDS = 0.02
+_CODE_BYTES = 1 << 18  # more than what libtpu adds to the footprint for the program itself
+# A refusal takes milliseconds. Where the program's code decides, none may come.
+_REFUSAL_SECONDS, _DOUBT_SECONDS = 60.0, 5.0
 # In the place of the totals of a step that is not compiled yet.
 NOT_COMPILED = CompilerTotals(
     argument_bytes=0,
@@ -63,6 +68,7 @@ class Plan:
         partitioner_messages: what XLA's partitioner warned of (see `compiler_log.py`).
         proto_without_limit: the serialized `HloProto` of the same program, compiled without a limit of memory; empty if
             XLA recomputes nothing on its own.
+        refusal: the compiler's own sentence where the program does not fit the device, so that it refused to go on.
         is_cached: whether it is from the cache, so that nothing was compiled.
     """
 
@@ -72,6 +78,7 @@ class Plan:
     compile_seconds: float
     partitioner_messages: tuple[str, ...] = ()
     proto_without_limit: bytes = b""
+    refusal: str = ""
     is_cached: bool = False
 
     def write(self, path: Path) -> None:
@@ -87,14 +94,19 @@ class Plan:
 _DECODER = msgspec.msgpack.Decoder(Plan)  # made once: see `foreign.convert` on threads
 
 
-def compile_to_plan(compile_step: Callable[[], Any], folder: Path) -> None:
+def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, largest_bytes: int | None = None) -> str:
     """Start a compile, and return as soon as its plan is in the folder of its dump, with the compile still running.
 
-    A plan that is complete is the answer, whatever becomes of the compile after it.
+    A plan that is complete is the answer, whatever becomes of the compile after it. A compiler that refuses programs
+    does so right after the plan (`largest_bytes`); its sentence is waited for.
 
     Args:
         compile_step: the compile, with its dump; called in a thread that nobody waits for.
         folder: an empty folder for the dump; it need not be there yet.
+        largest_bytes: the largest footprint that this compiler accepts; None: it accepts all.
+
+    Returns:
+        The compiler's sentence where it refuses the program; else empty.
 
     Raises:
         Exception: the compile failed, and its plan is not complete.
@@ -114,12 +126,28 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path) -> None:
         compiling.join(_PAUSE_SECONDS)
         has_ended = not compiling.is_alive()  # asked before the plan is looked for, which may come in between
         if _is_complete(folder):
-            return
+            over_bytes = -1 if largest_bytes is None else _device_bytes(folder) + _CODE_BYTES - largest_bytes
+            if over_bytes > 0:
+                compiling.join(_REFUSAL_SECONDS if over_bytes > _CODE_BYTES else _DOUBT_SECONDS)
+            return next(filter(None, map(refusal, errors)), "")
     for error in errors:
         raise error
+    return ""
 
 
-def read_plan(folder: Path, *, totals: CompilerTotals | None = None, compile_seconds: float = 0.0) -> Plan:
+def refusal(error: Exception) -> str:
+    """The compiler's sentence where the device has too little memory for a program; empty for another error.
+
+    libtpu says `E1000: CompileTimeHbmOom: Ran out of memory on HBM, ...` (0.0.42 to 0.0.50).
+    """
+    first, _, _ = str(error).partition("\n")
+    said = re.sub(r"^RESOURCE_EXHAUSTED: (E\d+: \w+: )?(XLA:TPU compile permanent error\. )?", "", first)
+    return clean(said) if first.startswith("RESOURCE_EXHAUSTED") and "Ran out of memory" in said else ""
+
+
+def read_plan(
+    folder: Path, *, totals: CompilerTotals | None = None, compile_seconds: float = 0.0, refusal: str = ""
+) -> Plan:
     """Read what XLA wrote into the folder of its dump.
 
     Raises:
@@ -140,6 +168,7 @@ def read_plan(folder: Path, *, totals: CompilerTotals | None = None, compile_sec
         totals=totals,
         compile_seconds=compile_seconds,
         partitioner_messages=partitioner_messages(folder),
+        refusal=refusal,
     )
 
 
@@ -159,8 +188,11 @@ def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
     return replace(plan, proto_without_limit=other.hlo_proto, compile_seconds=seconds)
 
 
-def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
+def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
     """The program and its buffer assignment, decoded and checked before anything is made of them.
+
+    Args:
+        platform: of the target.
 
     Raises:
         MemprofError: it was cut short.
@@ -178,7 +210,7 @@ def decode_plan(plan: Plan) -> tuple[Program, BufferTable]:
         raise cut_short from error
     if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
         raise cut_short
-    program, table = decode(proto)
+    program, table = decode(proto, platform)
     check_memory_spaces(table, space_bytes)
     return program, table
 
@@ -193,10 +225,11 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         MemprofError, InternalError: see `decode_plan`; or the compiler's totals say otherwise.
     """
     assert lowered.folders is not None
-    program, table = decode_plan(plan)
+    platform = lowered.target.platform
+    program, table = decode_plan(plan, platform)
     keep_decoded(plan.hlo_proto, program, table)
-    totals = plan.totals or plan_totals(table, platform=lowered.target.platform)
-    check_allocations(totals, table)
+    totals = plan.totals or plan_totals(table, platform=platform)
+    check_allocations(totals, table, platform=platform)
     return replace(
         lowered,
         compiler=totals,
@@ -208,10 +241,16 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         hlo_proto=plan.hlo_proto,
         proto_without_limit=plan.proto_without_limit,
         partitioner_messages=plan.partitioner_messages,
+        refusal=plan.refusal,
         replay=totals_of(table),
-        replay_without_limit=replay_totals(plan.proto_without_limit) if plan.proto_without_limit else None,
+        replay_without_limit=replay_totals(plan.proto_without_limit, platform) if plan.proto_without_limit else None,
         source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),
     )
+
+
+def _device_bytes(folder: Path) -> int:
+    """The footprint by the memory report in the folder of a dump."""
+    return sum(parse_memory_report(path.read_bytes()).get(0, 0) for path in folder.glob(f"*{_MEMORY_REPORT}"))
 
 
 def _is_complete(folder: Path) -> bool:

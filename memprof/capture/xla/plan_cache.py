@@ -38,11 +38,11 @@ _DEFAULT_SIZE = "1GiB"
 SUFFIX = ".memprof-plan"
 _OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
 CLAIMS = ".claims"  # see `claims.py`
-_VERSION = b"memprof.plan/3\n"
+_VERSION = b"memprof.plan/4\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# The seconds of the compile, and the lengths of the two protos and of the report. These three and the partitioner's
-# messages follow.
-_HEAD = struct.Struct("<dQQQ")
+# The seconds of the compile, and the lengths of the two protos, of the report and of the compiler's refusal. These four
+# and the partitioner's messages follow.
+_HEAD = struct.Struct("<dQQQQ")
 _MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
 
 
@@ -206,7 +206,7 @@ class PlanCache:
 
 
 def _packed(plan: Plan, key: str) -> bytes:
-    parts = plan.hlo_proto, plan.proto_without_limit, plan.memory_report
+    parts = plan.hlo_proto, plan.proto_without_limit, plan.memory_report, plan.refusal.encode()
     head = _HEAD.pack(plan.compile_seconds, *map(len, parts))
     messages = "\n".join(plan.partitioner_messages).encode()
     body = zlib.compress(b"".join((head, *parts, messages)), level=1)
@@ -228,7 +228,7 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
     if not unpacking.eof or not 0 <= seconds < float("inf"):
         return None
     rest = io.BytesIO(data[_HEAD.size :])
-    hlo_proto, proto_without_limit, memory_report = map(rest.read, lengths)
+    hlo_proto, proto_without_limit, memory_report, refusal = map(rest.read, lengths)
     return Plan(
         hlo_proto=hlo_proto,
         memory_report=memory_report,
@@ -236,6 +236,7 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
         compile_seconds=seconds,
         partitioner_messages=tuple(rest.read().decode("utf-8", errors="replace").splitlines()),
         proto_without_limit=proto_without_limit,
+        refusal=refusal.decode("utf-8", errors="replace"),
         is_cached=True,
     )
 

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.xla import xla_adapter
-from memprof.capture.xla.cuda_tools import find_libdevice, find_ptxas
-from memprof.capture.xla.deviceless_options import deviceless_options
+from memprof.capture.xla.deviceless import COMPILERS, deviceless_options
 from memprof.capture.xla.plan import Plan, with_plan
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
@@ -28,8 +26,8 @@ from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
 
 _OF_XLA = re.compile(r"(XLA|TF|TPU|LIBTPU|PJRT|CUDA|NVIDIA|CUDNN|CUBLAS|OMP|MKL|ONEDNN|DNNL)_.*|NPROC")
-# Where allocators take memory from, and what is logged.
-_WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*")
+# Where allocators take memory from, what is logged, and libtpu, which is a tool of its own in the key.
+_WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*|TPU_LIBRARY_PATH")
 # Of /proc/cpuinfo, on x86 and on Arm.
 _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
@@ -74,15 +72,18 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
         target: one that is not a device of this machine: there XLA may try things out.
         asked: XLA's options that the step asks for.
     """
+    # A plan for the CPU is made beside JAX's CUDA plugin.
+    compiler = COMPILERS.get(target.platform, COMPILERS["cuda"])
+    topology = target.topology
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
         "compile options": program.compile_options.hex(),
-        "options": [asked, deviceless_options(asked, to_the_plan=True) if target.is_deviceless else {}],
+        "options": [asked, deviceless_options(target, asked, to_the_plan=True)],
         "platform": target.platform,
         "device": target.compiler_config if target.is_deviceless else _host(),
-        "topology": [target.topology.num_devices, target.topology.num_hosts, target.topology.num_slices],
-        "versions": [installed_version("jax"), installed_version("jaxlib"), xla_adapter.cuda_plugin_version()],
-        "tools": [_identity(find_ptxas()), _identity(find_libdevice())] if target.is_deviceless else [],
+        "topology": [topology.num_devices, topology.num_hosts, topology.num_slices, *topology.chips],
+        "versions": [installed_version("jax"), installed_version("jaxlib"), compiler.version()],
+        "tools": [*map(_identity, compiler.tools())] if target.is_deviceless else [],
         "environment": _environment(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

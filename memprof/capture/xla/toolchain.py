@@ -14,7 +14,9 @@ from memprof.analysis.records.capture import CodeFolders, Toolchain
 from memprof.version import __version__
 
 
-def toolchain(cuda_plugin: str | None, xla_flags: str, jax_settings: Mapping[str, str]) -> Toolchain:
+def toolchain(
+    cuda_plugin: str | None, xla_flags: str, jax_settings: Mapping[str, str], *, libtpu: str | None = None
+) -> Toolchain:
     """The versions of the packages that are imported, else of those that are installed; imports none of them."""
     return Toolchain(
         memprof=__version__,
@@ -26,6 +28,7 @@ def toolchain(cuda_plugin: str | None, xla_flags: str, jax_settings: Mapping[str
         optax=_version_in_use("optax"),
         xla_flags=xla_flags,
         jax_settings=jax_settings,
+        libtpu=libtpu,
     )
 
 

@@ -9,6 +9,7 @@ import copy
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 import threading
@@ -23,6 +24,7 @@ import numpy as np
 from jax.experimental import topologies
 
 from memprof.analysis.records.capture import Target
+from memprof.capture.xla.compiler_log import muted_stderr
 from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortableProgram
 from memprof.errors import MemprofError
 
@@ -32,7 +34,7 @@ from memprof.errors import MemprofError
 PROCESS_WIDE = threading.RLock()
 
 
-def deviceless_devices(target: Target) -> list[jax.Device]:
+def gpu_devices(target: Target) -> list[jax.Device]:
     """GPUs that need not be there, as many as the topology of the target says (jax 0.10.2 to 0.12).
 
     The topology cannot be selected by name: the text proto and the topology string must both be given.
@@ -52,6 +54,30 @@ def deviceless_devices(target: Target) -> list[jax.Device]:
             _register_cuda_plugin()
             topology = topologies.get_topology_desc(**arguments)
     return list(topology.devices)
+
+
+def tpu_devices(topology_name: str, options: Mapping[str, Any]) -> list[jax.Device]:
+    """All devices of a TPU slice, or of several, which need not be there (jax 0.10.2 to 0.12).
+
+    Loading libtpu prints warnings about the absent device, and it asks the network for the metadata of a cloud machine
+    unless it is told not to. It reads these variables once.
+
+    Args:
+        topology_name: `v5e:2x4`.
+        options: `chips_per_host_bounds`, `num_slices`, `chip_config_name`.
+    """
+    unasked = {name: value for name, value in _OF_LIBTPU.items() if name not in os.environ}
+    with PROCESS_WIDE, muted_stderr():
+        os.environ.update(unasked)
+        try:
+            return list(topologies.get_topology_desc(topology_name, "tpu", **options).devices)
+        finally:
+            for name in unasked:
+                del os.environ[name]
+
+
+# Several processes of a machine may load libtpu, which otherwise locks the devices of the machine for one.
+_OF_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 
 def cuda_plugin_version() -> str | None:
@@ -261,7 +287,7 @@ def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
     """Lower a step that names devices of its own for another platform than theirs (jax 0.10.2 to 0.12).
 
     Args:
-        platform: `cuda` or `cpu`.
+        platform: `cuda`, `tpu` or `cpu`.
     """
     lowered: jax.stages.Lowered = traced.lower(lowering_platforms=(platform,))
     return lowered

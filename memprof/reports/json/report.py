@@ -63,6 +63,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     jax_settings: Annotated[
         dict[str, str], about("Settings of JAX that change programs and were not as they come, by name.")
     ]
+    libtpu: Annotated[str | None, about("The compiler of a TPU, where that made the step, else null.")]
     torch: Annotated[str | None, about("PyTorch's version where it made the step, else null.")]
 
 
@@ -129,6 +130,7 @@ class BufferJson(Struct, frozen=True, kw_only=True):
     """
 
     size_bytes: Size
+    padding_bytes: Annotated[Size, about("The part of size_bytes that holds no elements.")]
     shape: Shape
     dtype: Annotated[str, about("In XLA's words: `bf16`, `f32`, `s32`.")]
     category: Category
@@ -275,9 +277,19 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         about("What the allocator must hold: arguments, outputs that alias no argument, temp block, constants."),
     ]
     live_peak_bytes: Annotated[Size, about("The most bytes live at once. The footprint less this is fragmentation.")]
+    padding_bytes: Annotated[
+        Size, about("The part of live_peak_bytes that holds no elements: a TPU fills arrays up to whole tiles.")
+    ]
+    memory_spaces: Annotated[
+        dict[str, Size],
+        about("Bytes in each memory: `hbm` is the footprint; `vmem`, `smem` and others lie on the chip; `host`."),
+    ]
     host_bytes: Annotated[Size, about("Bytes in host memory that the step holds, beside the footprint.")]
     fits: Annotated[bool | None, about("Whether the verdict is `fits`; null where it is `unknown`.")]
     verdict: VerdictJson
+    refusal: Annotated[
+        str, about("The compiler's own sentence where it refused the program, which does not fit; else empty.")
+    ]
     pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
     compiler: CompilerJson

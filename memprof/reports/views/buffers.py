@@ -24,7 +24,7 @@ _OP = Column(title="op", shorten=Shorten.MIDDLE, min_width=24, below=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alike:
+class Alike:
     """Buffers that differ in the number of their layer alone."""
 
     first: LiveBuffer
@@ -40,7 +40,7 @@ class _Alike:
 def largest_buffers_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     """What takes the most, alike buffers of all layers counted together. The total is the live peak."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
-    groups = _group_alike(buffers)
+    groups = group_alike(buffers)
     names = places(buffers)
     numbers = {id(buffer): number for number, buffer in enumerate(buffers, start=1)}
     rows = [_alike_row(group, names, total_bytes, numbers[id(group.first)]) for group in groups[:top]]
@@ -62,7 +62,7 @@ def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     """The first rows of the same table, in a line each."""
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     names = places(buffers)
-    groups = _group_alike(buffers)[:top]
+    groups = group_alike(buffers)[:top]
     # Where room is short, one word tells the values of a module apart, or else their source lines do.
     seen = {
         (group.first.dtype, group.first.shape, group.first.category, group.module, _primitive(group))
@@ -127,24 +127,33 @@ def buffer_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     )
 
 
-def _group_alike(buffers: Sequence[LiveBuffer]) -> list[_Alike]:
+def group_alike(buffers: Sequence[LiveBuffer]) -> list[Alike]:
+    """Buffers that differ in the number of their layer alone, together, the largest sum first."""
     groups: dict[tuple[object, ...], list[LiveBuffer]] = {}
     for buffer in buffers:
         names = (any_layer(buffer.op), any_layer(buffer.module), buffer.source, buffer.library)
-        key = (*names, buffer.size_bytes, buffer.shape, buffer.dtype, buffer.category, buffer.phase)
+        key = (
+            *names,
+            buffer.size_bytes,
+            buffer.padding_bytes,
+            buffer.shape,
+            buffer.dtype,
+            buffer.category,
+            buffer.phase,
+        )
         groups.setdefault(key, []).append(buffer)
     alike = [_alike(members) for members in groups.values()]
     return sorted(alike, key=lambda group: -group.size_bytes)
 
 
-def _alike(members: list[LiveBuffer]) -> _Alike:
+def _alike(members: list[LiveBuffer]) -> Alike:
     first = members[0]
     if len(members) == 1:
-        return _Alike(first=first, module=first.module, op=first.op, count=1)
-    return _Alike(first=first, module=any_layer(first.module), op=any_layer(first.op), count=len(members))
+        return Alike(first=first, module=first.module, op=first.op, count=1)
+    return Alike(first=first, module=any_layer(first.module), op=any_layer(first.op), count=len(members))
 
 
-def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes: int, number: int) -> Row:
+def _alike_row(group: Alike, names: Mapping[tuple[str, str], str], total_bytes: int, number: int) -> Row:
     """Args: number: of the first of them in the report, from 1."""
     return Row(
         cells=(
@@ -161,7 +170,7 @@ def _alike_row(group: _Alike, names: Mapping[tuple[str, str], str], total_bytes:
     )
 
 
-def _primitive(group: _Alike) -> str:
+def _primitive(group: Alike) -> str:
     """The last word of an operation: `dot_general`; an argument has none."""
     return group.op.rpartition("/")[2] if "/" in group.op else ""
 

@@ -38,6 +38,7 @@ def first_screen_document(
     gauge = header.gauge(report)
     blocks: tuple[Block, ...] = (
         _heading(report),
+        *header.refusal_notes(report),
         *header.pressure_notes(report),
         replace(gauge, verdict="", with_sizes=True),
         *header.time_facts(report),

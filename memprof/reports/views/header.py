@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
-from memprof.analysis.memory.pressure import PERCENT_OF_CARD
-from memprof.analysis.memory.verdict import outside_pool
+from memprof.analysis.memory.verdict import amount_in_words, outside_pool
 from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.device_family import HBM
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import AllocatorFigures, Report
@@ -21,6 +22,7 @@ from memprof.reports.units import (
     format_share,
     format_short_seconds,
 )
+from memprof.reports.views.padding import padding_facts
 
 TONES = {
     Answer.FITS: Tone.GOOD,
@@ -111,6 +113,14 @@ def gauge(report: Report) -> Gauge:
     )
 
 
+def refusal_notes(report: Report) -> tuple[Note, ...]:
+    """What the compiler says where it refused the program."""
+    if not report.refusal:
+        return ()
+    own = f"The footprint here is {report.footprint_bytes / 2**30:.2f} GiB, of which the parts are below."
+    return (Note(tone=Tone.BAD, text=f"The compiler refused the program: {report.refusal.rstrip('.')}. {own}"),)
+
+
 def pressure_notes(*reports: Report) -> tuple[Note, ...]:
     """What XLA recomputes on its own, a sentence for each report in which it does, with its label if there are more."""
     return tuple(
@@ -129,10 +139,10 @@ def pressure_sentence(pressure: Pressure) -> str:
     work = format_flops(pressure.recomputed_flops) if pressure.recomputed_flops else "no matrix products"
     limit = "its limit of memory"
     if pressure.planned_bytes is not None:
-        limit = f"{format_bytes(pressure.planned_bytes)}, {PERCENT_OF_CARD}% of the card"
+        limit = f"{format_bytes(pressure.planned_bytes)}, {pressure.planned_percent}% of the card"
         if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
             limit += ", by its own estimate"
-    without = "what it would need without that limit is unknown, since the program was compiled elsewhere"
+    without = "the footprint without that limit is unknown, since nobody compiled the program without it"
     if pressure.footprint_without_limit_bytes is not None:
         without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
     return f"XLA recomputes {values} ({work}) to get under {limit}; {without}"
@@ -181,10 +191,32 @@ def memory_facts(report: Report) -> Facts:
                     f"{format_share(fragmentation, report.footprint_bytes)} of the footprint",
                 ),
             ),
+            *padding_facts(report),
+            *memory_space_facts(report),
             _compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),
             *outside_facts(report),
         )
     )
+
+
+def memory_space_facts(report: Report) -> tuple[Fact, ...]:
+    """What the step holds on the chip and on the host, beside the footprint; the fullest memory is named."""
+    others = {name: size for name, size in report.memory_spaces.items() if name != HBM}
+    if not others:
+        return ()
+    capacities = {HBM: report.target.usable_bytes, **report.target.chip_bytes}
+    shares = {
+        name: Fraction(size, capacity)
+        for name, size in report.memory_spaces.items()
+        if (capacity := capacities.get(name))
+    }
+    fullest = max(shares, key=lambda name: shares[name], default=None)
+    values = tuple(
+        f"{name} {format_bytes(size)}" + (f" of {format_bytes(capacity)}" if (capacity := capacities.get(name)) else "")
+        for name, size in others.items()
+    )
+    last = () if fullest is None or len(shares) < 2 else (f"{fullest} is fullest, {float(shares[fullest]):.0%}",)
+    return (Fact(label="beside it", values=(*values, *last)),)
 
 
 def _compiler_fact(compiler: CompilerTotals) -> Fact:
@@ -214,7 +246,7 @@ def _allocator_fact(allocator: AllocatorFigures) -> Fact:
 
 def target_values(target: Target) -> tuple[str, ...]:
     """The device, in words."""
-    memory = _no_amount(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
+    memory = amount_in_words(target) if target.memory_bytes is None else format_bytes(target.memory_bytes)
     capability = () if target.compute_capability is None else (f"compute capability {target.compute_capability}",)
     num_devices = target.topology.num_devices
     name = target.name if num_devices == 1 else f"{num_devices} x {target.name}"
@@ -233,8 +265,8 @@ def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
         "memprof": tools.memprof,
     }
     named = (f"{name} {version}" for name, version in versions.items() if version)
-    # The plugin comes with its own name, which has the CUDA version in it.
-    return (*named, *((tools.cuda_plugin,) if tools.cuda_plugin else ()))
+    # The compilers come with their own names.
+    return (*named, *filter(None, (tools.cuda_plugin, tools.libtpu)))
 
 
 def _model(report: Report) -> tuple[str, ...]:
@@ -267,10 +299,6 @@ def _took(report: Report) -> tuple[str, ...]:
     if not timings.lower_seconds:  # it was compiled elsewhere
         return (analysing,)
     return (f"lowering {format_seconds(timings.lower_seconds)}", compiling, analysing)
-
-
-def _no_amount(target: Target) -> str:
-    return "no fixed amount of memory" if target.platform == "cpu" else "an unknown amount of memory"
 
 
 def _size(size_bytes: int) -> tuple[str, str]:

@@ -30,6 +30,7 @@ from memprof.reports.views.cells import category_table, group_legend, share_tabl
 from memprof.reports.views.measured import measured_blocks, operation_blocks
 from memprof.reports.views.mesh import mesh_blocks, partitioner_notes
 from memprof.reports.views.modules import module_table
+from memprof.reports.views.padding import padding_table
 from memprof.reports.views.sources import source_table, stack_table
 from memprof.studies.advice.advice import Advice
 
@@ -62,6 +63,7 @@ def summary_document(
     return Document(
         blocks=(
             header.title(report),
+            *header.refusal_notes(report),
             *header.pressure_notes(report),
             header.setup_facts(report),
             header.memory_heading(report),
@@ -110,7 +112,7 @@ def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
 
 
 def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = "") -> Document:
-    """One table of the footprint (for buffers: of the live peak), with the head that it needs.
+    """One table of the footprint (for buffers and padding: of the live peak), with the head that it needs.
 
     Args:
         report: the facts.
@@ -161,6 +163,8 @@ def _breakdown(report: Report, *, by: By, depth: int, top: int) -> Table:
             return share_table("phase", phases, nameless="(no phase)", top=top)
         case By.BUFFER:
             return buffer_table(report.buffers, top=top)
+        case By.PADDING:
+            return padding_table(report.buffers, top=top)
 
 
 def phase_name(phase: Phase) -> str:

@@ -51,11 +51,13 @@ class MemoryRequest:
         Raises:
             MemprofError: an amount cannot be read, is not known, or leaves nothing.
         """
-        memory_bytes = parse_bytes(self.memory) if self.memory is not None else target.memory_bytes
+        if self.memory is not None:
+            target = target.with_memory(parse_bytes(self.memory))
+        memory_bytes = target.memory_bytes
         if memory_bytes is None:
             raise MemprofError("the target has no fixed amount of memory; say with --memory what must suffice")
         budget = Budget(
-            target=replace(target, memory_bytes=memory_bytes),
+            target=target,
             settings=self.pool or settings,
             kept_bytes=self._kept_bytes(memory_bytes),
             is_chosen=self.pool is not None,

@@ -194,11 +194,11 @@ def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     assert trial.pressure is not None
     pressed_bytes = trial.footprint_bytes if trial.pressed_footprint_bytes is None else trial.pressed_footprint_bytes
     num_values = trial.pressure.recomputed_values
+    other = f" instead of {trial.footprint_bytes:,}" if trial.pressed_footprint_bytes is not None else ""
     return (
         f"XLA begins to recompute between {field}={found.value} and {found.next_value}, which makes steps slower: at"
         f" {found.next_value} it recomputes {num_values:,} value{'' if num_values == 1 else 's'}"
-        f" ({trial.pressure.recomputed_flops:,} FLOP of matrix products) and takes {pressed_bytes:,} bytes instead of"
-        f" {trial.footprint_bytes:,}",
+        f" ({trial.pressure.recomputed_flops:,} FLOP of matrix products) and takes {pressed_bytes:,} bytes{other}",
     )
 
 

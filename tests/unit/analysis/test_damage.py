@@ -238,7 +238,7 @@ def test_names_are_cleaned_where_they_are_decoded() -> None:
 def test_a_replay_that_comes_to_another_total_than_where_it_was_made_is_an_error(field: str) -> None:
     """On a CPU the compiler gives no peak, so that nothing else tells of a trace that was altered."""
     capture = added_up_step().capture()
-    totals = replay_totals(capture.hlo_proto)
+    totals = replay_totals(capture.hlo_proto, capture.target.platform)
     # h, 16 bytes for all but the last of 8 events; t, 32 from the second to the fourth; dw, 16 for 4; dx, 8 for 1
     byte_events = 16 * 7 + 32 * 2 + 16 * 4 + 8 * 1
     assert totals == ReplayTotals(footprint_bytes=132, peak_bytes=64, num_events=8, byte_events=byte_events)

@@ -39,7 +39,7 @@ def _capture(**changes: Any) -> Capture:
 
 def _replayed(capture: Capture) -> Capture:
     """The capture with what writing adds to one that no compiler made."""
-    return replace(capture, replay=replay_totals(capture.hlo_proto))
+    return replace(capture, replay=replay_totals(capture.hlo_proto, capture.target.platform))
 
 
 @pytest.fixture
@@ -397,14 +397,14 @@ def test_a_dump_that_was_cut_short_is_told_before_anything_is_made_of_it(tmp_pat
     for length in range(1, len(program)):
         dump.write_bytes(program[:length])
         with pytest.raises(MemprofError) as caught:
-            decode_plan(read_plan(tmp_path))
+            decode_plan(read_plan(tmp_path), "cuda")
         assert type(caught.value) is MemprofError
         assert f"is cut short after {length:,} bytes" in str(caught.value)
     dump.write_bytes(program)
     plan = read_plan(tmp_path)
-    _, table = decode_plan(plan)
+    _, table = decode_plan(plan, "cuda")
     assert plan.hlo_proto == program
-    assert totals_of(table) == replay_totals(program)
+    assert totals_of(table) == replay_totals(program, "cuda")
 
 
 def test_the_text_of_source_lines_can_be_left_out(path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from memprof.capture.xla import deviceless_options as module
-from memprof.capture.xla.deviceless_options import deviceless_options, with_our_options
+from memprof.capture.xla.deviceless import with_our_options
+from memprof.capture.xla.deviceless_options import options_for_gpu
 from memprof.errors import MemprofError
 
 NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
@@ -23,7 +24,7 @@ def newest_xla(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def options(*asked: str) -> dict[str, str]:
     """Those of a compile to the end."""
-    return deviceless_options(asked, to_the_plan=False)
+    return options_for_gpu(asked, to_the_plan=False)
 
 
 def test_there_is_no_autotuning_and_that_is_all() -> None:
@@ -31,10 +32,10 @@ def test_there_is_no_autotuning_and_that_is_all() -> None:
 
 
 def test_one_thread_makes_a_plan_unless_somebody_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert deviceless_options((), to_the_plan=True) == NO_AUTOTUNING | ONE_THREAD
-    assert deviceless_options(tuple(ONE_THREAD), to_the_plan=True) == NO_AUTOTUNING
+    assert options_for_gpu((), to_the_plan=True) == NO_AUTOTUNING | ONE_THREAD
+    assert options_for_gpu(tuple(ONE_THREAD), to_the_plan=True) == NO_AUTOTUNING
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=4")
-    assert deviceless_options((), to_the_plan=True) == NO_AUTOTUNING
+    assert options_for_gpu((), to_the_plan=True) == NO_AUTOTUNING
 
 
 def test_an_xla_that_does_not_tune_in_vain_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ class Xla:
 
 
 def compiled(xla: Xla, asked: dict[str, str], *, is_deviceless: bool = True) -> dict[str, str]:
-    target: Any = SimpleNamespace(is_deviceless=is_deviceless)
+    target: Any = SimpleNamespace(is_deviceless=is_deviceless, platform="cuda")
     found: dict[str, str] = with_our_options(
         lambda ours: xla.compile({**ours, **asked}), target, asked, to_the_plan=False
     )

@@ -17,6 +17,7 @@ from memprof.capture.foreign.dumps import programs_in
 from memprof.capture.foreign.importing import import_program, sizes_of
 from memprof.capture.running.xprof_log import write_compiled_session
 from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.resolve import resolve
 from memprof.errors import InternalError, MemprofError
 
 pytestmark = pytest.mark.with_one_jax
@@ -180,12 +181,19 @@ def test_a_proto_cut_short_or_without_its_buffer_assignment_is_refused(dump: Pat
         imported(dump)
 
 
-@pytest.mark.parametrize("kind", ["hlo.pb", "txt"])
-def test_a_program_for_a_tpu_is_refused_before_anything_is_added_up(dump: Path, kind: str) -> None:
-    os.rename(dump / GPU, dump / f"module_0001.jit_step.after_optimizations.{kind}")
+def test_a_program_for_a_tpu_has_its_platform_and_the_target_that_the_user_gives(dump: Path) -> None:
+    os.rename(dump / GPU, dump / "module_0001.jit_step.cl_933746096.after_optimizations.hlo.pb")
+    (found,) = programs_in([dump])
+    assert (found.name, found.platform, sizes_of(found).target.name) == ("jit_step", "tpu", "tpu")
+    capture = import_program(found, roles={}, target=resolve("v5e"))
+    assert (capture.target.name, capture.target.is_deviceless) == ("v5e", False)
+
+
+def test_the_text_of_a_program_for_a_tpu_is_refused(dump: Path) -> None:
+    os.rename(dump / GPU, dump / "module_0001.jit_step.after_optimizations.txt")
     (found,) = programs_in([dump])
     for read in (sizes_of, lambda found: import_program(found, roles={}, target=None)):
-        with pytest.raises(MemprofError, match="compiled for a TPU"):
+        with pytest.raises(MemprofError, match="text of a program for a TPU"):
             read(found)
 
 

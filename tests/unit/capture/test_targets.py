@@ -79,7 +79,7 @@ def test_the_default_of_a_project_says_so_and_yields_to_a_mesh_that_it_cannot_be
     asked = resolve_asked(ProjectTarget("l4"), mesh="8")
     assert (asked.name, asked.topology.num_devices, asked.reason) == ("l4", 8, "the default of this project")
     assert resolve_asked(ProjectTarget("cpu"), mesh="8") == resolve_asked(None, mesh="8")
-    with pytest.raises(MemprofError, match="is of GPUs, and 'cpu' is none"):
+    with pytest.raises(MemprofError, match="needs a GPU or a TPU, and 'cpu' is neither"):
         resolve_asked("cpu", mesh="8")
 
 
@@ -94,7 +94,9 @@ def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp
         "memory_bytes": gpus()["l4"].memory_bytes,
         "compute_capability": "8.9",
         "reason": "asked for",
-        "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1, "axes": {}},
+        "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1, "axes": {}, "chips": []},
+        "reserved_bytes": 0,
+        "chip_bytes": {},
         "speeds": {
             "operations_per_second": {"f32": 30.3e12, "tf32": 60e12, "bf16": 121e12, "f16": 121e12, "f8": 242.5e12}
             | {"s8": 242.5e12},

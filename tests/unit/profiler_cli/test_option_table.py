@@ -24,7 +24,7 @@ STEP = "train.py:step_spec"
 _VIEW = {"by", "depth", "top", "sort"}
 _WHOLE = {"full", "verbose"}
 _COMPILED = {
-    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts"),
+    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts", "topology", "slices"),
     *("timeout", "complete", "cache", "cluster"),
 }
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
@@ -58,7 +58,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
     ("fit", "auto"): (
         ["fit", "mlp", "--memory", "1MiB", "-t", "auto"],
-        {"arguments", "role", "vary", "multiple_of", "mesh", "hosts"},
+        {"arguments", "role", "vary", "multiple_of", "mesh", "hosts", "topology", "slices"},
     ),
     ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "force", "update"}),
     ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
@@ -100,6 +100,8 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "target": (["--target", "cpu"], []),
     "mesh": (["--mesh", "2"], []),
     "hosts": (["--hosts", "2"], ["--mesh", "data=2"]),
+    "topology": (["--topology", "1x4"], ["--target", "v5e", "--mesh", "data=4"]),
+    "slices": (["--slices", "2"], ["--target", "v5e", "--mesh", "data=2"]),
     "timeout": (["--timeout", "77"], []),
     "cache": (["--no-cache"], []),
     "steps": (["--steps", "7"], []),
@@ -173,6 +175,8 @@ ELSEWHERE = {
     ("show", "html", "source"),
     ("show", "html", "editor"),
     *(("run", each, "source") for each in ("workload", "step", "csv")),
+    # A slice is one of a TPU, and these start with a GPU.
+    *(("trace", "compiled", each) for each in ("topology", "slices")),
     # It needs PyTorch: see tests/integration/test_torch_steps.py.
     *(("run", each, "framework") for each in ("workload", "step", "csv", "unsaved")),
     *(("compare", each, "framework") for each in ("workload", "step", "module", "unsaved")),

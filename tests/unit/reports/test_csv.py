@@ -24,8 +24,8 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 def test_a_buffer_has_every_field_that_it_has_in_the_json() -> None:
     assert FORMAT.render_report(one_buffer(), RenderOptions()) == (
-        "size_bytes,shape,dtype,category,module,phase,name,op,source,library,rule,evidence,start,end,offset\n"
-        "1024,[256],f32,params,,argument,params['w'],params['w'],,,params,made by hand for a test,0,1,\n"
+        "size_bytes,padding_bytes,shape,dtype,category,module,phase,name,op,source,library,rule,evidence,start,end,offset\n"
+        "1024,0,[256],f32,params,,argument,params['w'],params['w'],,,params,made by hand for a test,0,1,\n"
     )
     buffers = json.loads(format_named("json").render_report(REPORTS["transformer"](), RenderOptions()))["buffers"]
     for record, buffer in zip(_buffers("transformer"), buffers, strict=True):

@@ -97,6 +97,7 @@ def test_one_buffer_field_by_field() -> None:
     assert report["buffers"] == [
         {
             "size_bytes": 1024,
+            "padding_bytes": 0,
             "shape": [256],
             "dtype": "f32",
             "category": "params",

@@ -188,6 +188,23 @@ def test_what_runs_in_the_background_is_what_its_computation_makes() -> None:
     assert not same(x, done)
 
 
+def test_what_is_launched_without_operands_takes_them_with_its_first_update() -> None:
+    step, x, y = _step()
+    wrapped = step.computation("wrapped")
+    p, q = wrapped.parameter(V), wrapped.parameter(V)
+    result = wrapped.op("result", "add", V, [p, q])
+    launched = tuple_of(tuple_of(), tuple_of(), tuple_of(array("s32", 1)))
+    launch = step.op("launch", "async-start", launched, [], called=[wrapped])
+    z = step.op("z", "negate", V, [y])  # the operands may be made after the launch
+    start = step.op("start", "async-update", tuple_of(tuple_of(V, V), V), [launch, x, z])
+    done = step.op("done", "async-done", V, [start])
+    same = Same(step)
+    assert same(x, p, (start, 0))
+    assert same(z, q, (start, 1))
+    assert same(result, (start, 2), done)
+    assert not same(x, done)
+
+
 def test_a_copy_in_the_background_is_a_new_value() -> None:
     step, x, _ = _step()
     start = step.op("start", "copy-start", tuple_of(V, V, array("u32")), [x], holds=(0, 2))

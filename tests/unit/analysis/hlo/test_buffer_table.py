@@ -37,7 +37,7 @@ def _step() -> Step:
 def test_rows_say_what_lies_where() -> None:
     def allocation(index: int, size_bytes: int, *buffers: int, **flags: Any) -> Allocation:
         plain = {"is_thread_local": False, "is_constant": False, "is_live_out": False, "is_tuple": False}
-        row = {**plain, "color": 0, "parameter_number": None, **flags}
+        row = {**plain, "color": 0, "space": "hbm", "parameter_number": None, **flags}
         return Allocation(index=index, size_bytes=size_bytes, logical_buffers=buffers, **row)
 
     table = _decode(_step().proto())

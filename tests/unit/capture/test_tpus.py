@@ -1,0 +1,146 @@
+"""The catalogue of TPUs, the slices that their chips form, and the compiler for them. Needs no libtpu."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.device_family import CPU, FAMILIES, NVIDIA, TPU, family_of
+from memprof.capture.targets import choose
+from memprof.capture.targets.resolve import resolve, resolve_asked
+from memprof.capture.targets.tpu import host_bounds, tpu_of_kind, tpus
+from memprof.capture.xla import deviceless
+from memprof.capture.xla.plan import refusal
+from memprof.capture.xla.planning import plan_key
+from memprof.capture.xla.portable_program import PortableProgram
+from memprof.errors import MemprofError
+
+pytestmark = pytest.mark.with_one_jax
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def test_the_facts_of_each_tpu_hold_together() -> None:
+    assert list(tpus()) == ["v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x"]
+    for tpu in tpus().values():
+        assert tpu.memory_bytes % GIB == 0
+        assert tpu.reserved_bytes % MIB == 0
+        assert 0 < tpu.reserved_bytes < tpu.memory_bytes // 10
+        assert tpu.chip_bytes["smem"] < tpu.chip_bytes["vmem"] < tpu.memory_bytes
+        assert tpu.dimensions in (2, 3)
+        assert tpu_of_kind(tpu.description) is tpu
+        peaks = tpu.operations_per_second
+        assert peaks["bf16"] <= peaks.get("f8", peaks["bf16"])
+        assert peaks["bf16"] < peaks.get("s8", 2 * peaks["bf16"])
+
+
+def test_a_tpu_is_a_target_whose_pool_is_its_memory_less_what_its_runtime_keeps() -> None:
+    target = resolve("V5E")
+    assert (target.platform, target.description, target.is_deviceless) == ("tpu", "TPU v5 lite", True)
+    assert (target.memory_bytes, target.usable_bytes) == (16 * GIB, 16 * GIB - 258 * MIB)
+    assert target.topology == Topology()
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "chips", "num_hosts"),
+    [
+        ("v5e", "2", (1, 2), 1),
+        ("v5e", "4", (2, 2), 1),
+        ("v5e", "8", (2, 4), 2),
+        ("v5e", "256", (16, 16), 64),
+        ("v6e", "fsdp=4,tp=2", (2, 4), 2),
+        ("v5p", "4", (2, 2, 1), 1),
+        ("v5p", "16", (2, 2, 4), 4),
+        ("v5p", "256", (4, 8, 8), 64),
+        ("tpu7x", "2", (1, 1, 1), 1),
+        ("tpu7x", "8", (2, 2, 1), 1),
+        ("v3", "32", (4, 4), 4),
+    ],
+)
+def test_the_number_of_devices_gives_the_slice(name: str, mesh: str, chips: tuple[int, ...], num_hosts: int) -> None:
+    target = resolve_asked(name, mesh=mesh)
+    assert target is not None
+    assert (target.topology.chips, target.topology.num_hosts) == (chips, num_hosts)
+    assert prod(chips) * tpus()[name].cores == target.topology.num_devices
+
+
+def test_a_slice_can_be_given_and_there_can_be_several() -> None:
+    alone = resolve_asked("v5e", chips="2x4")
+    assert alone is not None
+    assert (alone.topology.num_devices, alone.topology.chips) == (8, (2, 4))
+    both = resolve_asked("v5p", mesh="fsdp=32", chips="2x2x4", slices=2)
+    assert both is not None
+    assert (both.topology.num_devices, both.topology.num_slices, both.topology.num_hosts) == (32, 2, 8)
+    divided = resolve_asked("v5e", mesh="fsdp=16", slices=2)
+    assert divided is not None
+    assert divided.topology.chips == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "message"),
+    [
+        ("v5e", {"chips": "2x2x2"}, "has 2 dimensions, and --topology 2x2x2 has 3"),
+        ("v5e", {"chips": "2x2", "mesh": "8"}, "has 4 devices, and the mesh has 8 per slice"),
+        ("v5e", {"chips": "2by2"}, "is no topology"),
+        ("v5e", {"chips": "0x2"}, "is no topology"),
+        ("v5e", {"slices": 2}, "divides the devices of a mesh"),
+        ("v5e", {"slices": 3, "mesh": "8"}, "not divided evenly by 3 slices"),
+        ("tpu7x", {"mesh": "3"}, "3 are no whole number of chips"),
+        ("l4", {"chips": "2x4"}, "--topology 2x4 is for TPUs"),
+    ],
+)
+def test_a_slice_that_cannot_be_is_one_sentence(name: str, asked: dict[str, str | int], message: str) -> None:
+    with pytest.raises(MemprofError, match=message):
+        resolve_asked(name, **asked)  # type: ignore[arg-type]
+
+
+def test_a_host_has_two_by_two_chips_where_the_slice_is_divided_by_that() -> None:
+    assert host_bounds((2, 4)) == host_bounds((16, 16)) == host_bounds((2, 2, 4)) == (2, 2, 1)
+    assert (host_bounds((1, 1)), host_bounds((1, 3)), host_bounds((2, 1, 1))) == ((1, 1, 1), (1, 3, 1), (2, 1, 1))
+
+
+def test_without_libtpu_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deviceless, "libtpu_version", lambda: None)
+    with pytest.raises(MemprofError) as caught:
+        choose.deviceless_devices(resolve("v5e"))
+    assert str(caught.value) == (
+        "compiling for v5e without the device needs libtpu; install it with"
+        ' pip install "jax-memprof[tpu]", or use --target cpu'
+    )
+
+
+def test_a_plan_is_that_of_its_libtpu_and_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(chips: str) -> str:
+        target = resolve_asked("v5e", chips=chips)
+        assert target is not None
+        return plan_key(PortableProgram(module=b"module", compile_options=b""), target, {})
+
+    monkeypatch.setattr(deviceless, "_library", lambda: None)
+    versions = iter(("libtpu 1", "libtpu 1", "libtpu 1", "libtpu 2"))
+    compiler = replace(deviceless.COMPILERS["tpu"], version=lambda: next(versions))
+    monkeypatch.setitem(deviceless.COMPILERS, "tpu", compiler)
+    first, again, other_slice, other_version = key("2x4"), key("2x4"), key("1x8"), key("2x4")
+    assert first == again
+    assert len({first, other_slice, other_version}) == 3
+
+
+def test_a_refusal_is_the_sentence_of_the_compiler_alone() -> None:
+    sentence = "Ran out of memory on HBM, the total memory required for HLO temporaries (68.24G) exceeds available HBM"
+    said = f"RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: {sentence} (15.75G).\nSee https://openxla.org/xla/errors"
+    assert refusal(RuntimeError(said)) == f"{sentence} (15.75G)."
+    assert refusal(RuntimeError("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory")) == (
+        "Ran out of memory"
+    )
+    assert refusal(RuntimeError("INTERNAL: Ran out of memory")) == ""
+    assert refusal(RuntimeError("RESOURCE_EXHAUSTED: too many requests")) == ""
+
+
+def test_a_number_of_a_memory_space_means_what_its_family_says() -> None:
+    assert (TPU.space_of(0), TPU.space_of(1), TPU.space_of(9)) == ("hbm", "vmem", "space 9")
+    assert {NVIDIA.space_of(1), NVIDIA.space_of(7), CPU.space_of(0)} == {"hbm"}
+    assert {each.space_of(5) for each in FAMILIES} == {"host"}
+    assert family_of("unknown").platform == "unknown"
