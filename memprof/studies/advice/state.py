@@ -15,7 +15,8 @@ from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-_STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
+_STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
+_CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # what comes back without an update
 _SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
 _FLOAT32 = 4
 
@@ -33,7 +34,7 @@ def donate_state(report: Report) -> Iterator[Proposal]:
         leaves = free[buffer.dtype, buffer.shape]
         is_next = buffer.category is Category.OUTPUTS and leaves
         # Gradients that are results, and predictions, only look like parameters.
-        if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role is Role.OTHER_STATE):
+        if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role in _CARRIED):
             aliased[id(buffer)] = leaves.pop(0)
     if not aliased:
         return
