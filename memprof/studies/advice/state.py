@@ -12,6 +12,7 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.inference import is_inference
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
@@ -62,7 +63,7 @@ def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
 def param_copies(report: Report) -> Iterator[Proposal]:
     """Copies of parameters, mostly casts to bfloat16, that are kept from the forward to the backward pass."""
     at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
-    if len(at_peak) < 2:
+    if len(at_peak) < 2 or is_inference(report):
         return
     # Layers take turns: one at a time still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)

@@ -9,6 +9,7 @@ from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
+from memprof.workloads.intents import Aim, Means
 from memprof.workloads.scopes import LAYERS
 from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
 from memprof.workloads.train_config import TrainConfig, require
@@ -209,3 +210,10 @@ TECHNIQUES = (
     INT8_KV,
     CHUNKED_PREFILL,
 )
+MEANS = {
+    Aim.SPLIT_CACHE: Means(
+        code="cache = [cache[n] for n in range(num_layers)]  # once; layer n updates cache[n], in a Python loop",
+        technique=KV_LIST.name,
+    ),
+    Aim.KEEP_LAST_LOGITS: Means(code="logits = hidden[:, -1] @ head  # the last token of each prompt"),
+}

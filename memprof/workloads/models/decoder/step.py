@@ -38,7 +38,7 @@ def build_step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | No
         fn=step,
         args=args,
         roles=ROLES,
-        donate_argnums=(_CACHE_ARGNUM,) if config.donate_cache else (),
+        donate_argnums=(_CACHE_ARGNUM,) if config.donate_cache or train_config.donate else (),
         feed=_feed(config, train_config, args),
     )
 
