@@ -48,6 +48,7 @@ _HOMES = {
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
+    "ServingSpec": "memprof.workloads.user.serving_spec",
     "StepSpec": "memprof.capture.tracing.step",
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
@@ -62,6 +63,7 @@ _HOMES = {
     "peak": "memprof.batching",
     "profile": "memprof.api",
     "profile_torch": "memprof.api",
+    "serving": "memprof.api",
     "summary": "memprof.summarizing",
 }
 # IPython asks for this one, with `%load_ext memprof`; nobody else does.
@@ -74,6 +76,7 @@ __all__ = [
     "MemprofError",
     "Profile",
     "Role",
+    "ServingSpec",
     "StepSpec",
     "TorchStepSpec",
     "TrainSpec",
@@ -89,6 +92,7 @@ __all__ = [
     "peak",
     "profile",
     "profile_torch",
+    "serving",
     "summary",
 ]
 

@@ -18,6 +18,7 @@ from memprof.profiler_cli import (
     list_names,
     mcp_server,
     run,
+    serve_plan,
     show,
     trace,
     watch,
@@ -38,6 +39,7 @@ app.command("run", cls=Verb)(run.run)
 app.command("compare", cls=Verb)(compare.compare)
 app.command("trace", cls=Verb)(trace.trace)
 app.command("fit", cls=Verb)(fit.fit)
+app.command("serve-plan", cls=Verb)(serve_plan.serve_plan)
 app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)

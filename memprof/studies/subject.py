@@ -191,6 +191,12 @@ def find_subject(
     )
 
 
+def program_task(task: Task, number: int, label: str) -> Task:
+    """The compile of one program of the server that a task is about, by its number."""
+    assert isinstance(task.recipe, UserStep), "a built-in workload is no server"
+    return replace(task, recipe=replace(task.recipe, program=number), label=label)
+
+
 def run_command(subject: Subject, target: Target | None, techniques: str) -> str:
     """`memprof run` with all the choices of a subject, quoted for a shell."""
     words = ["memprof", "run", subject.name]

@@ -29,11 +29,11 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
     """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
     turns = {loop.trip_count for loop in report.program.loops}
     stacked = {
-        _kind(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE and turns & {*buffer.shape}
+        kind_of(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE and turns & {*buffer.shape}
     }
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        is_copy = buffer.category in MADE_IN_PASSES and _kind(buffer) in stacked
+        is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in stacked
         return Instead(size_bytes=0) if is_copy else None
 
     copies = changed_at_peak(report, without)
@@ -49,7 +49,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
     )
 
 
-def _kind(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
+def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
     """Type and lengths of an array, whatever the order of its axes."""
     return buffer.dtype, tuple(sorted(buffer.shape))
 

@@ -257,8 +257,10 @@ def test_a_command_ends_the_same_each_time(
 
 
 def test_every_command_and_option_is_in_the_table() -> None:
-    # What `watch` does with its options shows where scripts run: see tests/integration/test_watch.py.
-    assert {command for command, _ in REFUSED} | {"list", "doctor", "cache", "mcp", "watch"} == set(COMMANDS)
+    # What `watch` and `serve-plan` do with their options shows where scripts run: see tests/integration/.
+    assert {command for command, _ in REFUSED} | {"list", "doctor", "cache", "mcp", "watch", "serve-plan"} == set(
+        COMMANDS
+    )
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
     assert options - {"workload", "what", "capture", "paths", "log", "help"} == set(GIVEN)
 
