@@ -46,6 +46,7 @@ class Aim(Enum):
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
     RECOMPUTE_MODULES = auto()
     RECOMPUTE_SCAN = auto()  # recompute the body of a scan
+    REORDER_CACHE = auto()  # hold it in the order of axes in which attention reads it
     REMOVE_BARRIER = auto()  # let operations run that wait for others at an optimization barrier
     SCAN_LAYERS = auto()
     SPLIT_CACHE = auto()  # one array for each layer

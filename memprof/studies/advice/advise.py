@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterable
 
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Advice, Proposal
-from memprof.studies.advice.inference import copied_cache, copied_weights, whole_prompt_logits, wide_weights
+from memprof.studies.advice.inference import (
+    copied_cache,
+    copied_weights,
+    relaid_cache,
+    whole_prompt_logits,
+    wide_weights,
+)
 from memprof.studies.advice.meshes import (
     gather_in_chunks,
     gathered_batch,
@@ -60,6 +66,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     offload_optimizer,
     other_order,
     param_copies,
+    relaid_cache,
     remat_elementwise,
     remat_modules,
     remat_scan,

@@ -27,10 +27,7 @@ def is_inference(report: Report) -> bool:
 
 def copied_cache(report: Report) -> Iterator[Proposal]:
     """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
-    turns = {loop.trip_count for loop in report.program.loops}
-    stacked = {
-        kind_of(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE and turns & {*buffer.shape}
-    }
+    stacked = _cache_kinds(report, looped=True)
 
     def without(buffer: LiveBuffer) -> Instead | None:
         is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in stacked
@@ -47,6 +44,37 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
         cost="a longer compile: the program has a copy of each layer",
         without=without,
     )
+
+
+def relaid_cache(report: Report) -> Iterator[Proposal]:
+    """Copies of the caches of several layers in the order of axes that attention wants."""
+    kinds = _cache_kinds(report, looped=False)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in kinds
+        return Instead(size_bytes=0) if is_copy else None
+
+    copies = changed_at_peak(report, without)
+    if len(copies) < 2:  # one layer at a time
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.REORDER_CACHE),
+        what="Hold the cache in the order of axes in which attention reads it",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of caches in another order, the largest"
+        f" {copies[0].dtype}[{','.join(map(str, copies[0].shape))}]",
+        cost="none, if nothing else reads the cache",
+        without=without,
+    )
+
+
+def _cache_kinds(report: Report, *, looped: bool) -> set[tuple[str, tuple[int, ...]]]:
+    """The caches that a loop goes through, layer by layer, or all others."""
+    turns = {loop.trip_count for loop in report.program.loops}
+    return {
+        kind_of(buffer)
+        for buffer in report.buffers
+        if buffer.category is Category.KV_CACHE and bool(turns & {*buffer.shape}) is looped
+    }
 
 
 def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:

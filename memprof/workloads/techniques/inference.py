@@ -215,5 +215,8 @@ MEANS = {
         code="cache = [cache[n] for n in range(num_layers)]  # once; layer n updates cache[n], in a Python loop",
         technique=KV_LIST.name,
     ),
+    Aim.REORDER_CACHE: Means(
+        code="cache = jnp.swapaxes(cache, 1, 2)  # once: (batch, kv_heads, tokens, head_size), and step without swaps"
+    ),
     Aim.KEEP_LAST_LOGITS: Means(code="logits = hidden[:, -1] @ head  # the last token of each prompt"),
 }

@@ -367,6 +367,14 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "another type": lambda: _cached(_CACHE, _temp((4, 2, 8, 16), "bf16"), trip_count=4),
         },
     ),
+    "relaid_cache": (
+        lambda: _cached(_CACHE, _temp((4, 2, 8, 16)), _temp((4, 8, 16, 2))),
+        {
+            "one layer at a time": lambda: _cached(_CACHE, _temp((4, 2, 8, 16))),
+            "a loop makes them": lambda: _cached(_CACHE, _temp((4, 2, 8, 16)), _temp((4, 8, 16, 2)), trip_count=4),
+            "scores": lambda: _cached(_CACHE, _temp((2, 16, 16)), _temp((2, 16, 16))),
+        },
+    ),
     "wide_weights": (
         lambda: _cached(_CACHE),
         {
