@@ -11,75 +11,37 @@ import pytest
 import memprof as api
 from memprof.workloads.build import build_step
 
-_ENGINE = """
-import jax
-import jax.numpy as jnp
-import memprof
-
-
-def step(params, cache, tokens, positions):
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    hidden = params["embed"][tokens]
-    query, key, value = (hidden @ params[name] for name in ("query", "key", "value"))
-    keys, values = cache["k"].at[rows, positions].set(key), cache["v"].at[rows, positions].set(value)
-    scores = jnp.einsum("bqd,bkd->bqk", query, keys)
-    scores = jnp.where(jnp.arange(keys.shape[1]) <= positions[..., None], scores, -1e9)
-    attended = jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), values)
-    return attended[:, -1] @ params["embed"].T, {"k": keys, "v": values}
-
-
-def engine_spec(batch_size: int = 4, context_len: int = 32) -> memprof.ServingSpec:
-    array = jax.ShapeDtypeStruct
-    params = {name: array((16, 16), jnp.float32) for name in ("query", "key", "value")}
-    params["embed"] = array((64, 16), jnp.float32)
-    cache = {name: array((batch_size, context_len, 16), jnp.float32) for name in ("k", "v")}
-
-    def program(length):
-        tokens = array((batch_size, length), jnp.int32)
-        return memprof.StepSpec(step, (params, cache, tokens, tokens), donate_argnums=(1,))
-
-    return memprof.ServingSpec({"decode": program(1), "prefill": program(16)}, cache_tokens=batch_size * context_len)
-
-
-def lone_step() -> memprof.StepSpec:
-    return engine_spec().programs["decode"]
-"""
-_WEIGHTS_BYTES = 4 * (3 * 16 * 16 + 64 * 16)
-_BYTES_PER_TOKEN = 4 * 2 * 16
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Path:
-    path = tmp_path / "engine.py"
-    path.write_text(_ENGINE)
-    return path
+# The server of pages: see the sizes there.
+ENGINE = Path(__file__).parents[2] / "examples" / "engine.py"
+WEIGHTS_BYTES = 2 * (4096 * 256 + 4 * (256 * 3 * 256 + 256 * 256))
+BYTES_PER_TOKEN = 2 * 4 * 2 * 256
 
 
 @pytest.mark.with_one_jax
-def test_the_command_prints_the_plan_of_all_programs(memprof, engine):
+def test_the_command_prints_the_plan_of_all_programs(memprof):
     done = memprof(
-        "serve-plan", f"{engine}:engine_spec", "--set", "batch_size=8", "--target", "cpu", "--format", "json"
+        "serve-plan", f"{ENGINE}:engine_spec", "--set", "num_pages=64", "--target", "cpu", "--format", "json"
     )
     plan = json.loads(done.stdout)
-    assert (plan["schema"], plan["weights_bytes"]) == ("memprof.serving/1", _WEIGHTS_BYTES)
-    assert (plan["cache_bytes_per_token"], plan["cache_tokens"]) == (_BYTES_PER_TOKEN, 8 * 32)
-    assert plan["cache_bytes"] == 8 * 32 * _BYTES_PER_TOKEN
+    assert (plan["schema"], plan["weights_bytes"]) == ("memprof.serving/1", WEIGHTS_BYTES)
+    assert (plan["cache_bytes_per_token"], plan["cache_tokens"]) == (BYTES_PER_TOKEN, 64 * 16)
+    assert plan["cache_bytes"] == 64 * 16 * BYTES_PER_TOKEN
     assert plan["max_tokens"] is None  # a CPU has no fixed amount
-    assert [each["name"] for each in plan["programs"]] == ["prefill", "decode"]
+    assert [each["name"] for each in plan["programs"]] == ["prefill-512", "prefill-128", "decode"]
 
 
 @pytest.mark.with_one_jax
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("serve-plan", "ENGINE:lone_step"), "no server: it must be a memprof.ServingSpec"),
+        (("serve-plan", "ENGINE:decode_step"), "no server: it must be a memprof.ServingSpec"),
         (("run", "ENGINE:engine_spec"), "is a server of several programs: use memprof serve-plan"),
         (("serve-plan", "decoder"), "decoder is no server"),
     ],
 )
-def test_what_is_no_server_and_what_is_one_have_a_sentence(memprof, engine, command, sentence):
+def test_what_is_no_server_and_what_is_one_have_a_sentence(memprof, command, sentence):
     verb, subject = command
-    done = memprof(verb, subject.replace("ENGINE", str(engine)), "--target", "cpu")
+    done = memprof(verb, subject.replace("ENGINE", str(ENGINE)), "--target", "cpu")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert sentence in done.stderr
 
