@@ -49,6 +49,7 @@ _HOMES = {
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
+    "ServingSpec": "memprof.workloads.user.serving_spec",
     "StepSpec": "memprof.capture.tracing.step",
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
@@ -65,6 +66,7 @@ _HOMES = {
     "plan": "memprof.planning",
     "profile": "memprof.api",
     "profile_torch": "memprof.api",
+    "serving": "memprof.api",
     "summary": "memprof.summarizing",
 }
 # IPython asks for this one, with `%load_ext memprof`; nobody else does.
@@ -77,6 +79,7 @@ __all__ = [
     "MemprofError",
     "Profile",
     "Role",
+    "ServingSpec",
     "StepSpec",
     "TorchStepSpec",
     "TrainSpec",
@@ -94,6 +97,7 @@ __all__ = [
     "plan",
     "profile",
     "profile_torch",
+    "serving",
     "summary",
 ]
 

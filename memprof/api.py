@@ -36,18 +36,23 @@ from memprof.files import IfTaken
 from memprof.progress import stages_shown
 from memprof.reports.format import format_named
 from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
+from memprof.reports.formats.json import render_object
 from memprof.reports.formats.terminal import lower
 from memprof.reports.json.report import BufferJson
+from memprof.reports.json.serving import serving_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
+from memprof.reports.views.serving import serving_document
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.advise import advise
+from memprof.studies.serving import ServingPlan
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from memprof.capture.tracing.step import StepSpec
     from memprof.sources.torch.step_spec import TorchStepSpec
+    from memprof.workloads.user.serving_spec import ServingSpec
 
 _MOST_COLUMNS = 1000
 
@@ -225,6 +230,34 @@ class Comparison:
         return comparison_fragment(self.result)
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a server holds, and how many tokens of cache fit.
+
+    Attributes:
+        plan: the same as records.
+    """
+
+    plan: ServingPlan
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The tokens of cache that fit JAX's memory pool; None if its size is not known."""
+        return self.plan.max_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan in the schema `memprof.serving/1`."""
+        parsed: dict[str, Any] = json.loads(render_object(serving_json(self.plan)))
+        return parsed
+
+    def __str__(self) -> str:
+        return str(lower(serving_document(self.plan), RenderOptions()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return document_fragment(serving_document(self.plan))
+
+
 def profile(
     step: Callable[..., Any],
     /,
@@ -306,6 +339,32 @@ def profile_spec(
             error.add_note(f"memprof: {remedy}")
         raise
     return Profile(capture, report)
+
+
+def serving(
+    spec: ServingSpec, *, target: str | Path | None = None, pool: float | str | None = None, label: str = "server"
+) -> Serving:
+    """Compile all programs of a server, and say how many tokens of cache fit beside them.
+
+    Args:
+        spec: the programs, and the tokens that their cache holds.
+        target: as of `profile`.
+        pool: JAX's share of the device's memory, as of `profile`.
+        label: what reports call the server.
+
+    Raises:
+        MemprofError: a mistake in what was asked for, in one sentence.
+        Exception: whatever a program raises while it is traced.
+    """
+    from memprof.studies.serving import serving_plan
+    from memprof.workloads.user.serving_spec import ServingSpec
+
+    if not isinstance(spec, ServingSpec):
+        raise MemprofError(f"a memprof.ServingSpec was expected, but this is {shown(spec)}")
+    check_label("label", label)
+    programs = [spec.program(number) for number in range(len(spec.programs))]
+    reports = [profile_spec(program, target=target, pool=pool).report for program in programs]
+    return Serving(serving_plan(reports, label=label, cache_tokens=spec.cache_tokens))
 
 
 def profile_torch(

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, Target, Timings, Toolchain
-from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.categories import ARGUMENT_CATEGORIES, Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Pieces, PoolSettings
 from memprof.analysis.records.report import ModuleNode, ProgramFacts, Report
@@ -17,7 +17,7 @@ from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 Key = TypeVar("Key")
 
 _ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1}
-BASE = (Category.PARAMS, Category.OPTIMIZER_STATE, Category.BATCH, Category.OTHER_STATE, Category.CONSTANTS)
+BASE = (*ARGUMENT_CATEGORIES, Category.CONSTANTS)
 
 H100 = Target(
     name="h100-80gb",
@@ -86,7 +86,7 @@ def report(
     live_peak_bytes = sum(item.size_bytes for item in live)
     categories = dict.fromkeys(Category, 0) | _sum(live, lambda item: item.category)
     categories[Category.FRAGMENTATION] = fragmentation
-    argument_bytes = sum(size for category, size in categories.items() if category in BASE[:4])
+    argument_bytes = sum(size for category, size in categories.items() if category in ARGUMENT_CATEGORIES)
     temp_bytes = live_peak_bytes + fragmentation - argument_bytes
     pieces = Pieces(held=(live_peak_bytes + fragmentation,))
     return Report(

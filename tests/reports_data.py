@@ -88,7 +88,7 @@ def many_buffers(count: int = 2_000) -> Report:
         buffer(
             (index % 97 + 1, 64),
             "bf16",
-            list(Category)[index % 15],
+            list(Category)[index % 16],
             module=f"stage_{index % 100}/part_{index // 100}",
             op=f"jit(step)/stage_{index % 100}/part_{index // 100}/add",
             source=f"model.py:{index % 400}",

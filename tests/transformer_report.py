@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from report_builder import BASE, buffer, node, report
+from report_builder import buffer, node, report
 
-from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.categories import ARGUMENT_CATEGORIES, Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.analysis.records.roofline import Roofline
@@ -211,7 +211,7 @@ def _transformer_timeline() -> Timeline:
     change(1990, Category.GRADIENTS, -154_389_504)
     return Timeline(
         num_positions=2000,
-        base={category: TRANSFORMER_CATEGORIES[category] for category in BASE[:4]},
+        base={each: TRANSFORMER_CATEGORIES[each] for each in ARGUMENT_CATEGORIES if each in TRANSFORMER_CATEGORIES},
         changes=tuple(sorted(changes, key=lambda item: item.position)),
         phases=(
             PhaseSpan(phase=Phase.FORWARD, start=0, end=598),

@@ -19,6 +19,7 @@ from memprof.profiler_cli import (
     mcp_server,
     plan,
     run,
+    serve_plan,
     show,
     trace,
     watch,
@@ -40,6 +41,7 @@ app.command("compare", cls=Verb)(compare.compare)
 app.command("trace", cls=Verb)(trace.trace)
 app.command("fit", cls=Verb)(fit.fit)
 app.command("plan", cls=Verb)(plan.plan)
+app.command("serve-plan", cls=Verb)(serve_plan.serve_plan)
 app.command("check", cls=Verb)(check.check)
 app.command("advise", cls=Verb)(advise.advise)
 app.command("show", cls=Verb)(show.show)

@@ -96,7 +96,7 @@ def fit(
     source: options.Source = True,
     shown: options.ShownOptions,
 ) -> None:
-    """Find the largest batch that fits, or techniques that make it fit.
+    """Find the largest batch that fits, or techniques to make it fit.
 
     Each footprint comes from a compile. The search needs few of them, since it follows how the footprint grows.
 

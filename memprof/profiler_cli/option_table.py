@@ -17,7 +17,19 @@ AUTO = "auto"  # the techniques that `fit` is to find
 XPROF = "xprof"  # not a format of reports: it is made of the compiled program, and is a folder
 
 _COMPILED = (
-    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts", "topology", "slices"),
+    *(
+        "arguments",
+        "preset",
+        "overrides",
+        "technique",
+        "role",
+        "phase",
+        "target",
+        "mesh",
+        "hosts",
+        "topology",
+        "slices",
+    ),
     *("timeout", "complete", "cache", "cluster"),
 )
 _VIEWS = ("by", "depth", "top", "sort")
@@ -92,6 +104,19 @@ def _is_of_user(values: Values) -> bool:
     return is_reference(values["what"])
 
 
+def _has_no_phases(values: Values) -> bool:
+    """Whether what is compiled is a built-in workload whose step is one and the same."""
+    from memprof.workloads import registry
+    from memprof.workloads.user.reference import is_reference
+
+    what = values.get("workload", values.get("what"))
+    name = what[0] if isinstance(what, list) and what else what
+    found = (
+        each for each in registry.workloads() if each.name == name and "phase" in each.config_type.__dataclass_fields__
+    )
+    return isinstance(name, str) and not is_reference(name) and next(found, None) is None
+
+
 def _is_planned(values: Values) -> bool:
     """Whether a command compiles to the plan alone."""
     if "log_folder" in values:  # `trace` runs the step wherever the target's device is
@@ -115,7 +140,7 @@ ROWS = (
     Row(
         where=_is_torch,
         options=(
-            *("role", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster", "steps"),
+            *("role", "phase", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster", "steps"),
             *("pool", "jobs", "save", "source", "advise", "verify"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
@@ -333,6 +358,11 @@ ROWS = (
         where=lambda values: values["keep"] == 0 and not is_report(values["output"]),
         options=("output",),
         why="is the folder of captures, and --keep 0 writes none",
+    ),
+    Row(
+        where=_has_no_phases,
+        options=("phase",),
+        why="is for a workload with phases, such as decoder",
     ),
 )  # fmt: skip
 

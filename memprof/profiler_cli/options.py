@@ -244,6 +244,13 @@ class StepOptions:
         ),
     ] = field(default_factory=list)  # fmt: skip
     role: Roles = field(default_factory=list)
+    phase: Annotated[
+        str | None,
+        typer.Option(
+            "--phase", hidden=True, metavar="NAME",
+            help="The phase of the workload decoder: prefill, decode or chunked-prefill; short for --set phase=NAME.",
+        ),
+    ] = None  # fmt: skip
 
     def subject(self, name: str, arguments: list[str]) -> Subject:
         """The workload or step of a name.
@@ -253,7 +260,8 @@ class StepOptions:
         """
         from memprof.studies.subject import find_subject
 
-        return find_subject(name, preset=self.preset, overrides=self.overrides, roles=self.role, arguments=arguments)
+        overrides = [*self.overrides, *([f"phase={self.phase}"] if self.phase is not None else [])]
+        return find_subject(name, preset=self.preset, overrides=overrides, roles=self.role, arguments=arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,7 @@ def run(
     the device of this machine, and the report shows measured beside predicted memory.
 
         memprof run transformer --target h100-80gb -t bf16+donate
+        memprof run decoder --phase decode --preset llama-8b --set batch_size=16
         memprof run train.py:step_spec --set batch_size=16 -- --my-own-flag
 
         memprof run transformer --preset tiny --steps 20

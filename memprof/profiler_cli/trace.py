@@ -44,7 +44,7 @@ def trace(
     top: options.HiddenTop = None,
     shown: options.ShownOptions,
 ) -> None:
-    """Write a log directory for TensorBoard's profile plugin and XProf.
+    """Write a log directory for TensorBoard and XProf.
 
     The step runs on the device of this machine, and the report names the operations that take most time and memory. If
     --target names an absent GPU, nothing runs: the log directory holds the compiled program for the memory viewer and

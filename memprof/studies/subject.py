@@ -15,6 +15,7 @@ from memprof.capture.roles.leaf import parse_roles
 from memprof.capture.targets.resolve import mesh_option, option_of
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError
+from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.mesh_axes import on_mesh
@@ -126,7 +127,7 @@ class Subject:
         if not self.is_built_in:
             return _TEACHING_ROWS_OF_A_LOSS
         self.plan()
-        return tuple(filter(self.applies, TEACHING_ROWS))
+        return tuple(filter(self.applies, registry.workload(self.name).teaching_rows or TEACHING_ROWS))
 
     def check_changeable(self, rows: Sequence[str]) -> None:
         """Refuse rows of techniques for a step as it is, as far as that is known without importing the user's code.
@@ -188,6 +189,12 @@ def find_subject(
         roles=parse_roles(roles),
         arguments=tuple(arguments),
     )
+
+
+def program_task(task: Task, number: int, label: str) -> Task:
+    """The compile of one program of the server that a task is about, by its number."""
+    assert isinstance(task.recipe, UserStep), "a built-in workload is no server"
+    return replace(task, recipe=replace(task.recipe, program=number), label=label)
 
 
 def run_command(subject: Subject, target: Target | None, techniques: str) -> str:

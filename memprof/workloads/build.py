@@ -28,7 +28,7 @@ from memprof.workloads.composition import (
 from memprof.workloads.optimizers.catalogue import Optimizer
 from memprof.workloads.overrides import apply_overrides
 from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
-from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.train_config import TrainConfig, inference_fields
 from memprof.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -61,10 +61,33 @@ class Plan:
         """Returns all choices as one flat dictionary, for the reports and the capture."""
         model_fields, train_fields = dataclasses.asdict(self.config), dataclasses.asdict(self.train_config)
         assert not model_fields.keys() & train_fields.keys(), "a field of the model hides one of the training"
-        return {"preset": self.preset, **model_fields, **train_fields}
+        if self.workload.trains:
+            chosen = train_fields.keys() - inference_fields()
+        else:
+            chosen = train_fields.keys() & {*self.workload.honours, "seed"}
+        return {
+            "preset": self.preset,
+            **model_fields,
+            **{name: train_fields[name] for name in train_fields if name in chosen},
+        }
 
     def build(self, mesh: Mesh | None = None) -> StepSpec:
-        """Returns the training step, with abstract arguments: those of a mesh, or of one device."""
+        """Returns the step, with abstract arguments: those of a mesh, or of one device."""
+        spec = (
+            self._training_step(mesh)
+            if self.workload.step is None
+            else self.workload.step(self.config, self.train_config, mesh)
+        )
+        return dataclasses.replace(
+            spec,
+            workload=self.workload.name,
+            techniques=tuple(applied.label for applied in self.techniques),
+            config=self.flat_config(),
+            compiler_options=self.train_config.compiler_option_values(),
+            check_target=functools.partial(check_target, self.techniques),
+        )
+
+    def _training_step(self, mesh: Mesh | None) -> StepSpec:
         trainer = build_trainer(self, mesh)
         from memprof.workloads.train_step import STATE_ARGNUM
 
@@ -74,13 +97,8 @@ class Plan:
             args=(state, trainer.abstract_batch()),
             roles=trainer.roles(state),
             donate_argnums=(STATE_ARGNUM,) if self.train_config.donate else (),
-            workload=self.workload.name,
-            techniques=tuple(applied.label for applied in self.techniques),
-            config=self.flat_config(),
-            compiler_options=self.train_config.compiler_option_values(),
             memory_kinds=trainer.memory_kinds(),
             feed=_feed(self, trainer),
-            check_target=functools.partial(check_target, self.techniques),
         )
 
     @property
@@ -147,12 +165,20 @@ def plan(
         MemprofError: for an unknown name or a bad value, in one sentence that says what is allowed.
     """
     found = registry.workload(workload)
-    config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig())
+    config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig(), trains=found.trains)
     applied = parse_techniques(*techniques)
     train_config = apply_techniques(train_config, applied)
     check_applicable(
-        applied, name=found.name, honours=found.honours, config=config, train_config=train_config, axes=axes
+        applied,
+        name=found.name,
+        honours=found.honours,
+        trains=found.trains,
+        config=config,
+        train_config=train_config,
+        axes=axes,
     )
+    if found.check is not None:
+        found.check(config, train_config)
     return Plan(
         workload=found,
         preset=found.default_preset if preset is None else preset,
@@ -167,6 +193,7 @@ def build_trainer(choices: Plan, mesh: Mesh | None = None) -> Trainer:
     """Returns the trainer, which makes the abstract arguments of the step as well as real ones to run it on."""
     from memprof.workloads.train_step import Trainer
 
+    assert choices.workload.build is not None, "a workload that trains nothing has no trainer"
     return Trainer(
         model=choices.workload.build(choices.config, choices.train_config),
         optimizer=choices.optimizer.create(choices.train_config),

@@ -20,7 +20,7 @@ from memprof.errors import MemprofError, unknown_name
 from memprof.workloads import registry
 from memprof.workloads.mesh_axes import check_axis
 from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
-from memprof.workloads.train_config import TrainConfig, model_fields
+from memprof.workloads.train_config import TrainConfig, inference_fields, model_fields
 
 
 def parse_techniques(*texts: str) -> tuple[AppliedTechnique, ...]:
@@ -60,6 +60,7 @@ def check_applicable(
     *,
     name: str,
     honours: frozenset[str],
+    trains: bool = True,
     config: Any,
     train_config: TrainConfig,
     axes: Mapping[str, int],
@@ -70,6 +71,7 @@ def check_applicable(
         techniques: those applied.
         name: of the workload.
         honours: the technique-owned fields for a model that the workload honours.
+        trains: whether its step is the training step, which honours the other fields that techniques own.
         config: the model's configuration.
         train_config: the training configuration with all techniques on.
         axes: of the mesh; empty for one device.
@@ -78,7 +80,8 @@ def check_applicable(
     for applied in techniques:
         alone = applied.apply(baseline)
         changed = {name for name in applied.technique.sets if getattr(alone, name) != getattr(baseline, name)}
-        if changed & model_fields() - honours:
+        of_model = model_fields() | inference_fields() if trains else changed
+        if changed & of_model - honours:
             raise MemprofError(f"Technique '{applied.label}' does not apply to {name}: leave it out.")
         if applied.technique.check_config is not None:
             applied.technique.check_config(config, train_config)

@@ -24,12 +24,14 @@ class Aim(Enum):
     """What is to be done."""
 
     CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
+    CAST_WEIGHTS = auto()  # hold weights in 16 bits
     CAST_PASSES = auto()  # compute in 16 bits
     CAST_WEIGHTS_IN_LAYERS = auto()  # cast weights where they are used, not before
     CHUNK_ARRAY = auto()  # make one array in pieces
     CHUNK_ATTENTION = auto()  # attend with a part of the queries at a time
     CHUNK_LOSS = auto()  # compute logits and loss in parts
     CHUNK_UPDATE = auto()  # update one parameter after another
+    CONVERT_WEIGHTS_ONCE = auto()  # not at every call
     DIVIDE_BATCH = auto()  # over axes of a mesh; so the next two
     DIVIDE_LOGITS = auto()
     DIVIDE_STATE = auto()  # optimizer state, or parameters
@@ -39,12 +41,15 @@ class Aim(Enum):
     GATHER_IN_LAYERS = auto()  # gather parameters from other devices when their layer needs them
     GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library
     KEEP_BATCH_DIVIDED = auto()  # constrain what is made of a batch to stay divided as the batch is
+    KEEP_LAST_LOGITS = auto()  # not those of a whole prompt
     OFFLOAD_OPTIMIZER_STATE = auto()
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
     RECOMPUTE_MODULES = auto()
     RECOMPUTE_SCAN = auto()  # recompute the body of a scan
+    REORDER_CACHE = auto()  # hold it in the order of axes in which attention reads it
     REMOVE_BARRIER = auto()  # let operations run that wait for others at an optimization barrier
     SCAN_LAYERS = auto()
+    SPLIT_CACHE = auto()  # one array for each layer
     SCHEDULE_FOR_MEMORY = auto()  # have XLA order operations for memory, not to hide communication
 
     @property

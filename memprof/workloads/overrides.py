@@ -25,7 +25,7 @@ ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 
 
 def apply_overrides(
-    overrides: Sequence[str], config: ConfigT, train_config: TrainConfig
+    overrides: Sequence[str], config: ConfigT, train_config: TrainConfig, *, trains: bool = True
 ) -> tuple[ConfigT, TrainConfig]:
     """Returns the two records with the overrides applied.
 
@@ -34,6 +34,7 @@ def apply_overrides(
             of the training configuration that no technique owns.
         config: the model's configuration.
         train_config: the training configuration.
+        trains: whether there is any training; else its settings are unknown, but for the seed.
 
     Raises:
         MemprofError: for a text that is no `field=value`, an unknown field, a field that is set twice or is a
@@ -43,6 +44,8 @@ def apply_overrides(
     train_types = typing.get_type_hints(TrainConfig)
     for name in technique_fields():
         del train_types[name]
+    if not trains:
+        train_types = {"seed": train_types["seed"]}
     model_changes: dict[str, Any] = {}
     train_changes: dict[str, Any] = {}
     for text in overrides:

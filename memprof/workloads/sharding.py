@@ -64,6 +64,12 @@ class Layout:
 
         return jax.tree_util.tree_map_with_path(of_leaf, state)
 
+    def of_params(self, params: Any) -> Any:
+        """The shardings of parameters, in their tree."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: self._sharding(self._of_param(_keys(path), leaf.shape)), params
+        )
+
     def of_gradients(self, params: Any) -> Any:
         """The shardings of the gradients: those of the parameters, or with `zero2` those of the optimizer state."""
 

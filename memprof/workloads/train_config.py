@@ -19,6 +19,7 @@ ParamDtype = Literal["float32", "bfloat16"]
 _READ_BY: Final = "read_by"
 _MODEL: Final = {_READ_BY: "model"}
 _STEP: Final = {_READ_BY: "step"}
+_INFERENCE: Final = {_READ_BY: "inference"}
 _MAX_SEED: Final = 2**31 - 1  # `jax.random.PRNGKey` takes an int32 where 64-bit types are off, which is the default
 
 
@@ -58,6 +59,11 @@ class TrainConfig:
         expert_parallel: whether the experts of a mixture, and the batch, are divided over the axis `ep`.
         pipelined: whether the layers are divided over the axis `pp` of a mesh, each device with some of them.
         num_microbatches: how many parts the batch goes through these in; 0 means as many as there are such devices.
+        kv_heads: number of heads of keys and values; 0 leaves it to the model. This and the next ones are of inference.
+        cache_window: number of tokens that the KV cache keeps of each sequence; 0 means all.
+        cache_dtype: of keys and values in the cache.
+        cache_list: whether the cache is a list of arrays, one for each layer, and the layers are unrolled.
+        prefill_chunk: number of tokens of each prompt that one call of a prefill reads; 0 means the whole prompt.
         compiler_options: XLA options of this compile, `flag=value` joined by spaces.
     """
 
@@ -90,6 +96,11 @@ class TrainConfig:
     expert_parallel: bool = field(default=False, metadata=_MODEL)
     pipelined: bool = field(default=False, metadata=_MODEL)
     num_microbatches: int = field(default=0, metadata=_MODEL)
+    kv_heads: int = field(default=0, metadata=_INFERENCE)
+    cache_window: int = field(default=0, metadata=_INFERENCE)
+    cache_dtype: Literal["compute", "int8"] = field(default="compute", metadata=_INFERENCE)
+    cache_list: bool = field(default=False, metadata=_INFERENCE)
+    prefill_chunk: int = field(default=0, metadata=_INFERENCE)
     compiler_options: str = field(default="", metadata=_STEP)
 
     def __post_init__(self) -> None:
@@ -112,6 +123,11 @@ def technique_fields() -> dict[str, Any]:
 def model_fields() -> frozenset[str]:
     """Returns the technique-owned fields that only take effect where the model honours them."""
     return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _MODEL)
+
+
+def inference_fields() -> frozenset[str]:
+    """Returns the technique-owned fields that only take effect where nothing is trained."""
+    return frozenset(spec.name for spec in dataclasses.fields(TrainConfig) if spec.metadata == _INFERENCE)
 
 
 def require(condition: bool, sentence: str) -> None:

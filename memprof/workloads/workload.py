@@ -1,4 +1,8 @@
-"""A workload: a model with its configuration record and presets. Each folder of `models/` has one as `WORKLOAD`."""
+"""A workload: a model with its configuration record and presets. Each folder of `models/` has one as `WORKLOAD`.
+
+Most train a model, of which they give the network and the loss (`build`); the training step around it is shared. One
+that trains nothing gives its whole step (`step`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ from memprof.errors import unknown_name
 from memprof.workloads.train_config import TrainConfig
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from memprof.capture.tracing.step import StepSpec
     from memprof.workloads.model import Model
 
 
@@ -37,8 +44,12 @@ class Workload(Generic[ConfigT]):
         presets: configurations by name.
         default_preset: the one that is taken where none is named.
         tiny_preset: the one that compiles in a second, for tests.
-        honours: which of the technique-owned fields for a model (`train_config.model_fields`) this one honours.
-        build: makes the model. It imports jax when called, so that listing workloads does not.
+        honours: which of the technique-owned fields for a model (`train_config.model_fields`) this one honours; where
+            nothing is trained, which technique-owned fields at all.
+        build: makes the model that is trained. It imports jax when called, so that listing workloads does not.
+        step: makes the step of a workload that trains nothing, for a mesh or one device; likewise.
+        check: raises `MemprofError` where it cannot work, given both configurations with all techniques on.
+        teaching_rows: techniques to compare where the user names none; empty means those for training.
     """
 
     name: str
@@ -48,7 +59,18 @@ class Workload(Generic[ConfigT]):
     default_preset: str
     tiny_preset: str = "tiny"
     honours: frozenset[str]
-    build: Callable[[ConfigT, TrainConfig], Model]
+    build: Callable[[ConfigT, TrainConfig], Model] | None = None
+    step: Callable[[ConfigT, TrainConfig, Mesh | None], StepSpec] | None = None
+    check: Callable[[ConfigT, TrainConfig], None] | None = None
+    teaching_rows: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert (self.build is None) != (self.step is None), "a workload either trains a model or has a step of its own"
+
+    @property
+    def trains(self) -> bool:
+        """Whether its step is a training step."""
+        return self.build is not None
 
     def preset(self, name: str | None = None) -> ConfigT:
         """Returns a preset, the default one for None; raises `MemprofError` where there is none of that name."""

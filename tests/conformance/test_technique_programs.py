@@ -23,7 +23,7 @@ from memprof.workloads import registry
 from memprof.workloads.build import build_step
 from memprof.workloads.composition import parse_techniques, verdicts
 from memprof.workloads.evidence import most_bytes
-from memprof.workloads.train_config import model_fields
+from memprof.workloads.train_config import inference_fields, model_fields
 
 WITH_EVIDENCE = [technique for technique in registry.techniques() if technique.evidence is not None]
 # With a second jax: one of each family, and those whose own part of the program changes between releases of jax.
@@ -48,6 +48,7 @@ SIZES = {
         "attention_dropout_rate=0",
         "embedding_dropout_rate=0",
     ),
+    "decoder": ("context_len=256", "prompt_len=64", "batch_size=8"),
     "mlp": ("batch_size=256", "input_size=64", "hidden_size=128", "num_classes=64", "dropout_rate=0"),
 }
 pytestmark = pytest.mark.skipif(
@@ -91,6 +92,7 @@ def rows(technique) -> tuple[Report, Report]:
     # Of what devices share, the smallest model tells as much.
     of_transformers = technique.axis is None or set(technique.sets) & model_fields() - registry.workload("mlp").honours
     workload = "transformer" if of_transformers or technique.settings else "mlp"
+    workload = "decoder" if set(technique.sets) & inference_fields() else workload
     without = report("+".join(company), workload, None, technique.settings)
     return without, report("+".join((*company, technique.example)), workload, technique.axis, technique.settings)
 

@@ -19,13 +19,16 @@ from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.composition import parse_techniques
+from memprof.workloads.train_config import inference_fields
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 # Those that need several devices train on them: `test_sharded_training.py`.
 TECHNIQUES = [
-    pytest.param(technique, id=technique.name) for technique in registry.techniques() if technique.axis is None
+    pytest.param(technique, id=technique.name)
+    for technique in registry.techniques()
+    if technique.axis is None and not set(technique.sets) & inference_fields()
 ]
-WORKLOADS = [workload.name for workload in registry.workloads()]
+WORKLOADS = [workload.name for workload in registry.workloads() if workload.trains]
 CPU = Target(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"
 )

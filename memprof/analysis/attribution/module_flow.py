@@ -414,7 +414,7 @@ class ModuleFlow:
         origin = self._flow.origin[group]
         if origin & Origin.BACKWARD and origin & (Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE):
             return True
-        return not origin & (Origin.BATCH | Origin.OTHER_STATE)
+        return not origin & (Origin.BATCH | Origin.OTHER_STATE | Origin.KV_CACHE)
 
 
 def _made_by_branches(program: Program, groups: AliasSets, flow: Dataflow) -> frozenset[int]:

@@ -7,6 +7,7 @@ reports list them where they do not sort by size.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Role(StrEnum):
@@ -15,6 +16,7 @@ class Role(StrEnum):
     PARAMS = "params"
     OPTIMIZER_STATE = "optimizer_state"
     BATCH = "batch"
+    KV_CACHE = "kv_cache"
     OTHER_STATE = "other_state"
 
 
@@ -32,45 +34,40 @@ class Phase(StrEnum):
 
 
 class Category(StrEnum):
-    """What a buffer is, decided by where its value comes from and where it is used."""
+    """What a buffer is, decided by where its value comes from and where it is used.
 
-    PARAMS = "params"
-    OPTIMIZER_STATE = "optimizer_state"
-    BATCH = "batch"
-    OTHER_STATE = "other_state"
-    GRADIENTS = "gradients"
-    ACTIVATIONS = "activations"
-    RECOMPUTED = "recomputed"
-    PARAM_COPIES = "param_copies"
-    GATHERED_PARAMS = "gathered_params"
-    COTANGENTS = "cotangents"
-    FORWARD_TEMPS = "forward_temps"
-    UPDATE_TEMPS = "update_temps"
-    OUTPUTS = "outputs"
-    WORKSPACE = "workspace"
-    COLLECTIVES = "collectives"
-    CONSTANTS = "constants"
-    FRAGMENTATION = "fragmentation"
-    UNATTRIBUTED = "unattributed"
+    Attributes:
+        meaning: the same in a few words, for legends.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str = "") -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    PARAMS = "params", "parameters passed to the step, frozen ones too"
+    OPTIMIZER_STATE = "optimizer_state", "optimizer state passed to the step"
+    BATCH = "batch", "input data passed to the step"
+    KV_CACHE = "kv_cache", "keys and values that attention reads, written at an index at each step of inference"
+    OTHER_STATE = "other_state", "rng keys, counters, statistics and whatever else is passed to the step"
+    GRADIENTS = "gradients", "gradients of parameters and their accumulators"
+    ACTIVATIONS = "activations", "values of the forward pass kept for the backward pass"
+    RECOMPUTED = "recomputed", "values of the forward pass computed again in the backward pass"
+    PARAM_COPIES = "param_copies", "values that depend on parameters alone: casts, transposes"
+    GATHERED_PARAMS = "gathered_params", "parameters gathered from other devices, and what depends on them alone"
+    COTANGENTS = "cotangents", "values of the backward pass that are not parameter gradients"
+    FORWARD_TEMPS = "forward_temps", "values of the forward pass that die in it, and of rollouts, metrics"
+    UPDATE_TEMPS = "update_temps", "values of the optimizer update"
+    OUTPUTS = "outputs", "results that alias no argument"
+    WORKSPACE = "workspace", "scratch memory of library calls"
+    COLLECTIVES = "collectives", "buffers of cross-device communication"
+    CONSTANTS = "constants", "compile-time constants and values that depend on no argument"
+    FRAGMENTATION = "fragmentation", "bytes of the temp block that hold nothing at the peak"
+    UNATTRIBUTED = "unattributed", "what no rule explains"
 
 
-CATEGORY_MEANINGS: dict[Category, str] = {
-    Category.PARAMS: "parameters passed to the step, frozen ones too",
-    Category.OPTIMIZER_STATE: "optimizer state passed to the step",
-    Category.BATCH: "input data passed to the step",
-    Category.OTHER_STATE: "rng keys, counters, statistics and whatever else is passed to the step",
-    Category.GRADIENTS: "gradients of parameters and their accumulators",
-    Category.ACTIVATIONS: "values of the forward pass kept for the backward pass",
-    Category.RECOMPUTED: "values of the forward pass computed again in the backward pass",
-    Category.PARAM_COPIES: "values that depend on parameters alone: casts, transposes",
-    Category.GATHERED_PARAMS: "parameters gathered from other devices, and what depends on them alone",
-    Category.COTANGENTS: "values of the backward pass that are not parameter gradients",
-    Category.FORWARD_TEMPS: "values of the forward pass that die in it, and of rollouts, metrics",
-    Category.UPDATE_TEMPS: "values of the optimizer update",
-    Category.OUTPUTS: "results that alias no argument",
-    Category.WORKSPACE: "scratch memory of library calls",
-    Category.COLLECTIVES: "buffers of cross-device communication",
-    Category.CONSTANTS: "compile-time constants and values that depend on no argument",
-    Category.FRAGMENTATION: "bytes of the temp block that hold nothing at the peak",
-    Category.UNATTRIBUTED: "what no rule explains",
-}
+# Memory that the caller holds between steps: one category for each role of an argument.
+ARGUMENT_CATEGORIES = tuple(Category(role.value) for role in Role)

@@ -36,6 +36,7 @@ _SAYING = {
     **dict.fromkeys(("params", "parameters", "frozen_params", "trainable_params"), Role.PARAMS),
     **dict.fromkeys(("opt_state", "opt_states", "optimizer_state", "optim_state", "inner_state"), Role.OPTIMIZER_STATE),
     **dict.fromkeys(("batch", "batches", "minibatch"), Role.BATCH),
+    **dict.fromkeys(("kv_cache", "kv_caches", "past_key_values", "cached_key", "cached_value"), Role.KV_CACHE),
     **dict.fromkeys(
         "batch_stats step rng rngs key keys dropout_rng dropout_key ema ema_params target_params loss_scale"
         " dynamic_scale masks".split(),
@@ -259,7 +260,7 @@ def _told(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
     use = leaf.use
     prefix = longest_prefix(leaf.path, given)
     said = next((_SAYING[key] for key in _KEY.findall(leaf.path) if key in _SAYING), None) if leaf.has_name else None
-    role = said
+    role = Role.OTHER_STATE if said is Role.KV_CACHE and not leaf.array.shape else said  # how far it is filled
     if prefix is not None:
         role = given[prefix]
     elif leaf.is_key or (use.is_average and leaf.is_float):

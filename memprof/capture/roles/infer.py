@@ -53,6 +53,7 @@ _ALONG = Claim(role=Role.OTHER_STATE, reason="lies along parameters, not along t
 _SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
 _NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
 _APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
+_CACHE = Claim(role=Role.KV_CACHE, reason="written at an index, and read by attention")
 _SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar that comes back")
 _GIVEN_SCALAR = Claim(role=Role.BATCH, reason="a scalar that does not come back")
 UNKNOWN = Claim(role=Role.OTHER_STATE, reason="could not be inferred")
@@ -99,7 +100,11 @@ def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: P
     """
     typed = _typed(by_type, [leaf.path for leaf in leaves])
     optimizers = bits_of({n for n, claim in enumerate(typed) if claim is OPTIMIZER_STATE})
-    claims = [_first_claim(leaf, claim, program, optimizers) for leaf, claim in zip(leaves, typed, strict=True)]
+    caches = 0 if program.is_training else program.walk.caches.leaves()
+    claims = [
+        _CACHE if caches >> n & 1 and _may_be_cache(leaf) else _first_claim(leaf, claim, program, optimizers)
+        for n, (leaf, claim) in enumerate(zip(leaves, typed, strict=True))
+    ]
     _claim_whole_averages(by_type, leaves, claims)
     if not program.is_training:
         _claim_applied(leaves, claims, program)
@@ -124,7 +129,7 @@ def trains_nothing(leaves: Sequence[Leaf], claims: Sequence[Claim], program: Pro
         leaf.use.is_changed and claim.role is Role.OTHER_STATE and claim is not _KEY
         for leaf, claim in zip(leaves, claims, strict=True)
     )
-    return not is_trained and any(states)
+    return not is_trained and _CACHE not in claims and any(states)
 
 
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
@@ -153,6 +158,10 @@ def _disagreement(
         return []
     others = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
     return [f"{paths[0]}{others} {what}; if that is wrong, say what it is with --role '{paths[0]}=...' or roles="]
+
+
+def _may_be_cache(leaf: Leaf) -> bool:
+    return leaf.given is None and bool(leaf.shape) and leaf.use.is_changed and not is_key(leaf)
 
 
 def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: int) -> Claim | None:

@@ -21,6 +21,7 @@ from jax.extend import core
 
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.capture.roles.axes import Axes, Numbers, free_axes
+from memprof.capture.roles.caches import NOTHING_HELD, Caches, Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Made:
         of_gradients: an operation of the backward pass lies upstream, and no boolean in between.
         is_random: random bits lie upstream.
         is_draw: it compares random bits with something that is made from arrays.
+        held: what attention could read in it (see `caches.py`).
         axes: the numbers of its axes.
     """
 
@@ -49,6 +51,7 @@ class Made:
     of_gradients: bool = False
     is_random: bool = False
     is_draw: bool = False
+    held: Held = NOTHING_HELD
     axes: Numbers = ()
 
     def __or__(self, other: Made) -> Made:
@@ -62,6 +65,7 @@ class Made:
             self.of_gradients or other.of_gradients,
             self.is_random or other.is_random,
             self.is_draw or other.is_draw,
+            self.held | other.held,
             self.axes,
         )
 
@@ -107,6 +111,7 @@ class Walk:
         differentiated: leaves that what is differentiated reads.
         differentiated_alone: those of them that it reads before they are combined with other leaves.
         keys: leaves that random keys are made of.
+        caches: what attention reads, and what is written at an index.
         updated: what new parameters are made from, by the number of the parameter; filled where `follow` is given them.
     """
 
@@ -115,11 +120,13 @@ class Walk:
     differentiated_alone: int = 0
     keys: int = 0
     meetings: set[Meeting] = field(default_factory=set)
+    caches: Caches = field(default_factory=Caches)
     updated: dict[int, Made] = field(default_factory=dict)
     _phases: dict[str, Named] = field(default_factory=dict)
 
     def arguments(self, invars: Sequence[Any]) -> list[Made]:
         """The leaves of a step's arguments as values."""
+        self.caches.start(len(invars))
         return [self._leaf(number, invar.aval) for number, invar in enumerate(invars)]
 
     def _leaf(self, number: int, aval: Any, axes: Numbers | None = None) -> Made:
@@ -129,6 +136,7 @@ class Walk:
             forward=bit,
             lineage=bit,
             sources=bit if _is_array(aval) else 0,
+            held=Held(holds=bit if _is_array(aval) else 0),
             itself=bit if axes is None else 0,
             axes=self.axes.new(aval.shape) if axes is None else axes,
         )
@@ -204,6 +212,7 @@ class Walk:
         axes = self.axes.of_results(equation, [each.axes for each in made])
         if axes and not is_backward:  # what prints has no results
             self.meetings.update(_meetings(equation, made, axes[0]))
+        held = self.caches.of_result(equation, [each.held for each in made])
         is_draw = everything.is_draw or (name in _COMPARISONS and _is_drawn(made))
         keeps_elements = not is_backward and name not in _CONTRACTIONS and not name.startswith(("reduce_", "arg"))
         return [
@@ -216,6 +225,7 @@ class Walk:
                 of_gradients=(everything.of_gradients or is_backward) and not _is_boolean(outvar.aval),
                 is_random=everything.is_random or name in _RANDOM,
                 is_draw=is_draw and _is_decision(outvar.aval),
+                held=held,
                 axes=numbers,
             )
             for outvar, numbers in zip(equation.outvars, axes, strict=True)

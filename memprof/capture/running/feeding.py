@@ -149,7 +149,7 @@ def _one_if_all_are(places: list[Any]) -> Any:
 
 def _changes(leaf: ArgumentLeaf) -> bool:
     """Whether a leaf is something that steps change."""
-    return leaf.donated or leaf.role in (Role.PARAMS, Role.OPTIMIZER_STATE)
+    return leaf.donated or leaf.role in (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE)
 
 
 def _shape_and_dtype(leaf: Any) -> tuple[Any, Any]:

@@ -19,12 +19,12 @@ class Feed:
     Attributes:
         argument: from the number of an argument and of a step to its value, arrays of its own on the host or on the
             default device. What the step itself returns for the next one (see `run.Arguments`) is asked for once.
-        loss: from the step's result to the loss, a number.
+        loss: from the step's result to the loss, a number; None where it has none.
         num_examples, num_tokens: in the batch of one step; None where there are no tokens.
     """
 
     argument: Callable[[int, int], Any]
-    loss: Callable[[Any], float]
+    loss: Callable[[Any], float | None]
     num_examples: int
     num_tokens: int | None = None
 

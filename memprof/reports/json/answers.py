@@ -11,6 +11,7 @@ from memprof.analysis.records.report import Report
 from memprof.reports.json.comparison import ComparisonJson, DiffJson
 from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json.runs import ExplanationJson, JobJson
+from memprof.reports.json.serving import ServingJson
 from memprof.reports.json.types import MaybePressure, Size, VerdictJson, about, filled
 from memprof.reports.json.why import WhyJson
 from memprof.studies.advice.advice import Advice
@@ -236,6 +237,7 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "explanation": ExplanationJson,
     "job": JobJson,
     "plan": PlanJson,
+    "serving": ServingJson,
     "why": WhyJson,
 }
 

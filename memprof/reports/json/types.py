@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category, Phase
+from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.pool import Answer
 from memprof.untrusted import convert
 
@@ -21,7 +21,7 @@ def about(text: str) -> Meta:
 
 
 def _of_all_categories(minimum: Mapping[str, int]) -> Meta:
-    amounts = {each.value: {"type": "integer", "description": CATEGORY_MEANINGS[each], **minimum} for each in Category}
+    amounts = {each.value: {"type": "integer", "description": each.meaning, **minimum} for each in Category}
     return Meta(extra_json_schema={"required": list(amounts), "properties": amounts})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category
+from memprof.analysis.records.categories import Category
 from memprof.reports.document import Align, Bar, Cell, Column, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_share, format_signed_bytes
 
@@ -23,10 +23,13 @@ _TEMPS = frozenset(
         Category.COLLECTIVES,
     }
 )
-_OWN_COLUMN = frozenset({Category.PARAMS, Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS})
+_OWN_COLUMN = frozenset(
+    {Category.PARAMS, Category.OPTIMIZER_STATE, Category.KV_CACHE, Category.GRADIENTS, Category.ACTIVATIONS}
+)
 CATEGORY_GROUPS: CategoryGroups = {
     "params": frozenset({Category.PARAMS}),
     "optim": frozenset({Category.OPTIMIZER_STATE}),
+    "cache": frozenset({Category.KV_CACHE}),
     "grads": frozenset({Category.GRADIENTS}),
     "acts": frozenset({Category.ACTIVATIONS}),
     "temps": _TEMPS,
@@ -136,7 +139,7 @@ def category_table(categories: Mapping[Category, int]) -> Table:
             cells=(
                 Cell(text=category.value, key=category),
                 *share_cells(size_bytes, total_bytes, category),
-                aside_cell(CATEGORY_MEANINGS[category]),
+                aside_cell(category.meaning),
             )
         )
         for category, size_bytes in sorted(categories.items(), key=lambda item: -item[1])

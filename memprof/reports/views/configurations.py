@@ -22,7 +22,7 @@ from memprof.reports.views.mesh import mesh_text
 
 _NAME = Column(title="configuration", shorten=Shorten.MIDDLE, min_width=20)
 # The highest goes first where room is short; what a choice is made by (0) never goes.
-_PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "other": 8}
+_PRIORITIES = {"acts": 3, "optim": 4, "temps": 5, "grads": 6, "params": 7, "cache": 7, "other": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

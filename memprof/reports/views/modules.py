@@ -10,7 +10,7 @@ from memprof.reports.units import format_array_type, format_count
 from memprof.reports.views.cells import CATEGORY_GROUPS, CategoryGroups, aside_cell, more_label, size_cell, sum_of_group
 from memprof.reports.views.layers import add_categories, fold_equal_siblings
 
-_PRIORITIES = {"params": 3, "optim": 1, "grads": 1, "acts": 0, "temps": 2, "other": 4, "count": 1}
+_PRIORITIES = {"params": 3, "optim": 1, "cache": 1, "grads": 1, "acts": 0, "temps": 2, "other": 4, "count": 1}
 
 
 def module_table(root: ModuleNode, *, depth: int, top: int) -> Table:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memprof.analysis.records.capture import SourceLines
-from memprof.analysis.records.categories import CATEGORY_MEANINGS, Category
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import Timeline
@@ -73,7 +73,7 @@ def report_data(
                 "name": category.value,
                 "letter": CATEGORY_LETTERS[category],
                 "color": CATEGORY_COLORS[category],
-                "meaning": CATEGORY_MEANINGS[category],
+                "meaning": category.meaning,
             }
             for category in Category
         ],

@@ -3,7 +3,8 @@
 A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
 what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
 holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep, `meshes`
-about what the devices of a mesh have alike, `order` about when operations run.
+about what the devices of a mesh have alike, `order` about when operations run, `inference` about steps that train
+nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from collections.abc import Callable, Iterable
 
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Advice, Proposal
+from memprof.studies.advice.inference import (
+    copied_cache,
+    copied_weights,
+    relaid_cache,
+    whole_prompt_logits,
+    wide_weights,
+)
 from memprof.studies.advice.meshes import (
     gather_in_chunks,
     gathered_batch,
@@ -44,6 +52,8 @@ SMALLEST_SHARE = 0.02  # of the footprint: what saves less is not worth a change
 # Of two that save the same, the first here comes first.
 RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     chunked_loss,
+    copied_cache,
+    copied_weights,
     donate_state,
     factored_optimizer,
     flash_attention,
@@ -56,6 +66,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     offload_optimizer,
     other_order,
     param_copies,
+    relaid_cache,
     remat_elementwise,
     remat_modules,
     remat_scan,
@@ -63,6 +74,8 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     undivided_batch,
     undivided_logits,
     update_peak,
+    whole_prompt_logits,
+    wide_weights,
     workspace,
 )
 

@@ -12,10 +12,12 @@ from memprof.analysis.records.categories import Category, Phase, Role
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.inference import is_inference
 from memprof.studies.advice.what_if import Instead, Without, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
-_STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
+_STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
+_CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # what comes back without an update
 _SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
 _FLOAT32 = 4
 
@@ -33,7 +35,7 @@ def donate_state(report: Report) -> Iterator[Proposal]:
         leaves = free[buffer.dtype, buffer.shape]
         is_next = buffer.category is Category.OUTPUTS and leaves
         # Gradients that are results, and predictions, only look like parameters.
-        if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role is Role.OTHER_STATE):
+        if is_next and (buffer.phase is Phase.UPDATE or leaves[0].role in _CARRIED):
             aliased[id(buffer)] = leaves.pop(0)
     if not aliased:
         return
@@ -61,7 +63,7 @@ def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
 def param_copies(report: Report) -> Iterator[Proposal]:
     """Copies of parameters, mostly casts to bfloat16, that are kept from the forward to the backward pass."""
     at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
-    if len(at_peak) < 2:
+    if len(at_peak) < 2 or is_inference(report):
         return
     # Layers take turns: one at a time still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)

@@ -184,4 +184,11 @@ MEANS = {
         "  # in the loss, floats alone; Flax: Model(dtype=jnp.bfloat16)",
         technique=BF16.name,
     ),
+    Aim.CAST_WEIGHTS: Means(
+        code="params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)  # once, before the first call",
+        technique=BF16_PARAMS.name,
+    ),
+    Aim.CONVERT_WEIGHTS_ONCE: Means(
+        code="params = jax.jit(convert)(params)  # once, before the first call: what the step does to them now"
+    ),
 }

@@ -37,6 +37,7 @@ class UserStep:
         techniques: all but options of the compiler need a `TrainSpec`.
         roles: by path prefix, over those that the spec gives.
         arguments: for the code's `sys.argv`.
+        program: of a server, the number of the program that is meant; None for a single step.
     """
 
     imports: ClassVar[tuple[str, ...]] = ()
@@ -46,6 +47,7 @@ class UserStep:
     techniques: tuple[ChosenTechnique, ...] = ()
     roles: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    program: int | None = None
 
     def build(self, target: Target | None = None) -> StepSpec:
         """The step.
@@ -58,16 +60,21 @@ class UserStep:
             MemprofError: for whatever is wrong with the choices, in one sentence.
         """
         from memprof.capture.targets.mesh import mesh_of
+        from memprof.workloads.user.serving_spec import ServingSpec
         from memprof.workloads.user.train_spec import TrainSpec
 
         where = self.reference
         found = load(where, self.arguments)
         mesh = mesh_of(target)  # after the user's code was imported, which may still configure JAX
         spec, config = _make_spec(found, self.overrides, where.label, mesh)
+        if self.program is not None:
+            spec = _program(spec, self.program, where)
         if isinstance(spec, TrainSpec):
             step = _train_step(spec, applied_techniques(self.techniques), where.label, mesh)
         elif isinstance(spec, StepSpec):
             step = _with_compiler_options(spec, applied_techniques(self.techniques), str(where))
+        elif isinstance(spec, ServingSpec):
+            raise MemprofError(f"{where} is a server of several programs: use memprof serve-plan {where}")
         else:
             raise MemprofError(
                 f"{where} gives {_described(spec)}, no step to profile: it must be a memprof.StepSpec, a"
@@ -75,6 +82,18 @@ class UserStep:
             )
         name = where.label if step.workload == "step" else step.workload
         return replace(step, workload=name, roles={**step.roles, **self.roles}, config={**config, **step.config})
+
+
+def _program(spec: Any, number: int, where: Reference) -> StepSpec:
+    """One program of what must be a server."""
+    from memprof.workloads.user.serving_spec import ServingSpec
+
+    if not isinstance(spec, ServingSpec):
+        raise MemprofError(
+            f"{where} gives {_described(spec)}, no server: it must be a memprof.ServingSpec, or a function that"
+            " returns one"
+        )
+    return spec.program(number)
 
 
 def unchangeable(where: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.workloads.user.serving_spec import ServingSpec
 from memprof.workloads.user.train_spec import TrainSpec
 
-_SPECS = (StepSpec, TrainSpec)
+_SPECS = (StepSpec, TrainSpec, ServingSpec)
 _NAMES = frozenset(spec.__name__ for spec in _SPECS)
 _DEEPEST = 5  # functions that call one another
 

@@ -91,6 +91,17 @@ def test_a_key_of_the_path_says_what_training_does_not(dump: Path) -> None:
     assert roles["opt_state.slow"] is Role.OTHER_STATE  # an average is one wherever it is kept
 
 
+def test_a_cache_is_known_by_the_names_that_libraries_give_it(dump: Path) -> None:
+    step = Step()
+    names = ("past_key_values['h']['cached_key']", "kv_cache[0]", "past_key_values['h']['cache_index']")
+    shapes = (f32(2, 8), f32(2, 8), array("s32"))
+    arguments = [step.argument(name, Role.KV_CACHE, shape) for name, shape in zip(names, shapes, strict=True)]
+    step.result(*(step.op(f"next_{n}", "add", shapes[n], [each, each], FORWARD) for n, each in enumerate(arguments)))
+    (dump / GPU).write_bytes(proto_of(step))
+    found = [leaf.role for leaf in imported(dump).arguments]
+    assert found == [Role.KV_CACHE, Role.KV_CACHE, Role.OTHER_STATE]
+
+
 def test_a_program_whose_collectives_xla_has_combined_is_read(dump: Path) -> None:
     step = Step()
     v = step.argument("v", Role.PARAMS, f32(1))

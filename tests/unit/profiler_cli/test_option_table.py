@@ -24,48 +24,72 @@ STEP = "train.py:step_spec"
 _VIEW = {"by", "depth", "top", "sort"}
 _WHOLE = {"full", "verbose"}
 _COMPILED = {
-    *("arguments", "preset", "overrides", "technique", "role", "target", "mesh", "hosts", "topology", "slices"),
+    *(
+        "arguments",
+        "preset",
+        "overrides",
+        "technique",
+        "role",
+        "phase",
+        "target",
+        "mesh",
+        "hosts",
+        "topology",
+        "slices",
+    ),
     *("timeout", "complete", "cache", "cluster"),
 }
 REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
-    ("run", "workload"): (["run", "mlp"], {"arguments", "role", "depth", "top", "editor"}),
+    ("run", "workload"): (["run", "mlp"], {"arguments", "role", "phase", "depth", "top", "editor"}),
     ("run", "step"): (["run", STEP], {"preset", "depth", "top", "editor"}),
     ("run", "csv"): (
         ["run", "mlp", "--format", "csv"],
-        {"arguments", "role", "width", "advise", "verify", "full", "verbose", "pool", *_VIEW, "editor"},
+        {"arguments", "role", "phase", "width", "advise", "verify", "full", "verbose", "pool", *_VIEW, "editor"},
     ),
     ("run", "unsaved"): (
         ["run", "mlp", "--no-save"],
-        {"arguments", "role", "source", "output", "force", "depth", "top", "editor"},
+        {"arguments", "role", "phase", "source", "output", "force", "depth", "top", "editor"},
     ),
-    ("trace", "workload"): (["trace", "mlp"], {"arguments", "role", "cache"}),
-    ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "steps"}),
-    ("compare", "workload"): (["compare", "mlp", "-t", "baseline", "-t", "bf16"], {"role", "depth"}),
+    ("trace", "workload"): (["trace", "mlp"], {"arguments", "role", "phase", "cache"}),
+    ("trace", "compiled"): (["trace", "mlp", "--target", "l4"], {"arguments", "role", "phase", "steps"}),
+    ("compare", "workload"): (["compare", "mlp", "-t", "baseline", "-t", "bf16"], {"role", "phase", "depth"}),
     ("compare", "step"): (["compare", STEP, "-t", "baseline", "-t", "bf16"], {"preset", "depth"}),
     ("compare", "module"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "-t", "donate", "--by", "module"],
-        {"role", "verbose", "pool"},
+        {"role", "phase", "verbose", "pool"},
     ),
     ("compare", "unsaved"): (
         ["compare", "mlp", "-t", "baseline", "-t", "bf16", "--no-save"],
-        {"role", "depth", "source"},
+        {"role", "phase", "depth", "source"},
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
         {*_COMPILED, "framework", "steps", "jobs", "save", "depth", "source"},
     ),
-    ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "steps", "jobs"}),
+    ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "phase", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
     ("fit", "auto"): (
         ["fit", "mlp", "--memory", "1MiB", "-t", "auto"],
-        {"arguments", "role", "vary", "multiple_of", "mesh", "hosts", "topology", "slices"},
+        {"arguments", "role", "phase", "vary", "multiple_of", "mesh", "hosts", "topology", "slices"},
     ),
-    ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "force", "update"}),
+    ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "phase", "force", "update"}),
     ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
     ("check", "capture"): (["check", "one.memprof", "--max", "1GiB"], {*_COMPILED, "force", "update"}),
     ("check", "update"): (
         ["check", "mlp", "--against", "new.json", "--update"],
-        {"arguments", "role", "maximum", "fits", "pool", "fail_on", "require_effect", "format", "top", "width"},
+        {
+            "arguments",
+            "role",
+            "phase",
+            "maximum",
+            "fits",
+            "pool",
+            "fail_on",
+            "require_effect",
+            "format",
+            "top",
+            "width",
+        },
     ),
     ("advise", "capture"): (["advise", "one.memprof"], set()),
     ("import", "programs"): (["import", "dump"], set()),
@@ -97,6 +121,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "overrides": (["--set", "batch_size=16"], []),
     "technique": (["-t", "donate"], []),
     "role": (["--role", "state=params"], []),
+    "phase": (["--phase", "decode"], []),
     "target": (["--target", "cpu"], []),
     "mesh": (["--mesh", "2"], []),
     "hosts": (["--hosts", "2"], ["--mesh", "data=2"]),
@@ -248,9 +273,8 @@ def test_a_command_ends_the_same_each_time(
 
 
 def test_every_command_and_option_is_in_the_table() -> None:
-    # What `watch` does with its options shows where scripts run: see tests/integration/test_watch.py. `plan` compiles in
-    # its own process: see tests/integration/test_checkpoint_plan.py.
-    elsewhere = {"list", "doctor", "cache", "mcp", "watch", "plan"}
+    # What `watch`, `serve-plan` and `plan` do with their options is seen where they run: see tests/integration/.
+    elsewhere = {"list", "doctor", "cache", "mcp", "watch", "serve-plan", "plan"}
     assert {command for command, _ in REFUSED} | elsewhere == set(COMMANDS)
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
     assert options - {"workload", "what", "capture", "paths", "log", "help"} == set(GIVEN)

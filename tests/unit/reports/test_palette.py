@@ -25,6 +25,10 @@ _MAIN = (
 )
 
 
+# Those of inference.
+_OF_INFERENCE = (Category.PARAMS, Category.KV_CACHE, Category.FORWARD_TEMPS, Category.OUTPUTS)
+
+
 def test_every_category_and_tone_has_its_own_sign() -> None:
     assert set(CATEGORY_LETTERS) == set(CATEGORY_COLORS) == set(Category)
     assert set(TONE_COLORS) == set(Tone)
@@ -41,7 +45,7 @@ def test_letters_are_readable_on_their_colour() -> None:
 
 def test_the_main_categories_differ_for_colour_blind_readers() -> None:
     for vision, matrix in _VISIONS.items():
-        for one, other in combinations(_MAIN, 2):
+        for one, other in (*combinations(_MAIN, 2), *combinations(_OF_INFERENCE, 2)):
             distance = _distance(_seen(CATEGORY_COLORS[one], matrix), _seen(CATEGORY_COLORS[other], matrix))
             assert distance > 10, (vision, one, other, distance)
 

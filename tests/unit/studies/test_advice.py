@@ -284,6 +284,23 @@ _FULL = report([_passes((32, 16), "f32")])
 _DP_TP = {"dp": 2, "tp": 4}
 
 
+_CACHE = buffer((4, 2, 16, 8), "f32", Category.KV_CACHE, op="cache", phase=Phase.ARGUMENT)
+
+
+def _temp(shape: tuple[int, ...], dtype: str = "f32") -> LiveBuffer:
+    return buffer(shape, dtype, Category.FORWARD_TEMPS, op="jit(step)/layers/while")
+
+
+def _cached(*buffers: LiveBuffer, weights: str = "f32", trip_count: int | None = None) -> Report:
+    """A step with a weight of 64 x 512, two prompts of 8 tokens, and what else is given."""
+    weight = buffer((64, 512), weights, Category.PARAMS, op="params", phase=Phase.ARGUMENT)
+    made = report([weight, *buffers])
+    loops = () if trip_count is None else (Loop(op="jit(step)/while", phase=Phase.FORWARD, trip_count=trip_count),)
+    leaves = [_leaf("params", Role.PARAMS, (64, 512)), replace(_leaf("tokens", Role.BATCH, (2, 8)), dtype="int32")]
+    leaves += [_leaf("cache", Role.KV_CACHE, each.shape) for each in buffers if each.category is Category.KV_CACHE]
+    return replace(made, arguments=tuple(leaves), program=replace(made.program, loops=loops))
+
+
 CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] = {
     "donate_state": (
         lambda: _donation(_W, _MU),
@@ -340,6 +357,44 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "a batch as long as the loop": lambda: _scan(is_stacked=False),
             "only what the loop carries along": lambda: _scan(num_stacks=1),
             "that before the loop and after it": _scan_that_carries_one,
+        },
+    ),
+    "copied_cache": (
+        lambda: _cached(_CACHE, _temp((4, 2, 8, 16)), trip_count=4),
+        {
+            "no loop over layers": lambda: _cached(_CACHE, _temp((4, 2, 8, 16))),
+            "the copy of one layer": lambda: _cached(_CACHE, _temp((2, 8, 16)), trip_count=4),
+            "another type": lambda: _cached(_CACHE, _temp((4, 2, 8, 16), "bf16"), trip_count=4),
+        },
+    ),
+    "relaid_cache": (
+        lambda: _cached(_CACHE, _temp((4, 2, 8, 16)), _temp((4, 8, 16, 2))),
+        {
+            "one layer at a time": lambda: _cached(_CACHE, _temp((4, 2, 8, 16))),
+            "a loop makes them": lambda: _cached(_CACHE, _temp((4, 2, 8, 16)), _temp((4, 8, 16, 2)), trip_count=4),
+            "scores": lambda: _cached(_CACHE, _temp((2, 16, 16)), _temp((2, 16, 16))),
+        },
+    ),
+    "wide_weights": (
+        lambda: _cached(_CACHE),
+        {
+            "16 bits already": lambda: _cached(_CACHE, weights="bf16"),
+            "nothing shows that the step trains nothing": lambda: _cached(),
+        },
+    ),
+    "copied_weights": (
+        lambda: _cached(_CACHE, buffer((64, 64), "bf16", Category.PARAM_COPIES)),
+        {
+            "training casts them anew after each update": lambda: _copies(4),
+            "no copies": lambda: _cached(_CACHE),
+        },
+    ),
+    "whole_prompt_logits": (
+        lambda: _cached(_CACHE, buffer((2, 8, 512), "f32", Category.OUTPUTS, op="jit(step)/head")),
+        {
+            "the last token": lambda: _cached(_CACHE, buffer((2, 512), "f32", Category.OUTPUTS, op="jit(step)/head")),
+            "hidden units of every token": lambda: _cached(_CACHE, _temp((2, 8, 512))),
+            "no cache": lambda: _cached(buffer((2, 8, 512), "f32", Category.OUTPUTS, op="jit(step)/head")),
         },
     ),
     "param_copies": (

@@ -14,6 +14,7 @@ from memprof.errors import MemprofError
 from memprof.studies.subject import Subject, find_subject, run_command
 from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
+from memprof.workloads.train_config import inference_fields
 from memprof.workloads.user.build import UserStep
 
 ONE = Topology()
@@ -48,8 +49,9 @@ def test_the_plan_of_every_preset_arrives_as_it_was(workload: registry.Workload)
 def test_every_technique_arrives_with_its_argument(technique: registry.Technique) -> None:
     labels, axes = [*technique.needs, technique.example], {technique.axis: 2} if technique.axis else {}
     topology = Topology(num_devices=2, axes=axes) if axes else ONE
-    wanted = plan(workload="transformer", preset="tiny", techniques=labels, axes=axes, overrides=technique.settings)
-    subject = find_subject("transformer", preset="tiny", overrides=technique.settings)
+    workload = "decoder" if set(technique.sets) & inference_fields() else "transformer"
+    wanted = plan(workload=workload, preset="tiny", techniques=labels, axes=axes, overrides=technique.settings)
+    subject = find_subject(workload, preset="tiny", overrides=technique.settings)
     recipe = sent(subject, "+".join(labels), topology).recipe
     assert isinstance(recipe, BuiltInStep)
     assert recipe.plan() == wanted

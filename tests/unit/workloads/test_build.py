@@ -10,7 +10,7 @@ import pytest
 from memprof.analysis.records.categories import Role
 from memprof.errors import MemprofError
 from memprof.workloads.build import build_step, plan
-from memprof.workloads.train_config import technique_fields
+from memprof.workloads.train_config import inference_fields, technique_fields
 
 
 def test_a_step_says_what_it_is():
@@ -37,7 +37,7 @@ def test_a_step_says_what_it_is():
         "learning_rate": 1e-3,
         "weight_decay": 1e-2,
         "seed": 3,
-        **technique_fields(),
+        **{name: value for name, value in technique_fields().items() if name not in inference_fields()},
         "compute_dtype": "bfloat16",
         "donate": True,
     }

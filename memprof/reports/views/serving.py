@@ -1,0 +1,125 @@
+"""The document of a server's plan: its sum, its programs, and the sequences that fit."""
+
+from __future__ import annotations
+
+from memprof.analysis.records.categories import Category
+from memprof.reports.document import (
+    Align,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Note,
+    Part,
+    Row,
+    StackedBar,
+    StackedBars,
+    Table,
+    Tone,
+)
+from memprof.reports.units import format_bytes
+from memprof.reports.views.cells import size_cell
+from memprof.studies.serving import ServingPlan
+
+
+def serving_document(plan: ServingPlan) -> Document:
+    """The tokens that fit, what they share the pool with, each program, and sequences by context."""
+    return Document(
+        blocks=(
+            Heading(text=_answer(plan), level=1, aside=f"{plan.label} on {plan.target.name}"),
+            _sum(plan),
+            _programs(plan),
+            *_sequences(plan),
+            *_notes(plan),
+        )
+    )
+
+
+def _answer(plan: ServingPlan) -> str:
+    if plan.max_tokens is None:
+        return f"{format_bytes(plan.footprint_bytes)} with a cache of {plan.cache_tokens:,} tokens"
+    return f"{plan.max_tokens:,} tokens of cache fit"
+
+
+def _sum(plan: ServingPlan) -> StackedBars:
+    """The server with the cache as it was compiled, and with the largest one that fits."""
+    rows = [("as compiled", plan.cache_bytes, plan.largest.own_bytes)]
+    if plan.max_tokens:
+        largest = plan.max_tokens * plan.cache_bytes_per_token
+        copied = plan.largest.copied_cache_bytes * plan.max_tokens // plan.cache_tokens
+        rows.append(("largest cache", largest, plan.largest.own_bytes - plan.largest.copied_cache_bytes + copied))
+    bars = tuple(
+        StackedBar(
+            label=label,
+            parts=tuple(
+                Part(category=category, size_bytes=size)
+                for category, size in (
+                    (Category.PARAMS, plan.weights_bytes),
+                    (Category.KV_CACHE, cache_bytes),
+                    (Category.OTHER_STATE, plan.state_bytes),
+                    (Category.FORWARD_TEMPS, own_bytes),
+                    (Category.CONSTANTS, plan.constant_bytes),
+                )
+                if size
+            ),
+            size=format_bytes(plan.fixed_bytes + cache_bytes + own_bytes),
+        )
+        for label, cache_bytes, own_bytes in rows
+    )
+    return StackedBars(bars=bars, capacity_bytes=plan.pool_bytes)
+
+
+def _programs(plan: ServingPlan) -> Table:
+    number = Align.RIGHT
+    return Table(
+        columns=(
+            Column(title="program"),
+            Column(title="beside what is shared", align=number),
+            Column(title="of it copies of the cache", align=number, priority=1),
+            Column(title="constants", align=number, priority=2),
+            Column(title="footprint alone", align=number, priority=3),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    Cell(text=each.name),
+                    size_cell(each.own_bytes),
+                    size_cell(each.copied_cache_bytes),
+                    size_cell(each.constant_bytes),
+                    size_cell(each.footprint_bytes),
+                )
+            )
+            for each in plan.programs
+        ),
+    )
+
+
+def _sequences(plan: ServingPlan) -> tuple[Block, ...]:
+    if not plan.sequences:
+        return ()
+    table = Table(
+        columns=(Column(title="context", align=Align.RIGHT), Column(title="sequences that fit", align=Align.RIGHT)),
+        rows=tuple(
+            Row(cells=(Cell(text=f"{each.context_len:,}"), Cell(text=f"{each.num_sequences:,}")))
+            for each in plan.sequences
+        ),
+    )
+    return (table,)
+
+
+def _notes(plan: ServingPlan) -> tuple[Note, ...]:
+    notes = [
+        Note(
+            text=f"Weights {format_bytes(plan.weights_bytes)}; {plan.cache_bytes_per_token:,} bytes of cache for each"
+            f" token; {plan.largest.name} holds most beside them. Machine code and CUDA graphs lie outside of JAX's"
+            " pool and are not counted.",
+            tone=Tone.MUTED,
+        )
+    ]
+    copying = [each.name for each in plan.programs if each.copied_cache_bytes]
+    if copying:
+        notes.append(Note(text=f"Copies of the cache cost tokens: see {', '.join(copying)}.", tone=Tone.WARNING))
+    if plan.max_tokens == 0:
+        notes.append(Note(text="Weights and programs alone do not fit.", tone=Tone.BAD))
+    return tuple(notes)

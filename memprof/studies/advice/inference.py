@@ -1,0 +1,158 @@
+"""Rules on a step that trains nothing: its weights, its cache of keys and values, its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.report import Report
+from memprof.studies.advice.advice import Proposal
+from memprof.studies.advice.passes import MADE_IN_PASSES
+from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
+from memprof.workloads.intents import Aim, Intent
+
+_HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
+
+
+def is_inference(report: Report) -> bool:
+    """Whether nothing is trained: the step has a cache, or neither a backward pass nor what belongs to one."""
+    if report.categories[Category.KV_CACHE]:
+        return True
+    phases = {each.phase for each in report.program.operations}
+    is_forward_alone = bool(phases) and Phase.BACKWARD not in phases
+    return is_forward_alone and not any(report.categories[category] for category in _HELD_BY_STEPS)
+
+
+def copied_cache(report: Report) -> Iterator[Proposal]:
+    """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
+    stacked = _cache_kinds(report, looped=True)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in stacked
+        return Instead(size_bytes=0) if is_copy else None
+
+    copies = changed_at_peak(report, without)
+    if not copies:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.SPLIT_CACHE),
+        what="Hold the cache of each layer in an array of its own, and call one layer after another",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of the whole cache that a loop over layers makes,"
+        f" the largest at {made_at(copies[0])}",
+        cost="a longer compile: the program has a copy of each layer",
+        without=without,
+    )
+
+
+def relaid_cache(report: Report) -> Iterator[Proposal]:
+    """Copies of the caches of several layers in the order of axes that attention wants."""
+    kinds = _cache_kinds(report, looped=False)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in kinds
+        return Instead(size_bytes=0) if is_copy else None
+
+    copies = changed_at_peak(report, without)
+    if len(copies) < 2:  # one layer at a time
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.REORDER_CACHE),
+        what="Hold the cache in the order of axes in which attention reads it",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are copies of caches in another order, the largest"
+        f" {copies[0].dtype}[{','.join(map(str, copies[0].shape))}]",
+        cost="none, if nothing else reads the cache",
+        without=without,
+    )
+
+
+def _cache_kinds(report: Report, *, looped: bool) -> set[tuple[str, tuple[int, ...]]]:
+    """The caches that a loop goes through, layer by layer, or all others."""
+    turns = {loop.trip_count for loop in report.program.loops}
+    return {
+        kind_of(buffer)
+        for buffer in report.buffers
+        if buffer.category is Category.KV_CACHE and bool(turns & {*buffer.shape}) is looped
+    }
+
+
+def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
+    """Type and lengths of an array, whatever the order of its axes."""
+    return buffer.dtype, tuple(sorted(buffer.shape))
+
+
+def wide_weights(report: Report) -> Iterator[Proposal]:
+    """Weights in float32 that no update needs."""
+    if not is_inference(report):
+        return
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_wide = buffer.category is Category.PARAMS and buffer.dtype == "f32" and len(buffer.shape) > 1
+        return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
+
+    weights = changed_at_peak(report, without)
+    if not weights:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CAST_WEIGHTS),
+        what="Hold the weights in bfloat16: nothing is trained",
+        evidence=f"{amount(weights, 'arrays')}, are weights in float32",
+        cost="weights of 8 bits of precision, as most models are published",
+        without=without,
+    )
+
+
+def copied_weights(report: Report) -> Iterator[Proposal]:
+    """Weights that every call casts, transposes or gathers anew."""
+    if not is_inference(report):
+        return
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        return Instead(size_bytes=0) if buffer.category is Category.PARAM_COPIES else None
+
+    copies = changed_at_peak(report, without)
+    if not copies:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CONVERT_WEIGHTS_ONCE),
+        what="Convert the weights once, before the first call",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are made of weights alone at every call, the largest"
+        f" {copies[0].dtype}[{','.join(map(str, copies[0].shape))}] at {made_at(copies[0])}",
+        cost="none, if the weights are needed in no other form",
+        without=without,
+    )
+
+
+def whole_prompt_logits(report: Report) -> Iterator[Proposal]:
+    """Logits of every token of a prompt, where the last one decides what comes next."""
+    if not is_inference(report):
+        return
+    prompts = {leaf.shape for leaf in report.arguments if leaf.role is Role.BATCH and leaf.dtype.startswith("int")}
+    rows = {prod(shape): shape[-1] for shape in prompts if len(shape) == 2 and shape[-1] > 1}
+    classes = {length for leaf in report.arguments if leaf.role is Role.PARAMS for length in leaf.shape}
+    has_cache = any(leaf.role is Role.KV_CACHE for leaf in report.arguments)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_made = buffer.category in MADE_IN_PASSES or buffer.category is Category.OUTPUTS
+        num_rows = prod(buffer.shape[:-1])
+        if not (is_made and buffer.dtype in ("f32", "bf16", "f16") and num_rows in rows and buffer.shape[-1] in wide):
+            return None
+        return Instead(size_bytes=buffer.size_bytes // rows[num_rows])
+
+    wide = {
+        buffer.shape[-1]
+        for buffer in report.buffers
+        if buffer.category is Category.OUTPUTS and buffer.shape and prod(buffer.shape[:-1]) in rows
+    } & classes
+    logits = changed_at_peak(report, without)
+    if not (has_cache and logits):
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.KEEP_LAST_LOGITS),
+        what="Compute the logits of the last token of each prompt alone",
+        evidence=f"{amount(logits, 'arrays')} at the peak, hold logits of every token; the largest is made at"
+        f" {made_at(logits[0])}",
+        cost="none, unless the prompt's own probabilities are asked for",
+        without=without,
+    )

@@ -1,0 +1,190 @@
+"""What a server holds: several programs that share weights and a cache, and one of which runs at a time.
+
+    device memory = weights + cache + other state + constants of all programs
+                    + the largest of what a single program holds beside them
+
+What a program holds beside them is its temp block, its results and its inputs. What is left of JAX's memory pool is for
+the cache: so many tokens fit, at so many bytes of cache for each.
+
+The cache is compiled with a certain number of tokens. If a program makes copies of it, these grow with it and are
+counted with each token. Everything else of a program is taken to stay as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memprof.analysis.records.capture import ArgumentLeaf, Target
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
+from memprof.errors import MemprofError
+from memprof.studies.advice.inference import kind_of
+from memprof.studies.advice.passes import MADE_IN_PASSES
+
+_SHARED = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
+_SHORTEST_CONTEXT = 1024
+_NUM_CONTEXTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedProgram:
+    """One program of a server.
+
+    Attributes:
+        footprint_bytes: of the program by itself, weights and cache included.
+        own_bytes: what it holds while it runs beside what is shared: temp block, results and inputs.
+        constant_bytes: what it holds as long as it is loaded.
+        copied_cache_bytes: the part of `own_bytes` that copies the cache, and grows with it.
+    """
+
+    name: str
+    footprint_bytes: int
+    own_bytes: int
+    constant_bytes: int
+    copied_cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """How many sequences of one context the cache holds."""
+
+    context_len: int
+    num_sequences: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPlan:
+    """What a server holds, and how large its cache can be.
+
+    Attributes:
+        target: the device.
+        pool_bytes: of JAX's memory pool there; None if it is not known.
+        weights_bytes, cache_bytes, state_bytes: what the programs share, each array once.
+        constant_bytes: of all programs.
+        cache_tokens: the tokens of the cache as it was compiled.
+        cache_bytes_per_token: of all caches.
+        programs: those that hold most beside what is shared come first.
+        max_tokens: the tokens of cache that fit; None if the pool is not known, 0 if not even the rest fits.
+    """
+
+    label: str
+    target: Target
+    pool_bytes: int | None
+    weights_bytes: int
+    cache_bytes: int
+    state_bytes: int
+    constant_bytes: int
+    cache_tokens: int
+    cache_bytes_per_token: int
+    programs: tuple[ServedProgram, ...]
+    max_tokens: int | None
+
+    @property
+    def largest(self) -> ServedProgram:
+        """The program that holds most beside what is shared."""
+        return self.programs[0]
+
+    @property
+    def footprint_bytes(self) -> int:
+        """All that the server holds with its cache as it was compiled."""
+        return self.fixed_bytes + self.cache_bytes + self.largest.own_bytes
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What it holds all the time beside the cache."""
+        return self.weights_bytes + self.state_bytes + self.constant_bytes
+
+    @property
+    def sequences(self) -> tuple[Sequences, ...]:
+        """Sequences that fit at contexts from 1,024 tokens on, each twice the one before; the last one fits once."""
+        if self.max_tokens is None:
+            return ()
+        contexts = (_SHORTEST_CONTEXT << n for n in range(_NUM_CONTEXTS))
+        found = (Sequences(context_len=each, num_sequences=self.max_tokens // each) for each in contexts)
+        return tuple(each for each in found if each.num_sequences)
+
+
+def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) -> ServingPlan:
+    """Put the programs of a server together.
+
+    Args:
+        reports: of all programs, for one device. Plans without memory pressure count.
+        cache_tokens: the tokens that their caches hold.
+
+    Raises:
+        MemprofError: no program has a cache, or the cache is no whole number of bytes for each token.
+    """
+    reports = [report.unpressed for report in reports]
+    shared = {role: _size_bytes(reports, role) for role in _SHARED}
+    cache_bytes = shared[Role.KV_CACHE]
+    if not cache_bytes:
+        raise MemprofError(
+            f"no program of {label} has a cache: if one has, say which argument it is, StepSpec(..., roles={{'cache':"
+            " 'kv_cache'})"
+        )
+    if cache_bytes % cache_tokens:
+        raise MemprofError(
+            f"the cache of {label} holds {cache_bytes:,} bytes, which is no whole number for each of cache_tokens ="
+            f" {cache_tokens:,}: give the number of tokens that its arrays have room for"
+        )
+    programs = sorted((_program(report) for report in reports), key=lambda each: -each.own_bytes)
+    target, pool_bytes = reports[0].target, reports[0].verdict.pool_bytes
+    plan = ServingPlan(
+        label=label,
+        target=target,
+        pool_bytes=pool_bytes,
+        weights_bytes=shared[Role.PARAMS],
+        cache_bytes=cache_bytes,
+        state_bytes=shared[Role.OTHER_STATE] + shared[Role.OPTIMIZER_STATE],
+        constant_bytes=sum(each.constant_bytes for each in programs),
+        cache_tokens=cache_tokens,
+        cache_bytes_per_token=cache_bytes // cache_tokens,
+        programs=tuple(programs),
+        max_tokens=None,
+    )
+    return plan if pool_bytes is None else replace(plan, max_tokens=_max_tokens(plan, pool_bytes))
+
+
+def _max_tokens(plan: ServingPlan, pool_bytes: int) -> int:
+    """The most tokens with which every program fits."""
+    left = pool_bytes - plan.fixed_bytes
+
+    def of_program(program: ServedProgram) -> int:
+        free = left - (program.own_bytes - program.copied_cache_bytes)
+        # In whole tokens of the cache as it was compiled: copies need not be a whole number of bytes for each.
+        return max(0, free * plan.cache_tokens // (plan.cache_bytes + program.copied_cache_bytes))
+
+    return min(map(of_program, plan.programs))
+
+
+def _program(report: Report) -> ServedProgram:
+    held = sum(report.categories[Category(role.value)] for role in _SHARED)
+    constant_bytes = report.categories[Category.CONSTANTS]
+    kinds = {kind_of(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE}
+    copies = (
+        buffer.size_bytes
+        for buffer in report.buffers
+        if buffer.category in MADE_IN_PASSES | {Category.OUTPUTS} and kind_of(buffer) in kinds
+    )
+    return ServedProgram(
+        name=report.workload,
+        footprint_bytes=report.footprint_bytes,
+        own_bytes=report.footprint_bytes - held - constant_bytes,
+        constant_bytes=constant_bytes,
+        copied_cache_bytes=sum(copies),
+    )
+
+
+def _size_bytes(reports: Sequence[Report], role: Role) -> int:
+    """The bytes of the arguments of a role on one device, each array that several programs take once."""
+    arrays: dict[tuple[object, ...], int] = {}
+    for report in reports:
+        for leaf in report.arguments:
+            if leaf.role is role and leaf.parameter_number is not None:
+                arrays[_identity(leaf)] = report.device_bytes(leaf)
+    return sum(arrays.values())
+
+
+def _identity(leaf: ArgumentLeaf) -> tuple[object, ...]:
+    return leaf.path, leaf.shape, leaf.dtype

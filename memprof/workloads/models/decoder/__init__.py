@@ -1,0 +1,141 @@
+"""decoder: a decoder-only Transformer at inference, with its cache of keys and values.
+
+What a user chooses is in `config.py`; `params.py` has the weights and the cache as shapes, `network.py` the forward
+pass, `step.py` the programs of an engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from memprof.errors import MemprofError
+from memprof.workloads.models.decoder.config import DecoderConfig
+from memprof.workloads.train_config import TrainConfig, inference_fields
+from memprof.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from memprof.capture.tracing.step import StepSpec
+
+
+TINY = DecoderConfig(
+    batch_size=4,
+    context_len=32,
+    prompt_len=16,
+    chunk_len=8,
+    vocab_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    hidden_size=32,
+    mlp_size=64,
+)
+
+# The blocks of GPT-2: learned positions, LayerNorm, biases, as many heads of keys and values as of queries.
+TINY_GPT2 = dataclasses.replace(
+    TINY,
+    num_kv_heads=None,
+    mlp_size=None,
+    gated_mlp=False,
+    activation="gelu",
+    norm="layer",
+    positions="learned",
+    biases=True,
+    tied_embeddings=True,
+)
+
+# Radford et al. 2019: 124,439,808 parameters.
+GPT2 = dataclasses.replace(
+    TINY_GPT2,
+    batch_size=8,
+    context_len=1024,
+    prompt_len=None,
+    chunk_len=256,
+    vocab_size=50257,
+    num_layers=12,
+    num_heads=12,
+    hidden_size=768,
+)
+
+# Llama 3.2 (Meta 2024): 1,235,814,400 parameters.
+LLAMA_1B = DecoderConfig(
+    batch_size=8,
+    context_len=2048,
+    vocab_size=128_256,
+    num_layers=16,
+    num_heads=32,
+    num_kv_heads=8,
+    hidden_size=2048,
+    mlp_size=8192,
+    tied_embeddings=True,
+)
+
+# Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): 8,030,261,248 parameters.
+LLAMA_8B = dataclasses.replace(LLAMA_1B, num_layers=32, hidden_size=4096, mlp_size=14_336, tied_embeddings=False)
+
+# The same paper: 70,553,706,496 parameters.
+LLAMA_70B = dataclasses.replace(LLAMA_8B, num_layers=80, num_heads=64, hidden_size=8192, mlp_size=28_672)
+
+# Gemma Team 2024, arXiv:2403.08295: 2,506,172,416 parameters; one head of keys and values.
+GEMMA_2B = DecoderConfig(
+    batch_size=8,
+    context_len=2048,
+    vocab_size=256_000,
+    num_layers=18,
+    num_heads=8,
+    num_kv_heads=1,
+    head_size=256,
+    hidden_size=2048,
+    mlp_size=16_384,
+    activation="gelu",
+    tied_embeddings=True,
+)
+
+
+def step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) -> StepSpec:
+    """Returns the program. jax is imported here, not above, so that listing workloads stays quick."""
+    from memprof.workloads.models.decoder.step import build_step
+
+    if train_config.kv_heads:
+        config = dataclasses.replace(config, num_kv_heads=train_config.kv_heads)
+    return build_step(config, train_config, mesh)
+
+
+def check(config: DecoderConfig, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` for techniques that a decoder has no use for."""
+    if train_config.data_parallel not in ("none", "batch"):
+        raise MemprofError("zero1 and zero2 divide optimizer state, which decoder does not have: use dp.")
+    if train_config.cache_window and config.chunk(train_config) is not None:
+        raise MemprofError(
+            "A chunk of a prefill would overwrite what its own tokens attend to in a window: leave out either."
+        )
+
+
+WORKLOAD = Workload(
+    name="decoder",
+    summary="decoder at inference: prefill, decode or chunked-prefill, with a KV cache; grouped heads, rotary, RMSNorm",
+    config_type=DecoderConfig,
+    presets={
+        "tiny": TINY,
+        "tiny-gpt2": TINY_GPT2,
+        "gpt2": GPT2,
+        "gemma-2b": GEMMA_2B,
+        "llama-1b": LLAMA_1B,
+        "llama-8b": LLAMA_8B,
+        "llama-70b": LLAMA_70B,
+    },
+    default_preset="llama-1b",
+    honours=inference_fields()
+    | {"compute_dtype", "param_dtype", "tensor_parallel", "data_parallel", "donate", "compiler_options"},
+    step=step,
+    check=check,
+    teaching_rows=(
+        "baseline",
+        "bf16-params",
+        "bf16-params+kv-list",
+        "bf16-params+kv-list+int8-kv",
+        "bf16-params+kv-list+int8-kv+window=1024",
+    ),
+)

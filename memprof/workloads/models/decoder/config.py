@@ -1,0 +1,121 @@
+"""The sizes and choices of a decoder at inference, and of the program that is profiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from memprof.workloads.train_config import TrainConfig, require, require_positive
+
+Phase = Literal["prefill", "decode", "chunked-prefill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """Sizes and choices of a decoder.
+
+    Attributes:
+        phase: `prefill` reads whole prompts into an empty cache; `decode` makes one token for each sequence;
+            `chunked-prefill` reads one part of each prompt into a cache that holds the parts before it.
+        batch_size: number of sequences.
+        context_len: number of tokens of each sequence that the cache has room for.
+        prompt_len: number of tokens of a prompt; None means `context_len`.
+        chunk_len: number of tokens in a part of a prompt.
+        vocab_size: number of tokens that there are.
+        num_layers, num_heads, hidden_size: of the stack of blocks.
+        num_kv_heads: number of heads of keys and values, which groups of query heads share (Ainslie et al. 2023,
+            arXiv:2305.13245); 1 is multi-query attention, and None means `num_heads`.
+        head_size: width of one attention head; None means `hidden_size / num_heads`.
+        mlp_size: width of the MLP blocks; None means four times `hidden_size`.
+        gated_mlp: whether a second projection gates the MLP's hidden units (Shazeer 2020, arXiv:2002.05202).
+        activation: of the MLP blocks.
+        norm: LayerNorm, or RMSNorm without a mean.
+        positions: `rotary` turns queries and keys (Su et al. 2021, arXiv:2104.09864); `learned` adds a table of
+            `context_len` rows.
+        biases: whether projections have biases.
+        tied_embeddings: whether the output layer is the token embedding. An untied one has a bias where others have.
+        all_logits: whether a prefill returns the logits of every token, not of the last one alone.
+        donate_cache: whether the new cache may take the memory of the old one.
+    """
+
+    phase: Phase = "decode"
+    batch_size: int
+    context_len: int
+    prompt_len: int | None = None
+    chunk_len: int = 512
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    hidden_size: int
+    num_kv_heads: int | None = None
+    head_size: int | None = None
+    mlp_size: int | None = None
+    gated_mlp: bool = True
+    activation: Literal["silu", "gelu"] = "silu"
+    norm: Literal["rms", "layer"] = "rms"
+    positions: Literal["rotary", "learned"] = "rotary"
+    biases: bool = False
+    tied_embeddings: bool = False
+    all_logits: bool = False
+    donate_cache: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(self, "batch_size", "context_len", "chunk_len", "vocab_size", "num_layers", "num_heads")
+        require_positive(self, "hidden_size")
+        for name in ("prompt_len", "num_kv_heads", "head_size", "mlp_size"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        require(
+            self.head_size is not None or self.hidden_size % self.num_heads == 0,
+            f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}, unless"
+            " head_size is set.",
+        )
+        require(
+            self.num_heads % self.kv_heads == 0,
+            f"num_heads is {self.num_heads}, but it must be a multiple of num_kv_heads = {self.kv_heads}.",
+        )
+        require(
+            self.positions != "rotary" or self.head_width % 2 == 0,
+            f"the heads are {self.head_width} wide, but rotary positions need an even width: set head_size.",
+        )
+        require(
+            self.prompt <= self.context_len,
+            f"prompt_len is {self.prompt}, but the cache has room for context_len = {self.context_len} tokens: set"
+            " both.",
+        )
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
+
+    @property
+    def mlp_width(self) -> int:
+        """Width of the MLP blocks."""
+        return 4 * self.hidden_size if self.mlp_size is None else self.mlp_size
+
+    @property
+    def prompt(self) -> int:
+        """Number of tokens of a prompt."""
+        return self.context_len if self.prompt_len is None else self.prompt_len
+
+    @property
+    def tensor_sizes(self) -> dict[str, int]:
+        """What tensor parallelism divides, by field."""
+        return {"num_heads": self.num_heads, "mlp_size": self.mlp_width}
+
+    def chunk(self, train_config: TrainConfig) -> int | None:
+        """Number of tokens that one chunk of a prefill reads; None for the other phases."""
+        if self.phase == "chunked-prefill":
+            return min(self.chunk_len, self.prompt)
+        is_chunked = self.phase == "prefill" and train_config.prefill_chunk
+        return min(train_config.prefill_chunk, self.prompt) if is_chunked else None
+
+    def cache_len(self, train_config: TrainConfig) -> int:
+        """Number of tokens of each sequence that the cache holds."""
+        return min(self.context_len, train_config.cache_window or self.context_len)

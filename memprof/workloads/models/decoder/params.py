@@ -1,0 +1,98 @@
+"""The weights of a decoder, and its cache, as shapes and dtypes.
+
+Paths read `token_embedding/embedding`, `layers/attention/query/kernel`, `layers/mlp/up/kernel`, `final_norm/scale`. The
+layers are stacked, and so is the cache: `{"k": (layers, batch, tokens, kv heads, head size), "v": ...}`. With a cache
+in a list (`kv-list`) both are lists with an entry for each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memprof.workloads.layers import compute_dtype, param_dtype
+from memprof.workloads.models.decoder.config import DecoderConfig
+from memprof.workloads.train_config import TrainConfig
+
+SCALE_DTYPE = jnp.float32
+# What tensor parallelism divides: columns on the way into attention and MLP, rows on the way out, and the vocabulary.
+TENSOR_AXES = {
+    "token_embedding/embedding": -2,
+    "head/kernel": -1,
+    "head/bias": -1,
+    **{f"attention/{name}/{leaf}": -1 for name in ("query", "key", "value") for leaf in ("kernel", "bias")},
+    "attention/out/kernel": -2,
+    **{f"mlp/{name}/{leaf}": -1 for name in ("gate", "up") for leaf in ("kernel", "bias")},
+    "mlp/down/kernel": -2,
+}
+
+
+def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> dict[str, Any]:
+    """The weights."""
+    dtype = param_dtype(train_config)
+
+    def array(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    def norm() -> dict[str, Any]:
+        scale = {"scale": array(config.hidden_size)}
+        return scale if config.norm == "rms" else {**scale, "bias": array(config.hidden_size)}
+
+    def dense(num_inputs: int, num_outputs: int) -> dict[str, Any]:
+        kernel = {"kernel": array(num_inputs, num_outputs)}
+        return {**kernel, "bias": array(num_outputs)} if config.biases else kernel
+
+    width, heads, kv_heads = config.hidden_size, config.num_heads, config.kv_heads
+    layer = {
+        "attention": {
+            "norm": norm(),
+            "query": dense(width, heads * config.head_width),
+            "key": dense(width, kv_heads * config.head_width),
+            "value": dense(width, kv_heads * config.head_width),
+            "out": dense(heads * config.head_width, width),
+        },
+        "mlp": {
+            "norm": norm(),
+            **({"gate": dense(width, config.mlp_width)} if config.gated_mlp else {}),
+            "up": dense(width, config.mlp_width),
+            "down": dense(config.mlp_width, width),
+        },
+    }
+    params: dict[str, Any] = {
+        "token_embedding": {"embedding": array(config.vocab_size, width)},
+        "layers": _layers(layer, config, train_config),
+        "final_norm": norm(),
+    }
+    if config.positions == "learned":
+        params["position_embedding"] = {"embedding": array(config.context_len, width)}
+    if not config.tied_embeddings:
+        params["head"] = dense(width, config.vocab_size)
+    return params
+
+
+def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
+    """The cache: keys and values of `context_len` tokens of each sequence, or of as many as a window holds.
+
+    As 8-bit integers they have one scale for each token and head.
+    """
+    by_head = (config.batch_size, config.cache_len(train_config), config.kv_heads)
+    if train_config.cache_dtype == "int8":
+        one = {
+            "int8": jax.ShapeDtypeStruct((*by_head, config.head_width), jnp.int8),
+            "scale": jax.ShapeDtypeStruct(by_head, SCALE_DTYPE),
+        }
+        layer: dict[str, Any] = {"k": one, "v": one}
+    else:
+        array = jax.ShapeDtypeStruct((*by_head, config.head_width), compute_dtype(train_config))
+        layer = {"k": array, "v": array}
+    return _layers(layer, config, train_config)
+
+
+def _layers(layer: Mapping[str, Any], config: DecoderConfig, train_config: TrainConfig) -> Any:
+    """All layers, of the shapes of one: in a list, or stacked."""
+    if train_config.cache_list:
+        return [layer] * config.num_layers
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((config.num_layers, *leaf.shape), leaf.dtype), layer)

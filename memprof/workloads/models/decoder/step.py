@@ -1,0 +1,104 @@
+"""One program of an engine: a decode step, a prefill, or one chunk of a prefill.
+
+The cache is an argument, and comes back in the same memory, which is donated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from memprof.analysis.records.categories import Role
+from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.workloads.mesh_axes import DP, TP
+from memprof.workloads.models.decoder.config import DecoderConfig
+from memprof.workloads.models.decoder.network import Decoder
+from memprof.workloads.models.decoder.params import TENSOR_AXES, abstract_cache, abstract_params
+from memprof.workloads.sharding import Layout, with_shardings
+from memprof.workloads.train_config import TrainConfig
+
+ROLES = {"params": Role.PARAMS, "cache": Role.KV_CACHE, "tokens": Role.BATCH, "positions": Role.BATCH}
+_CACHE_ARGNUM = 1
+_INIT_SCALE = 0.02
+
+
+def build_step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) -> StepSpec:
+    """The program of a configuration, with abstract arguments: those of a mesh, or of one device."""
+    params, cache = abstract_params(config, train_config), abstract_cache(config, train_config)
+    tokens = jax.ShapeDtypeStruct((config.batch_size, num_tokens(config, train_config)), jnp.int32)
+    args: tuple[Any, ...] = (params, cache, tokens, tokens)
+    step = _step_of(config, train_config, mesh)
+    if mesh is not None:
+        args = with_shardings(args, _shardings(args, train_config, mesh))
+    return StepSpec(
+        fn=step,
+        args=args,
+        roles=ROLES,
+        donate_argnums=(_CACHE_ARGNUM,) if config.donate_cache or train_config.donate else (),
+        feed=_feed(config, train_config, args),
+    )
+
+
+def num_tokens(config: DecoderConfig, train_config: TrainConfig) -> int:
+    """Number of tokens of each sequence that the program reads."""
+    return 1 if config.phase == "decode" else config.chunk(train_config) or config.prompt
+
+
+def _step_of(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) -> Any:
+    network = Decoder(config, train_config)
+
+    def step(params: Any, cache: Any, tokens: Any, positions: Any) -> Any:
+        if mesh is None:
+            return network(params, cache, tokens, positions)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            logits, written = network(params, cache, tokens, positions)
+            return logits, jax.lax.with_sharding_constraint(written, _cache_shardings(cache, train_config, mesh))
+
+    return step
+
+
+def _shardings(args: tuple[Any, ...], train_config: TrainConfig, mesh: Mesh) -> tuple[Any, ...]:
+    layout = Layout(mesh=mesh, config=train_config, tensor_axes=TENSOR_AXES)
+    params, cache, *batch = args
+    return layout.of_params(params), _cache_shardings(cache, train_config, mesh), *layout.of_batch(batch)
+
+
+def _cache_shardings(cache: Any, train_config: TrainConfig, mesh: Mesh) -> Any:
+    """Sequences over `dp`, heads over `tp` where it divides them: `([layers,] batch, tokens, heads, ...)`."""
+    axis = 0 if train_config.cache_list else 1
+    over_batch = DP if train_config.data_parallel != "none" else None
+
+    def of_leaf(leaf: Any) -> NamedSharding:
+        is_divided = train_config.tensor_parallel and leaf.shape[axis + 2] % mesh.shape[TP] == 0
+        return NamedSharding(mesh, PartitionSpec(*[None] * axis, over_batch, None, TP if is_divided else None))
+
+    return jax.tree.map(of_leaf, cache)
+
+
+def _feed(config: DecoderConfig, train_config: TrainConfig, args: tuple[Any, ...]) -> Feed:
+    """Random weights, an empty cache, and random tokens at the positions that follow each other."""
+    length = num_tokens(config, train_config)
+
+    def argument(number: int, step: int) -> Any:
+        rng = np.random.default_rng((train_config.seed, number, step))
+        if number == 0:
+            return jax.tree.map(
+                lambda leaf: jnp.asarray(_INIT_SCALE * rng.standard_normal(leaf.shape), leaf.dtype), args[0]
+            )
+        if number == _CACHE_ARGNUM:
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), args[1])
+        if number == _CACHE_ARGNUM + 1:
+            return rng.integers(config.vocab_size, size=args[2].shape, dtype=np.int32)
+        first = 0 if config.phase == "prefill" else (step * length) % max(1, config.context_len - length + 1)
+        return np.broadcast_to(np.arange(first, first + length, dtype=np.int32), args[3].shape)
+
+    return Feed(
+        argument=argument,
+        loss=lambda result: None,  # inference has none
+        num_examples=config.batch_size,
+        num_tokens=config.batch_size * length,
+    )

@@ -1,0 +1,222 @@
+"""The KV cache of an inference step: how wide, how long and how many it is, and how a prompt gets into it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from memprof.analysis.comparison import Verdict
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
+from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
+from memprof.workloads.intents import Aim, Means
+from memprof.workloads.scopes import LAYERS
+from memprof.workloads.technique import ARGUMENT, Argument, ArgumentValue, HowTo, Technique
+from memprof.workloads.train_config import TrainConfig, require
+
+_NUMBER = "[1-9][0-9]*"
+# The axes of keys and values, from the end: tokens, heads, width of a head.
+_TOKENS, _HEADS = -3, -2
+
+
+def kv_list_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a cache of separate arrays, and for the absence of a loop over layers."""
+    del argument
+    cache = used_arguments(report, Role.KV_CACHE)
+    loops = [loop for loop in report.program.loops if LAYERS in re.split("[/()]+", loop.op)]
+    sentence = f"the program takes {in_words(total_bytes(cache))} of cache in {len(cache)} arrays"
+    if loops or not cache:
+        return no(f"{sentence}, and a loop goes through the layers")
+    if reference is not None:
+        ours, theirs = (most_bytes(each, Category.FORWARD_TEMPS) for each in (report, reference))
+        sentence += f"; temporaries take {in_words(ours)} at most, in the reference {in_words(theirs)}"
+    return yes(sentence)
+
+
+def gqa_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for that many heads of keys and values in the cache."""
+    del reference
+    return _has_axis(report, _HEADS, argument, "heads of keys and values")
+
+
+def window_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a cache of that many tokens of each sequence."""
+    del reference
+    return _has_axis(report, _TOKENS, argument, "tokens of each sequence")
+
+
+def int8_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a cache of 8-bit integers beside their scales."""
+    del argument, reference
+    cache = used_arguments(report, Role.KV_CACHE)
+    integers = total_bytes(leaf for leaf in cache if leaf.dtype == "int8")
+    others = total_bytes(cache) - integers
+    sentence = f"the cache is {in_words(integers)} of int8 and {in_words(others)} of scales"
+    return yes(sentence) if 0 < others < integers else no(sentence)
+
+
+def chunked_prefill_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a program that reads that many tokens of each prompt."""
+    del reference
+    lengths = {leaf.shape[-1] for leaf in used_arguments(report, Role.BATCH) if len(leaf.shape) > 1}
+    sentence = f"the program reads {', '.join(map(str, sorted(lengths)))} tokens of each prompt at a time"
+    return yes(sentence) if lengths == {argument} else no(sentence)
+
+
+def _has_axis(report: Report, axis: int, size: ArgumentValue | None, what: str) -> Verdict:
+    """Looks for an axis of that size in all keys and values."""
+    arrays = [leaf for leaf in used_arguments(report, Role.KV_CACHE) if len(leaf.shape) >= -_TOKENS + 1]
+    wide = [leaf for leaf in arrays if "scale" not in leaf.path]
+    sizes = sorted({leaf.shape[axis] for leaf in wide})
+    sentence = f"the cache has {', '.join(map(str, sizes)) or 'no'} {what}"
+    return yes(sentence) if sizes == [size] else no(sentence)
+
+
+def check_heads(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` unless the query heads can be divided into that many groups."""
+    require(
+        config.num_heads % train_config.kv_heads == 0,
+        f"Technique 'gqa={train_config.kv_heads}' needs a divisor of num_heads, which is {config.num_heads}.",
+    )
+
+
+def check_window(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` for a window that holds the whole context anyway."""
+    require(
+        train_config.cache_window <= config.context_len,
+        f"Technique 'window={train_config.cache_window}' needs a context_len of at least that, and it is"
+        f" {config.context_len}.",
+    )
+
+
+def check_prefill(config: Any, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` unless there is a prompt to read in parts."""
+    label = f"Technique 'chunked-prefill={train_config.prefill_chunk}'"
+    require(config.phase == "prefill", f"{label} is for --phase prefill, and the phase is {config.phase}.")
+    require(
+        train_config.prefill_chunk <= config.prompt,
+        f"{label} needs a prompt of at least that many tokens, and it has {config.prompt}.",
+    )
+
+
+KV_LIST = Technique(
+    name="kv-list",
+    about="""The KV cache as a list of arrays, one for each layer, in a program that has a copy of each layer.
+
+    A loop over layers reads the cache of a layer and returns the new one, and XLA holds both what goes in and what
+    comes out: the cache twice, donated or not. An array of its own is updated in place. The price is compile time: the
+    program grows with the number of layers.""",
+    summary="the cache as one array for each layer, updated in place; the layers are unrolled",
+    how_to=HowTo(
+        sentence="Hold the cache of each layer in an array of its own, and call the layers one after another.",
+        code="cache = [layer_cache.at[rows, positions].set(new) for layer_cache, new in zip(cache, news)]",
+    ),
+    reference="JAX's documentation of jax.lax.scan; the XLA documentation on buffer assignment of while loops",
+    family="inference",
+    sets={"cache_list": True},
+    evidence=kv_list_evidence,
+    shrinks=(Category.FORWARD_TEMPS,),
+    tolerance=None,
+)
+
+GQA = Technique(
+    name="gqa",
+    about="""N heads of keys and values, each shared by a group of query heads; 1 is multi-query attention.
+
+    The cache shrinks by the size of a group, and so do the projections of keys and values. It is another model, which
+    has to be trained, or converted and trained on.""",
+    summary="N heads of keys and values, each for a group of query heads; another model",
+    how_to=HowTo(
+        sentence="Project keys and values to <N> heads, and attend with the query heads in groups.",
+        code="attended = jax.nn.dot_product_attention(query, key, value)  # key and value have <N> heads",
+    ),
+    reference="Ainslie et al. 2023, GQA: Training Generalized Multi-Query Transformer Models, arXiv:2305.13245",
+    family="inference",
+    sets={"kv_heads": ARGUMENT},
+    argument=Argument(spelling="gqa=<N>", pattern=_NUMBER, example="1", parse=int),
+    evidence=gqa_evidence,
+    check_config=check_heads,
+    shrinks=(Category.KV_CACHE, Category.PARAMS),
+    tolerance=None,
+)
+
+WINDOW = Technique(
+    name="window",
+    about="""Each token attends to the last N tokens alone, and the cache keeps no others.
+
+    A new token takes the place of the oldest one. The cache no longer grows with the context. What lies further back
+    reaches a token only through the layers in between, so the model has to be trained with the window.""",
+    summary="the cache keeps the last N tokens of each sequence; another model",
+    how_to=HowTo(
+        sentence="Write each token at its position modulo <N>, and attend to what is there.",
+        code="cache = cache.at[rows, positions % <N>].set(new)",
+    ),
+    reference="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825, section 2",
+    family="inference",
+    sets={"cache_window": ARGUMENT},
+    argument=Argument(spelling="window=<N>", pattern=_NUMBER, example="8", parse=int),
+    evidence=window_evidence,
+    check_config=check_window,
+    shrinks=(Category.KV_CACHE,),
+    tolerance=None,
+)
+
+INT8_KV = Technique(
+    name="int8-kv",
+    about="""Keys and values in the cache as 8-bit integers, with a float32 scale for each token and head.
+
+    The cache takes a quarter of float32, or half of bfloat16, and the scales. They are dequantised when attention reads
+    them: whether XLA does so inside of the product or holds a copy shows in `forward_temps`.""",
+    summary="the cache in 8-bit integers, with a scale for each token and head",
+    how_to=HowTo(
+        sentence="Write rounded integers and their scales into the cache, and multiply them when attention reads them.",
+        code="scale = jnp.max(jnp.abs(key), -1) / 127; key_int8 = jnp.round(key / scale[..., None]).astype(jnp.int8)",
+    ),
+    reference="Sheng et al. 2023, FlexGen, arXiv:2303.06865, section 5",
+    family="inference",
+    sets={"cache_dtype": "int8"},
+    evidence=int8_kv_evidence,
+    shrinks=(Category.KV_CACHE,),
+    tolerance=None,
+)
+
+CHUNKED_PREFILL = Technique(
+    name="chunked-prefill",
+    about="""A prompt in parts of N tokens, one call of the program for each.
+
+    Every part attends to the cache, which holds the parts before it. Activations and scores are those of N tokens, not
+    of the whole prompt; so a long prompt no longer decides how much memory an engine has to keep free.""",
+    summary="the prefill reads N tokens of each prompt at a time",
+    how_to=HowTo(
+        sentence="Call the prefill with <N> tokens at a time, each part at its positions in the cache.",
+        code="for start in range(0, prompt_len, <N>): "
+        "logits, cache = step(params, cache, tokens[:, start:start + <N>], start)",
+    ),
+    reference="Agrawal et al. 2023, SARATHI: Efficient LLM Inference by Piggybacking Decodes, arXiv:2308.16369",
+    family="inference",
+    sets={"prefill_chunk": ARGUMENT},
+    argument=Argument(spelling="chunked-prefill=<N>", pattern=_NUMBER, example="4", parse=int),
+    settings=("phase=prefill",),
+    evidence=chunked_prefill_evidence,
+    check_config=check_prefill,
+    shrinks=(Category.FORWARD_TEMPS, Category.BATCH),
+    tolerance=None,
+)
+
+TECHNIQUES = (
+    KV_LIST,
+    GQA,
+    WINDOW,
+    INT8_KV,
+    CHUNKED_PREFILL,
+)
+MEANS = {
+    Aim.SPLIT_CACHE: Means(
+        code="cache = [cache[n] for n in range(num_layers)]  # once; layer n updates cache[n], in a Python loop",
+        technique=KV_LIST.name,
+    ),
+    Aim.REORDER_CACHE: Means(
+        code="cache = jnp.swapaxes(cache, 1, 2)  # once: (batch, kv_heads, tokens, head_size), and step without swaps"
+    ),
+    Aim.KEEP_LAST_LOGITS: Means(code="logits = hidden[:, -1] @ head  # the last token of each prompt"),
+}

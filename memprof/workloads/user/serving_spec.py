@@ -1,0 +1,68 @@
+"""An inference server, as its owner describes it: programs that share weights and a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from memprof.capture.tracing.step import StepSpec
+from memprof.capture.tracing.step_checks import check_label, shown
+from memprof.errors import MemprofError
+
+# In the configuration of a program: the names of all programs of its server, and the tokens that the cache holds.
+PROGRAMS, CACHE_TOKENS = "serving_programs", "serving_cache_tokens"
+_SEPARATOR = ", "
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSpec:
+    """The programs of a server.
+
+    Weights, caches and other state with equal path, shape and dtype are one array that the programs share:
+    `params['head']` of every bucket of a prefill and of the decode step. So call what is shared by one name.
+
+    Attributes:
+        programs: the programs that the server keeps compiled, by name: each bucket of a prefill, the decode step, ...
+        cache_tokens: how many tokens the caches hold, as their shapes are: batch times context, or pages times the size
+            of a page.
+    """
+
+    programs: Mapping[str, StepSpec]
+    cache_tokens: int
+
+    def __post_init__(self) -> None:
+        """Check what was given.
+
+        Raises:
+            MemprofError: a field is not what it must be.
+        """
+        if not isinstance(self.programs, Mapping) or not self.programs:
+            raise MemprofError(
+                f"programs is {shown(self.programs)}, but a mapping from names to memprof.StepSpec was expected"
+            )
+        for name, program in self.programs.items():
+            check_label("the name of a program", name)
+            if _SEPARATOR.strip() in name:
+                raise MemprofError(f"the name of a program is {shown(name)}, but it must have no comma")
+            if not isinstance(program, StepSpec):
+                raise MemprofError(f"the program {name} is {shown(program)}, but a memprof.StepSpec was expected")
+        if not isinstance(self.cache_tokens, int) or isinstance(self.cache_tokens, bool) or self.cache_tokens < 1:
+            raise MemprofError(
+                f"cache_tokens is {shown(self.cache_tokens)}, but it is the number of tokens that the cache holds"
+            )
+
+    def program(self, number: int) -> StepSpec:
+        """One of the programs, with what its server is in its configuration."""
+        name, program = [*self.programs.items()][number]
+        config: dict[str, str | int] = {PROGRAMS: _SEPARATOR.join(self.programs), CACHE_TOKENS: self.cache_tokens}
+        return replace(program, workload=name, config={**program.config, **config})
+
+
+def program_names(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of all programs, in the configuration of one."""
+    return tuple(str(config[PROGRAMS]).split(_SEPARATOR))
+
+
+def cache_tokens(config: Mapping[str, object]) -> int:
+    """The tokens that the cache holds, in the configuration of a program."""
+    return int(str(config[CACHE_TOKENS]))

@@ -1,0 +1,81 @@
+"""A server of several programs: `memprof serve-plan` and `memprof.serving`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+import memprof as api
+from memprof.workloads.build import build_step
+
+# The server of pages: see the sizes there.
+ENGINE = Path(__file__).parents[2] / "examples" / "engine.py"
+WEIGHTS_BYTES = 2 * (4096 * 256 + 4 * (256 * 3 * 256 + 256 * 256))
+BYTES_PER_TOKEN = 2 * 4 * 2 * 256
+
+
+@pytest.mark.with_one_jax
+def test_the_command_prints_the_plan_of_all_programs(memprof):
+    done = memprof(
+        "serve-plan", f"{ENGINE}:engine_spec", "--set", "num_pages=64", "--target", "cpu", "--format", "json"
+    )
+    plan = json.loads(done.stdout)
+    assert (plan["schema"], plan["weights_bytes"]) == ("memprof.serving/1", WEIGHTS_BYTES)
+    assert (plan["cache_bytes_per_token"], plan["cache_tokens"]) == (BYTES_PER_TOKEN, 64 * 16)
+    assert plan["cache_bytes"] == 64 * 16 * BYTES_PER_TOKEN
+    assert plan["max_tokens"] is None  # a CPU has no fixed amount
+    assert [each["name"] for each in plan["programs"]] == ["prefill-512", "prefill-128", "decode"]
+
+
+@pytest.mark.with_one_jax
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("serve-plan", "ENGINE:decode_step"), "no server: it must be a memprof.ServingSpec"),
+        (("run", "ENGINE:engine_spec"), "is a server of several programs: use memprof serve-plan"),
+        (("serve-plan", "decoder"), "decoder is no server"),
+    ],
+)
+def test_what_is_no_server_and_what_is_one_have_a_sentence(memprof, command, sentence):
+    verb, subject = command
+    done = memprof(verb, subject.replace("ENGINE", str(ENGINE)), "--target", "cpu")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
+
+
+@pytest.mark.usefixtures("quick_compiles")
+def test_the_api_gives_the_same_for_a_spec():
+    overrides = ["batch_size=2"]
+    programs = {
+        phase: build_step(workload="decoder", preset="tiny", overrides=[*overrides, f"phase={phase}"])
+        for phase in ("decode", "prefill")
+    }
+    serving = api.serving(api.ServingSpec(programs, cache_tokens=2 * 32), target="cpu", label="tiny")
+    params, cache = jax.tree.leaves(programs["decode"].args[0]), jax.tree.leaves(programs["decode"].args[1])
+    assert serving.plan.weights_bytes == sum(leaf.size * leaf.dtype.itemsize for leaf in params)
+    assert serving.plan.cache_bytes == sum(leaf.size * leaf.dtype.itemsize for leaf in cache) == 64 * 256
+    assert serving.max_tokens is None
+    assert serving.to_json()["cache_bytes_per_token"] == 256
+    assert "256 bytes of cache for each token" in str(serving)
+
+
+@pytest.mark.parametrize(
+    ("programs", "cache_tokens", "sentence"),
+    [
+        ({}, 1, "a mapping from names to memprof.StepSpec was expected"),
+        ({"decode": "step"}, 1, "the program decode is 'step'"),
+        ({"a,b": None}, 1, "it must have no comma"),
+    ],
+)
+def test_a_wrong_spec_has_a_sentence(programs, cache_tokens, sentence):
+    with pytest.raises(api.MemprofError, match=sentence):
+        api.ServingSpec(programs, cache_tokens=cache_tokens)
+
+
+def test_a_server_says_how_many_tokens_its_cache_holds():
+    program = build_step(workload="decoder", preset="tiny")
+    with pytest.raises(api.MemprofError, match="it is the number of tokens that the cache holds"):
+        api.ServingSpec({"decode": program}, cache_tokens=0)

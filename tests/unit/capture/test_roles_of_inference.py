@@ -1,0 +1,431 @@
+"""The roles of the arguments of an inference step, where nobody says so: weights, and caches of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+from memprof.capture.tracing.step import StepSpec
+from tests.unit.capture.test_roles import roles
+
+P, B, KV, S = "params", "batch", "kv_cache", "other_state"
+BATCH, LENGTH, HEADS, SIZE, WIDTH, VOCAB, LAYERS = 2, 12, 2, 8, 16, 32, 3
+Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, str]]
+CASES: dict[str, Callable[[], Case]] = {}
+
+
+def case(make: Callable[[], Case]) -> Callable[[], Case]:
+    CASES[make.__name__] = make
+    return make
+
+
+class Cache(NamedTuple):
+    k: Any
+    v: Any
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+TOKENS = array(BATCH, dtype=jnp.int32)
+LENGTHS = array(BATCH, dtype=jnp.int32)
+LAYER = {
+    "norm": array(WIDTH),
+    "qkv": array(WIDTH, 3 * WIDTH),
+    "bias": array(3 * WIDTH),
+    "out": array(WIDTH, WIDTH),
+    "up": array(WIDTH, 64),
+    "down": array(64, WIDTH),
+}
+WEIGHTS = {
+    "embed": array(VOCAB, WIDTH),
+    "layers": [LAYER] * LAYERS,
+    "head": array(WIDTH, VOCAB),
+}
+STACKED = {**WEIGHTS, "layers": {name: array(LAYERS, *leaf.shape) for name, leaf in LAYER.items()}}
+CACHE = array(BATCH, LENGTH, HEADS, SIZE)
+STACKED_CACHE = array(LAYERS, *CACHE.shape)
+ROWS = jnp.arange(BATCH)
+
+
+def qkv(layer: Any, hidden: Any, position: Any) -> Any:
+    """Queries, keys and values of one token of each sequence, with rotary positions."""
+    hidden = hidden * jax.lax.rsqrt(jnp.mean(hidden**2, -1, keepdims=True) + 1e-6) * layer["norm"]
+    joined = hidden @ layer["qkv"] + layer["bias"]
+    query, key, value = (part.reshape(BATCH, HEADS, SIZE) for part in jnp.split(joined, 3, -1))
+    return rotated(query, position), rotated(key, position), value
+
+
+def rotated(heads: Any, position: Any) -> Any:
+    angles = position[:, None, None] * 1e4 ** (-jnp.arange(SIZE // 2) / SIZE)
+    one, other = jnp.split(heads, 2, -1)
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    return jnp.concatenate([one * cosine - other * sine, other * cosine + one * sine], -1)
+
+
+def attend(query: Any, keys: Any, values: Any, position: Any) -> Any:
+    scores = jnp.einsum("bhd,bthd->bht", query, keys)
+    scores = jnp.where((jnp.arange(keys.shape[1]) <= position[:, None])[:, None], scores, -1e9)
+    return jnp.einsum("bht,bthd->bhd", jax.nn.softmax(scores), values).reshape(BATCH, WIDTH)
+
+
+def add(layer: Any, hidden: Any, attended: Any) -> Any:
+    hidden = hidden + attended @ layer["out"]
+    return hidden + jax.nn.silu(hidden @ layer["up"]) @ layer["down"]
+
+
+def next_tokens(weights: Any, hidden: Any) -> Any:
+    return jnp.argmax(hidden @ weights["head"], -1)
+
+
+@case
+def linen_decode() -> Case:
+    class Decoder(nn.Module):
+        @nn.compact
+        def __call__(self, tokens: Any) -> Any:
+            hidden = nn.Embed(VOCAB, WIDTH)(tokens)
+            hidden += nn.MultiHeadDotProductAttention(num_heads=HEADS, decode=True)(nn.LayerNorm()(hidden))
+            return nn.Dense(VOCAB)(nn.gelu(nn.Dense(64)(hidden)))
+
+    module = Decoder()
+    variables = jax.eval_shape(module.init, jax.random.key(0), array(BATCH, LENGTH, dtype=jnp.int32))
+
+    def step(weights: Any, cache: Any, tokens: Any) -> Any:
+        logits, changed = module.apply({"params": weights, "cache": cache}, tokens, mutable=["cache"])
+        return logits[:, -1].argmax(-1), changed["cache"]
+
+    attention = "cache['MultiHeadDotProductAttention_0']"
+    return (
+        step,
+        (variables["params"], variables["cache"], array(BATCH, 1, dtype=jnp.int32)),
+        {
+            "weights": P,
+            f"{attention}['cached_key']": KV,
+            f"{attention}['cached_value']": KV,
+            f"{attention}['cache_index']": S,
+            "tokens": B,
+        },
+    )
+
+
+@case
+def nnx_decode() -> Case:
+    class Decoder(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.embed = nnx.Embed(VOCAB, WIDTH, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(HEADS, WIDTH, decode=True, rngs=rngs)
+            self.head = nnx.Linear(WIDTH, VOCAB, rngs=rngs)
+
+    model = Decoder(nnx.Rngs(0))
+    model.attention.init_cache((BATCH, LENGTH, WIDTH))
+
+    @nnx.jit
+    def step(model: Any, tokens: Any) -> Any:
+        hidden = model.embed(tokens)
+        return model.head(hidden + model.attention(hidden))[:, -1].argmax(-1)
+
+    return (
+        step,
+        (model, jnp.zeros((BATCH, 1), jnp.int32)),
+        {
+            "model.embed": P,
+            "model.attention.query": P,
+            "model.attention.cached_key": KV,
+            "model.attention.cached_value": KV,
+            "model.attention.cache_index": S,
+            "model.head": P,
+            "tokens": B,
+        },
+    )
+
+
+@case
+def hugging_face_flax() -> Case:
+    """The cache of `FlaxGPT2Attention`: filled at `cache_index`, its mask combined with that of the padding."""
+
+    class Attention(nn.Module):
+        @nn.compact
+        def __call__(self, hidden: Any, attention_mask: Any) -> Any:
+            joined = nn.Dense(3 * WIDTH)(hidden)
+            query, key, value = (each.reshape(BATCH, -1, HEADS, SIZE) for each in jnp.split(joined, 3, -1))
+            cached_key = self.variable("cache", "cached_key", jnp.zeros, (BATCH, LENGTH, HEADS, SIZE))
+            cached_value = self.variable("cache", "cached_value", jnp.zeros, (BATCH, LENGTH, HEADS, SIZE))
+            index = self.variable("cache", "cache_index", lambda: jnp.array(0, jnp.int32))
+            place = (0, index.value, 0, 0)
+            cached_key.value = jax.lax.dynamic_update_slice(cached_key.value, key, place)
+            cached_value.value = jax.lax.dynamic_update_slice(cached_value.value, value, place)
+            mask = (jnp.arange(LENGTH) <= index.value) & (attention_mask > 0)
+            index.value += 1
+            bias = jnp.where(mask, 0.0, -1e9)[:, None, None]
+            weights = nn.dot_product_attention_weights(query, cached_key.value, bias=bias)
+            attended = jnp.einsum("bhqk,bkhd->bqhd", weights, cached_value.value)
+            return nn.Dense(WIDTH)(attended.reshape(hidden.shape))
+
+    class Decoder(nn.Module):
+        @nn.compact
+        def __call__(self, input_ids: Any, attention_mask: Any) -> Any:
+            embed = nn.Embed(VOCAB, WIDTH)
+            hidden = embed(input_ids)
+            for _ in range(2):
+                hidden += Attention()(nn.LayerNorm()(hidden), attention_mask)
+            return embed.attend(hidden)
+
+    module = Decoder()
+    inputs = (array(BATCH, 1, dtype=jnp.int32), array(BATCH, LENGTH, dtype=jnp.int32))
+    variables = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+
+    def step(params: Any, past_key_values: Any, input_ids: Any, attention_mask: Any) -> Any:
+        variables = {"params": params, "cache": past_key_values}
+        logits, changed = module.apply(variables, input_ids, attention_mask, mutable=["cache"])
+        return logits, changed["cache"]
+
+    cache = [f"past_key_values['Attention_{n}']" for n in range(2)]
+    return (
+        step,
+        (variables["params"], variables["cache"], *inputs),
+        {
+            "params": P,
+            **{f"{each}['cached_{part}']": KV for each in cache for part in ("key", "value")},
+            **{f"{each}['cache_index']": S for each in cache},
+            "input_ids": B,
+            "attention_mask": B,
+        },
+    )
+
+
+@case
+def a_loop_over_a_stacked_named_tuple() -> Case:
+    def step(weights: Any, cache: Any, tokens: Any, position: Any) -> Any:
+        def through(hidden: Any, layer_and_cache: Any) -> Any:
+            layer, keys, values = layer_and_cache
+            query, key, value = qkv(layer, hidden, position)
+            keys, values = keys.at[ROWS, position].set(key), values.at[ROWS, position].set(value)
+            return add(layer, hidden, attend(query, keys, values, position)), (keys, values)
+
+        hidden, (keys, values) = jax.lax.scan(through, weights["embed"][tokens], (weights["layers"], *cache))
+        return next_tokens(weights, hidden), Cache(keys, values), position + 1
+
+    args = (STACKED, Cache(STACKED_CACHE, STACKED_CACHE), TOKENS, LENGTHS)
+    return step, args, {"weights": P, "cache": KV, "tokens": B}
+
+
+@case
+def a_loop_that_carries_the_whole_cache() -> Case:
+    def step(weights: Any, cache: Any, tokens: Any, position: Any) -> Any:
+        def through(number: Any, carried: Any) -> Any:
+            hidden, cache = carried
+            layer = jax.tree.map(lambda leaf: leaf[number], weights["layers"])
+            query, key, value = qkv(layer, hidden, position)
+            cache = {
+                "k": cache["k"].at[number, ROWS, position].set(key),
+                "v": cache["v"].at[number, ROWS, position].set(value),
+            }
+            return add(layer, hidden, attend(query, cache["k"][number], cache["v"][number], position)), cache
+
+        hidden, cache = jax.lax.fori_loop(0, LAYERS, through, (weights["embed"][tokens], cache))
+        return next_tokens(weights, hidden), cache
+
+    args = (STACKED, {"k": STACKED_CACHE, "v": STACKED_CACHE}, TOKENS, LENGTHS)
+    return step, args, {"weights": P, "cache": KV, "tokens": B, "position": B}
+
+
+def unrolled(write: Callable[[Any, Any, Any], Any], *, read: Callable[[Any], Any] = lambda cache: cache) -> Any:
+    """A decode step with a list of caches, by how one is written and read."""
+
+    def step(weights: Any, caches: Any, tokens: Any, position: Any) -> Any:
+        hidden, written = weights["embed"][tokens], []
+        for layer, cache in zip(weights["layers"], caches, strict=True):
+            query, key, value = qkv(layer, hidden, position)
+            written.append({"k": write(cache["k"], key, position), "v": write(cache["v"], value, position)})
+            attended = attend(query, read(written[-1]["k"]), read(written[-1]["v"]), position)
+            hidden = add(layer, hidden, attended)
+        return next_tokens(weights, hidden), written
+
+    return step
+
+
+def in_list(cache: Any = CACHE) -> tuple[Any, ...]:
+    return WEIGHTS, [{"k": cache, "v": cache}] * LAYERS, TOKENS, LENGTHS
+
+
+@case
+def a_list_written_with_a_one_hot_mask() -> Case:
+    def write(cache: Any, new: Any, position: Any) -> Any:
+        is_here = (jnp.arange(LENGTH) == position[:, None])[:, :, None, None]
+        return jnp.where(is_here, new[:, None], cache)
+
+    return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
+def a_window_that_moves_on() -> Case:
+    def write(cache: Any, new: Any, position: Any) -> Any:
+        return jnp.concatenate([cache[:, 1:], new[:, None]], axis=1)
+
+    return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
+def integers_with_scales() -> Case:
+    def write(cache: Any, new: Any, position: Any) -> Any:
+        scale = jnp.max(jnp.abs(new), -1, keepdims=True) / 127
+        return {
+            "int8": cache["int8"].at[ROWS, position].set(jnp.round(new / scale).astype(jnp.int8)),
+            "scale": cache["scale"].at[ROWS, position].set(scale),
+        }
+
+    cache = {"int8": array(*CACHE.shape, dtype=jnp.int8), "scale": array(BATCH, LENGTH, HEADS, 1)}
+    step = unrolled(write, read=lambda cache: cache["int8"].astype(jnp.float32) * cache["scale"])
+    return step, in_list(cache), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
+def pages_of_a_pool() -> Case:
+    def step(model: Any, pool: Any, table: Any, lengths: Any, tokens: Any) -> Any:
+        hidden = model["embed"][tokens]
+        page, offset = table[ROWS, lengths // 4], lengths % 4
+        for number, layer in enumerate(model["layers"]):
+            query, key, value = qkv(layer, hidden, lengths)
+            pool = pool.at[number, 0, page, offset].set(key).at[number, 1, page, offset].set(value)
+            keys, values = (pool[number, part][table].reshape(BATCH, -1, HEADS, SIZE) for part in (0, 1))
+            hidden = add(layer, hidden, attend(query, keys, values, lengths))
+        return next_tokens(model, hidden), pool
+
+    args = (WEIGHTS, array(LAYERS, 2, 9, 4, HEADS, SIZE), array(BATCH, 3, dtype=jnp.int32), LENGTHS, TOKENS)
+    return step, args, {"model": P, "pool": KV, "table": B, "lengths": B, "tokens": B}
+
+
+@case
+def a_prefill_that_attends_to_its_own_keys() -> Case:
+    def step(weights: Any, cache: Any, tokens: Any) -> Any:
+        hidden = weights["embed"][tokens]
+        query, key, value = jnp.split(hidden @ weights["qkv"], 3, -1)
+        scores = jnp.einsum("bqd,bkd->bqk", query, key)
+        scores = jnp.where(jnp.tril(jnp.ones((4, 4), bool)), scores, -1e9)
+        attended = jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), value)
+        keys, values = (
+            jax.lax.dynamic_update_slice(old, new, (0, 0, 0)) for old, new in zip(cache, (key, value), strict=True)
+        )
+        return (hidden + attended)[:, -1] @ weights["head"], Cache(keys, values)
+
+    weights = {"embed": array(VOCAB, WIDTH), "qkv": array(WIDTH, 3 * WIDTH), "head": array(WIDTH, VOCAB)}
+    cache = array(BATCH, LENGTH, WIDTH)
+    args = (weights, Cache(cache, cache), array(BATCH, 4, dtype=jnp.int32))
+    return step, args, {"weights": P, "cache": KV, "tokens": B}
+
+
+@case
+def compressed_keys_and_values() -> Case:
+    """As in DeepSeek-V2: keys and values are made from a latent, which is what is kept."""
+
+    def step(weights: Any, latents: Any, tokens: Any, position: Any) -> Any:
+        hidden = weights["embed"][tokens]
+        latents = latents.at[ROWS, position].set(hidden @ weights["down"])
+        keys, values = (jnp.einsum("btl,lhd->bthd", latents, weights[name]) for name in ("to_keys", "to_values"))
+        query = (hidden @ weights["query"]).reshape(BATCH, HEADS, SIZE)
+        hidden = hidden + attend(query, keys, values, position)
+        return next_tokens(weights, hidden), latents
+
+    weights = {
+        "embed": array(VOCAB, WIDTH),
+        "down": array(WIDTH, 4),
+        "to_keys": array(4, HEADS, SIZE),
+        "to_values": array(4, HEADS, SIZE),
+        "query": array(WIDTH, WIDTH),
+        "head": array(WIDTH, VOCAB),
+    }
+    args = (weights, array(BATCH, LENGTH, 4), TOKENS, LENGTHS)
+    return step, args, {"weights": P, "latents": KV, "tokens": B, "position": B}
+
+
+@case
+def a_state_space_model() -> Case:
+    """A selective state-space layer (Gu and Dao 2023): what it carries is no cache of keys and values."""
+
+    def step(params: Any, state: Any, tokens: Any) -> Any:
+        hidden, new = params["embed"][tokens], []
+        for layer, (window, ssm) in zip(params["layers"], state, strict=True):
+            inner, gate = jnp.split(hidden @ layer["in"], 2, -1)
+            window = jnp.concatenate([window[:, 1:], inner[:, None]], 1)
+            inner = jax.nn.silu(jnp.einsum("bkd,kd->bd", window, layer["conv"]))
+            delta, b, c = jnp.split(inner @ layer["x"], [WIDTH, WIDTH + 4], -1)
+            delta = jax.nn.softplus(delta @ layer["dt"])
+            decay = jnp.exp(-jnp.einsum("bd,dn->bdn", delta, jnp.exp(layer["a"])))
+            ssm = decay * ssm + (delta * inner)[:, :, None] * b[:, None]
+            hidden = hidden + (jnp.einsum("bdn,bn->bd", ssm, c) * jax.nn.silu(gate)) @ layer["out"]
+            new.append((window, ssm))
+        return next_tokens(params, hidden), new
+
+    layer = {
+        "in": array(WIDTH, 2 * WIDTH),
+        "conv": array(4, WIDTH),
+        "x": array(WIDTH, WIDTH + 8),
+        "dt": array(WIDTH, WIDTH),
+        "a": array(WIDTH, 4),
+        "out": array(WIDTH, WIDTH),
+    }
+    params = {"embed": array(VOCAB, WIDTH), "layers": [layer] * 2, "head": array(WIDTH, VOCAB)}
+    state = [(array(BATCH, 4, WIDTH), array(BATCH, WIDTH, 4))] * 2
+    return step, (params, state, TOKENS), {"params": P, "state": S, "tokens": B}
+
+
+@case
+def a_recurrent_network_with_a_history_of_tokens() -> Case:
+    def step(params: Any, state: Any, tokens: Any) -> Any:
+        inputs = params["embed"][tokens]
+        hidden = jnp.tanh(inputs @ params["in"] + state["hidden"] @ params["recurrent"])
+        history = state["history"].at[:, state["count"]].set(tokens)
+        return next_tokens(params, hidden), {"hidden": hidden, "history": history, "count": state["count"] + 1}
+
+    params = {
+        "embed": array(VOCAB, WIDTH),
+        "in": array(WIDTH, WIDTH),
+        "recurrent": array(WIDTH, WIDTH),
+        "head": array(WIDTH, VOCAB),
+    }
+    state = {
+        "hidden": array(BATCH, WIDTH),
+        "history": array(BATCH, LENGTH, dtype=jnp.int32),
+        "count": array(dtype=jnp.int32),
+    }
+    return step, (params, state, TOKENS), {"params": P, "state": S, "tokens": B}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_are_params_and_what_attention_reads_is_the_cache(name: str) -> None:
+    step, args, expected = CASES[name]()
+    found, _ = roles(StepSpec(step, args))
+    wrong = {
+        path: role
+        for path, role in found.items()
+        for prefix, right in expected.items()
+        if path.startswith(prefix) and (path[len(prefix) :] or ".")[0] in ".[" and role != right
+    }
+    assert wrong == {}
+    assert all(any(path.startswith(prefix) for path in found) for prefix in expected)
+
+
+@pytest.mark.parametrize("name", ["linen_decode", "a_loop_over_a_stacked_named_tuple", "pages_of_a_pool"])
+def test_a_step_with_a_cache_needs_no_note(name: str) -> None:
+    step, args, _ = CASES[name]()
+    assert roles(StepSpec(step, args))[1] == ()
+
+
+def test_a_queue_that_training_fills_is_no_cache() -> None:
+    def loss(weights: Any, queue: Any, x: Any) -> Any:
+        scores = jax.nn.softmax((x @ weights) @ queue.T)
+        return jnp.mean((scores @ queue - x) ** 2)
+
+    def step(weights: Any, queue: Any, x: Any) -> Any:
+        gradient = jax.grad(loss)(weights, queue, x)
+        return weights - 0.1 * gradient, jnp.concatenate([queue[BATCH:], x @ weights])
+
+    found, _ = roles(StepSpec(step, (array(4, 4), array(LENGTH, 4), array(BATCH, 4))))
+    assert found == {"weights": P, "queue": S, "x": B}
