@@ -140,8 +140,8 @@ ROWS = (
     Row(
         where=_is_torch,
         options=(
-            *("role", "phase", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster", "steps"),
-            *("pool", "jobs", "save", "source", "advise", "verify"),
+            *("role", "phase", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster"),
+            *("steps", "pool", "jobs", "save", "source", "advise", "verify"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
     ),
