@@ -26,7 +26,7 @@ class Operation:
     Attributes:
         inputs: the operations of the block whose results it reads, by number; the block's own arguments are not there.
         size_bytes: of its results.
-        seconds: to compute them once, at the peaks of the target.
+        seconds: to compute them again, at the peaks of the target.
         is_needed: the backward pass reads a result.
     """
 

@@ -20,6 +20,8 @@ _KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f6
 _TENSOR_CORES = {"f32": "tf32"}
 # Where the target's own are not known: those of an H100, whose ratio decides and not their size.
 _OPERATIONS_PER_SECOND, _BYTES_PER_SECOND = 4e14, 3e12
+# XLA computes elementwise operations again inside the kernels that read them: their results are rarely written.
+_FUSED = 0.1
 
 
 def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None) -> Block:
@@ -61,7 +63,7 @@ def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: 
         signature=signature_of(equation.primitive, avals, equation.params),
         inputs=inputs,
         size_bytes=size_bytes,
-        seconds=max(flops / _peak(avals, speeds), size_bytes / _bandwidth(speeds)),
+        seconds=flops / _peak(avals, speeds) if flops else _FUSED * size_bytes / _bandwidth(speeds),
         is_needed=is_needed,
     )
 
