@@ -20,6 +20,7 @@ from typing import Any
 
 from memprof.analysis.hlo.buffer_table import EventKind
 from memprof.analysis.hlo.hlo_proto import HloProto, MemoryReport
+from memprof.capture.xla.hlo_parser import hlo_module_of_text
 from memprof.errors import MemprofError
 
 # As `BufferAssignment::ToString` and `HloLiveRange::ToString` write them (jaxlib 0.10.2 to 0.12).
@@ -68,8 +69,6 @@ def hlo_proto_of_texts(program: str, assignment: str, live_ranges: str) -> bytes
     Raises:
         MemprofError: a text cannot be parsed, or they are not of one program.
     """
-    from memprof.capture.xla.xla_adapter import hlo_module_of_text
-
     proto = HloProto()
     proto.hlo_module.MergeFromString(hlo_module_of_text(program))
     header = program.partition("\n")[0]

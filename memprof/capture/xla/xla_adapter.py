@@ -26,7 +26,6 @@ from jax.experimental import topologies
 from memprof.analysis.records.capture import Target
 from memprof.capture.xla.compiler_log import muted_stderr
 from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortableProgram
-from memprof.errors import MemprofError
 
 # Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
@@ -339,24 +338,6 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
     return compiler.backend_compile_and_load(
         _client(sharding), module, sharding._internal_device_list, compile_options, host_callbacks=()
     )
-
-
-def hlo_module_of_text(text: str) -> bytes:
-    """Parse a program as XLA dumps it in text, to an `xla.HloModuleProto` (jaxlib 0.10.2 to 0.12). Starts no backend.
-
-    Raises:
-        MemprofError: it cannot be parsed.
-    """
-    from jaxlib import _hlo
-
-    try:
-        module: bytes = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise MemprofError(
-            f"jaxlib {importlib.metadata.version('jaxlib')} cannot parse the text of its program ({reason})"
-        ) from error
-    return module
 
 
 def memory_totals(compiled: Any) -> dict[str, int]:
