@@ -25,7 +25,8 @@ def hlo_module_of_text(text: str) -> bytes:
     command = [sys.executable, "-P", "-m", "memprof.capture.xla.hlo_parser"]
     ended = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True)
     if ended.returncode:
-        reason = " ".join(ended.stderr.decode(errors="replace").partition("*** Check failure")[0].split())[:_MOST_TEXT]
+        said = ended.stderr.decode(errors="replace").partition("*** Check failure")[0]
+        reason = " ".join(said.rpartition("Check failed: ")[2].split())[:_MOST_TEXT]
         raise MemprofError(
             f"jaxlib {importlib.metadata.version('jaxlib')} cannot parse the text of its program ({reason})"
         )

@@ -62,7 +62,10 @@ def test_the_trace_follows_from_where_values_lie_and_when_they_live() -> None:
     [
         ((PROGRAM[:150], ASSIGNMENT, LIVE_RANGES), "jaxlib .* cannot parse the text of its program"),
         # an assertion of XLA's parser, which ends its process
-        ((PROGRAM.replace("parameter(0)", "parameter(8)"), ASSIGNMENT, LIVE_RANGES), "cannot parse .*parameter number"),
+        (
+            (PROGRAM.replace("parameter(0)", "parameter(8)"), ASSIGNMENT, LIVE_RANGES),
+            "cannot parse .*param_no < parameter_count",
+        ),
         ((PROGRAM, ASSIGNMENT[:-20], LIVE_RANGES), "its buffer assignment is damaged.*value: <3 c"),
         ((PROGRAM, ASSIGNMENT.rpartition(" value")[0], LIVE_RANGES), "is cut short: c has no place"),
         ((PROGRAM, ASSIGNMENT.replace("<2 b ", "<2 e "), LIVE_RANGES), "names e, which is not in the program"),
