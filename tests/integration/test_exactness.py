@@ -15,6 +15,8 @@ from memprof.workloads.workload import Workload
 # it fit.
 GPU_OF = {"gpt2": "h100-80gb", "bert-large": "a100-40gb", "uva": "l4", "moe": "h100-80gb", "tiny-moe": "l4"}
 TWO_LAYERS = ("num_layers=2",)
+# A loop goes through the layers of these, so their programs are those of the tiny presets with other numbers.
+TINY_ALONE = ("decoder",)
 RECOMPUTED = {("uva", "l4"): (*TWO_LAYERS, "batch_size=256")}
 
 
@@ -29,6 +31,7 @@ STEPS = [
     for preset in workload.presets
     for target in TARGETS
     if target in (GPU_OF.get(preset, target), "cpu")
+    if workload.name not in TINY_ALONE or preset.startswith("tiny")
 ]
 ON_GPU = [step for step in STEPS if step.values[0].target in GPUS]
 

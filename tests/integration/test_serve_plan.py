@@ -27,7 +27,8 @@ def test_the_command_prints_the_plan_of_all_programs(memprof):
     assert (plan["cache_bytes_per_token"], plan["cache_tokens"]) == (BYTES_PER_TOKEN, 64 * 16)
     assert plan["cache_bytes"] == 64 * 16 * BYTES_PER_TOKEN
     assert plan["max_tokens"] is None  # a CPU has no fixed amount
-    assert [each["name"] for each in plan["programs"]] == ["prefill-512", "prefill-128", "decode"]
+    assert {each["name"] for each in plan["programs"]} == {"prefill-512", "prefill-128", "decode"}
+    assert plan["programs"] == sorted(plan["programs"], key=lambda each: -each["own_bytes"])
 
 
 @pytest.mark.with_one_jax
