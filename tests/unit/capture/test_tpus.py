@@ -184,3 +184,4 @@ def test_a_step_fits_a_tpu_up_to_what_its_runtime_leaves() -> None:
     assert (over.answer, over.mem_fraction, over.short_bytes) == (Answer.DOES_NOT_FIT, None, 258 * MIB)
     refused = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), is_refused=True)
     assert refused.answer is Answer.DOES_NOT_FIT
+    assert refused.sentence.endswith("no room for the program's own code, and the compiler refused it")
