@@ -407,7 +407,7 @@ def _stubs(step: TracedStep, target: Target) -> tuple[str, ...]:
         return ()
     times = "once" if len(places) == 1 else f"{len(places)} times"
     return (
-        f"The step calls Python {times} ({shortened(places)}). For an absent GPU a stub with the same operands and"
+        f"The step calls Python {times} ({shortened(places)}). For an absent device a stub with the same operands and"
         " results is compiled instead; memory that the callback itself takes on the host is not counted.",
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from memprof.analysis.records.capture import Target
+from memprof.analysis.records.capture import Target, Topology
 from memprof.capture.processes.task import Task, plain
 from memprof.capture.roles.leaf import parse_roles
 from memprof.capture.targets.resolve import mesh_option, option_of
@@ -202,8 +202,11 @@ def run_command(subject: Subject, target: Target | None, techniques: str) -> str
     words = ["memprof", "run", subject.name]
     aim = option_of(target) if target is not None else None
     mesh = mesh_option(target.topology) if target is not None else None
-    hosts = str(target.topology.num_hosts) if target is not None and target.topology.num_hosts > 1 else None
-    of_mesh = (("--mesh", mesh), ("--hosts", hosts))
+    topology = target.topology if target is not None else Topology()
+    chips = "x".join(map(str, topology.chips))  # the number of hosts follows from them
+    hosts = str(topology.num_hosts) if topology.num_hosts > 1 and not chips else None
+    slices = str(topology.num_slices) if topology.num_slices > 1 else None
+    of_mesh = (("--mesh", mesh), ("--hosts", hosts), ("--topology", chips), ("--slices", slices))
     for option, text in (("--preset", subject.preset), ("--target", aim), *of_mesh, ("-t", techniques)):
         words += [option, text] if text else []
     for override in subject.overrides:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     libtpu_version() is None, reason='compiling for TPUs needs libtpu: pip install "jax-memprof[tpu]"'
 )
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 # XLA's own words where it refuses a program.
 _REFUSAL = re.compile(r"HLO temporaries \(([\d.]+)G\) exceeds available HBM \(([\d.]+)G\)")
 
@@ -108,6 +108,20 @@ def test_padding_is_what_the_tiles_of_the_compiler_add() -> None:
         argument = found[names[dtype], shape]
         assert argument.size_bytes == device_bytes, (dtype, shape)
         assert argument.padding_bytes == device_bytes - ResultLeaf((), names[dtype], shape).size_bytes
+
+
+def test_a_public_report_of_padding_comes_out_the_same() -> None:
+    """google/flax issue 1733, on a v3: 140.25M without padding, 10.96G with it, of which one array takes 8.77G."""
+    layout = jax.lax.ConvDimensionNumbers((0, 4, 1, 2, 3), (4, 3, 0, 1, 2), (0, 4, 1, 2, 3))
+
+    def convolve(x: Any, kernel: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1, 1), ((1, 1), (1, 1), (0, 0)), dimension_numbers=layout)
+
+    x = jax.ShapeDtypeStruct((1, 8, 2176, 1056, 2), "float32")
+    report = memprof.profile(convolve, x, jax.ShapeDtypeStruct((3, 3, 1, 2, 1), "float32"), target="v3").report
+    temps = [buffer for buffer in report.buffers if buffer.is_temp and buffer.padding_bytes > 1 << 20]
+    assert [buffer.size_bytes for buffer in temps] == [8976 * MIB, 2244 * MIB]  # 8.77G; together 10.96G
+    assert sum(buffer.size_bytes - buffer.padding_bytes for buffer in temps) == 140.25 * MIB
 
 
 def test_the_api_prints_nothing_of_libtpu(capfd: pytest.CaptureFixture[str]) -> None:

@@ -131,13 +131,22 @@ def judge(
         is_refused: whether the device's compiler has refused the program, which counts more than the sum of its pieces:
             the program itself takes memory, too.
     """
-    if is_refused and pool_bytes_of(target, settings) is not None:
-        reserve_bytes = max(reserve_bytes, (pool_bytes_of(target, settings) or 0) - pieces.footprint_bytes + 1)
     if pressed is None:
-        return _judge(pieces, target, settings, reserve_bytes)
+        verdict = _judge(pieces, target, settings, reserve_bytes)
+        return _refused(verdict, pieces, target) if is_refused and verdict.fits else verdict
     verdict = _judge(pieces, target, settings, reserve_bytes, note=" (without XLA's recomputation)")
     under_pressure = _under_pressure(verdict, pressed, target, settings, reserve_bytes)
     return replace(verdict, sentence=f"{verdict.sentence}; {under_pressure}")
+
+
+def _refused(verdict: Verdict, pieces: Pieces, target: Target) -> Verdict:
+    """The verdict on a step that fits by its sum, and not with the program's own code."""
+    footprint, usable = format_bytes(pieces.footprint_bytes), format_bytes(target.usable_bytes or 0)
+    sentence = (
+        f"does not fit: footprint {footprint} of the {usable} that {target.name} gives to programs leaves no room for"
+        " the program's own code, and the compiler refused it"
+    )
+    return replace(verdict, answer=Answer.DOES_NOT_FIT, short_bytes=1, sentence=sentence)
 
 
 def _under_pressure(

@@ -86,6 +86,11 @@ def of_tpu(tpu: Tpu, reason: str, topology: Topology = Topology()) -> Target:  #
     """
     chips = chips_of(tpu, topology)
     num_hosts = topology.num_slices * (prod(chips) // prod(host_bounds(chips)))
+    if topology.num_hosts not in (1, num_hosts):
+        raise MemprofError(
+            f"{topology.num_devices} devices of {tpu.name} are on {num_hosts} host{'' if num_hosts == 1 else 's'}, and"
+            f" {topology.num_hosts} were asked for: leave out the hosts, which follow from the topology"
+        )
     return Target(
         name=tpu.name,
         description=tpu.description,

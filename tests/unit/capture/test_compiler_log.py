@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memprof.capture.xla.compiler_log import LOG_FILE, kept_stderr, partitioner_messages
+from memprof.capture.xla.compiler_log import LOG_FILE, kept_stderr, muted_stderr, partitioner_messages
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -46,3 +46,10 @@ def test_messages_are_limited_and_can_be_shown(tmp_path: Path) -> None:
     assert len(found) == 100
     assert len(found[0]) <= 1 << 13
     assert all(text.isprintable() for text in found)
+
+
+def test_what_a_library_writes_to_a_muted_stderr_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
+    with muted_stderr():
+        os.write(2, b"a library's warning\n")
+    os.write(2, b"ours\n")
+    assert capfd.readouterr().err == "ours\n"

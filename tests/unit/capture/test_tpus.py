@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from functools import partial
 from math import prod
+from pathlib import Path
 
 import pytest
 
+from memprof.analysis.hlo.hlo_proto import MemoryReport
+from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.device_family import CPU, FAMILIES, NVIDIA, TPU, family_of
+from memprof.analysis.records.pool import Answer, Pieces, PoolSettings
 from memprof.capture.targets import choose
 from memprof.capture.targets.resolve import resolve, resolve_asked
 from memprof.capture.targets.tpu import host_bounds, tpu_of_kind, tpus
 from memprof.capture.xla import deviceless
-from memprof.capture.xla.plan import refusal
+from memprof.capture.xla.plan import compile_to_plan, refusal
 from memprof.capture.xla.planning import plan_key
 from memprof.capture.xla.portable_program import PortableProgram
 from memprof.errors import MemprofError
@@ -144,3 +150,38 @@ def test_a_number_of_a_memory_space_means_what_its_family_says() -> None:
     assert {NVIDIA.space_of(1), NVIDIA.space_of(7), CPU.space_of(0)} == {"hbm"}
     assert {each.space_of(5) for each in FAMILIES} == {"host"}
     assert family_of("unknown").platform == "unknown"
+
+
+def _dump(folder: Path, device_bytes: int) -> None:
+    folder.mkdir()
+    space = MemoryReport()
+    space.spaces.add(total_bytes=device_bytes, color=0)
+    (folder / "module_0001.jit_step.after_optimizations.hlo.pb").write_bytes(b"plan")
+    (folder / "module_0001.jit_step.after_optimizations-memory-usage-report.pb").write_bytes(space.SerializeToString())
+
+
+def test_a_refusal_is_waited_for_once_the_plan_is_larger_than_the_device(tmp_path: Path) -> None:
+    def compile_step(name: str, device_bytes: int) -> None:
+        _dump(tmp_path / name, device_bytes)
+        time.sleep(0.3)
+        raise RuntimeError("RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM.")
+
+    def said(name: str, device_bytes: int, largest_bytes: int | None) -> str:
+        compiling = partial(compile_step, name, device_bytes)
+        return compile_to_plan(compiling, tmp_path / name, largest_bytes=largest_bytes)
+
+    assert said("too large", 2 * GIB, GIB) == "Ran out of memory on HBM."
+    assert said("fits", GIB // 2, GIB) == ""
+    assert said("of a compiler that refuses nothing", 2 * GIB, None) == ""
+
+
+def test_a_step_fits_a_tpu_up_to_what_its_runtime_leaves() -> None:
+    target = resolve("v5e")
+    fits = judge(Pieces(held=(15 * GIB,)), target, PoolSettings())
+    assert (fits.answer, fits.pool_bytes) == (Answer.FITS, target.usable_bytes)
+    assert "the 15.7 GiB that v5e gives to programs (16.0 GiB less 258 MiB for its runtime)" in fits.sentence
+    over = judge(Pieces(held=(16 * GIB,)), target, PoolSettings())
+    assert (over.answer, over.mem_fraction, over.short_bytes) == (Answer.DOES_NOT_FIT, None, 258 * MIB)
+    refused = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), is_refused=True)
+    assert refused.answer is Answer.DOES_NOT_FIT
+    assert refused.sentence.endswith("no room for the program's own code, and the compiler refused it")
