@@ -5,8 +5,8 @@
 
 It changes one place of the package at a time (a comparison, a number, a condition), in this working tree. It then runs
 the tests of the package until one fails; those that import the changed module come first. It prints each mutation that
-no test notices as a diff: either the mutation is equivalent to the original, or a test is missing. The exit code is 0 if
-at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a mutation or no mutation ran. CI runs
+no test notices as a diff: either the mutation is equivalent to the original, or a test is missing. The exit code is 0
+if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a mutation or no mutation ran. CI runs
 it every week with a new seed.
 """
 
