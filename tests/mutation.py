@@ -6,8 +6,8 @@
 It changes one place of the package at a time (a comparison, a number, a condition), in this working tree. It then runs
 the tests of the package until one fails; those that import the changed module come first. It prints each mutation that
 no test notices as a diff: either the mutation is equivalent to the original, or a test is missing. The exit code is 0
-if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a mutation or no mutation ran. CI runs
-it every week with a new seed.
+if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a mutation or no mutation ran.
+CI runs it every week with a new seed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,20 @@ from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 
+_RECORDS = "tests/unit/test_records.py"
+_COMMANDS = ("tests/unit/profiler_cli/test_one_verdict.py", "tests/unit/profiler_cli/test_pressure_everywhere.py")
 _TESTS = {
-    "analysis": ("tests/unit/analysis", "tests/golden", "tests/property/test_analysis_laws.py"),
-    "studies": ("tests/unit/studies", "tests/property/test_fit_laws.py", "tests/property/test_fit_techniques_laws.py"),
-    "reports": ("tests/unit/reports", "tests/unit/studies/test_explain.py", "tests/golden"),
+    "analysis": ("tests/unit/analysis", "tests/golden", "tests/property/test_analysis_laws.py", _RECORDS),
+    "studies": (
+        "tests/unit/studies",
+        "tests/golden/test_advice_golden.py",
+        "tests/golden/test_explain_golden.py",
+        "tests/property/test_fit_laws.py",
+        "tests/property/test_fit_techniques_laws.py",
+        _RECORDS,
+        *_COMMANDS,
+    ),
+    "reports": ("tests/unit/reports", "tests/unit/studies/test_explain.py", "tests/golden", _RECORDS, *_COMMANDS),
 }
 # Without the operators on `|` and on decorators: `|` also writes types, and no decorator here is a condition. `is` does
 # not become `==`, since the two agree on enums and None.

@@ -551,6 +551,11 @@ def test_what_saves_less_than_something_cheaper_is_left_out() -> None:
     assert _ladder([block, attention, mlp]) == [attention, block]
 
 
+def test_a_rung_saves_as_much_as_the_one_below_it() -> None:
+    norm, attention, mlp = _rung("norm", 10, 1), _rung("attention", 20, 2), _rung("mlp", 15, 3)
+    assert _ladder([mlp, attention, norm]) == [norm, attention]
+
+
 def test_two_that_save_the_same_are_both_named() -> None:
     """Something else makes the peak then, and the compiler may move it: it did in GPT-2."""
     block, attention = _rung("block", 40, 30), _rung("attention", 40, 10)

@@ -170,6 +170,15 @@ def test_a_log_that_does_not_say_it_is_refused_in_one_sentence(text: str, senten
         read_log(text)
 
 
+@pytest.mark.parametrize(("num_before", "is_cut"), [(10, False), (149, False), (150, True), (250, True)])
+def test_of_a_long_line_the_message_is_shown(num_before: int, is_cut: bool) -> None:
+    sentence = "Out of memory while trying to allocate 5 bytes."
+    message = read_log(" ".join(["x" * (num_before - 1), sentence, "y" * 400])).message
+    assert len(message) == 303
+    assert message.endswith("...")
+    assert message.startswith("Out of memory" if is_cut else "x" * (num_before - 1))
+
+
 def test_the_list_of_buffers_sums_up_the_rest() -> None:
     """5, 3 and 2 GiB: the first row has half of the total, the rest is the other half."""
     listed = tuple(ListedBuffer(size_bytes=size * GIB, array=f"f32[{size}]") for size in (5, 3, 2))

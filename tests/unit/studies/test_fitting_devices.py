@@ -73,6 +73,20 @@ def test_numbers_that_the_step_cannot_be_compiled_for_end_the_search() -> None:
         find_fewest(_up_to(4), numbers=numbers, start=8, budget_bytes=1000)
 
 
+@pytest.mark.parametrize(
+    ("start", "unit", "least", "smallest"),
+    [(8, 1, 1, 1), (8, 1, 2, 2), (8, 1, 3, 4), (12, 1, 4, 6), (12, 1, 1, 3), (12, 3, 1, 3), (8, 8, 1, 8), (7, 1, 1, 7)],
+)
+def test_numbers_are_halved_down_to_the_least_and_doubled_up_to_the_most(
+    start: int, unit: int, least: int, smallest: int
+) -> None:
+    numbers = numbers_of_devices(start, unit=unit, least=least)
+    assert numbers[0] == smallest
+    assert all(after == 2 * before for before, after in zip(numbers, numbers[1:], strict=False))
+    assert start in numbers
+    assert numbers[-1] <= 4096 < 2 * numbers[-1]
+
+
 def test_the_first_axis_grows_and_the_hosts_with_it() -> None:
     target = resolve_asked("l4", mesh="fsdp=4,tp=2", hosts=2)
     assert target is not None

@@ -115,7 +115,10 @@ def test_multiples_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("techniques", "step", "refusal"),
-    [("", 1, ""), ("accum3", 3, "others are not valid: batch_size is 1, but it must be a multiple of the 3 minibatches")],
+    [
+        ("", 1, ""),
+        ("accum3", 3, "others are not valid: batch_size is 1, but it must be a multiple of the 3 minibatches"),
+    ],
 )
 def test_a_built_in_workload_says_what_it_takes(techniques: str, step: int, refusal: str) -> None:
     found, reason = fits._step(_request("mlp", techniques=techniques))
