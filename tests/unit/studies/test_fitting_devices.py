@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_numbers_are_halved_down_to_the_least_and_doubled_up_to_the_most(
 ) -> None:
     numbers = numbers_of_devices(start, unit=unit, least=least)
     assert numbers[0] == smallest
-    assert all(after == 2 * before for before, after in zip(numbers, numbers[1:], strict=False))
+    assert all(after == 2 * before for before, after in pairwise(numbers))
     assert start in numbers
     assert numbers[-1] <= 4096 < 2 * numbers[-1]
 

@@ -1,4 +1,4 @@
-"""The cheapest techniques that fit, with captures by hand where children would compile: what is tried, kept and told."""
+"""The cheapest techniques that fit, with captures by hand where children would compile: what is tried and told."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_combination_that_fails_stands_in_the_table_with_its_reason(monkeypatc
     assert not failed.fits(10**9)
     assert result.answer is not None
     assert result.answer.label != "donate"
-    with pytest.raises(MemprofError, match="^no step$"):
+    with pytest.raises(MemprofError, match=r"^no step$"):
         _Search(monkeypatch, "7999B", baseline="no step")
 
 

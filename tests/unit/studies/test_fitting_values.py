@@ -1,4 +1,4 @@
-"""The largest value of a field, with captures by hand where children would compile: what is asked, kept and answered."""
+"""The largest value of a field, with captures by hand where children would compile: what is asked and answered."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_where_not_even_the_smallest_fits_the_sums_are_told(monkeypatch: pytest.
     assert _Fit(monkeypatch, _request(memory="2176B")).result.value == 1
     with pytest.raises(NothingFitsError, match=r"^the parameters alone do not fit: params 256 \+ "):
         _Fit(monkeypatch, _request(memory="510B"))
-    with pytest.raises(NothingFitsError, match="^not even batch_size=1 fits"):
+    with pytest.raises(NothingFitsError, match=r"^not even batch_size=1 fits"):
         _Fit(monkeypatch, _request(memory="512B"))  # the parameters alone fit to the byte
 
 
@@ -160,7 +160,7 @@ def test_a_field_that_cannot_be_varied_is_refused(
 
 def test_mistakes_in_a_built_in_workload_are_found_without_a_compile() -> None:
     check_fit(_request("mlp"))
-    with pytest.raises(MemprofError, match="^There is no number to vary in mlp"):
+    with pytest.raises(MemprofError, match=r"^There is no number to vary in mlp"):
         check_fit(_request("mlp", field="hidden"))
     with pytest.raises(MemprofError, match=r"0\.001, no whole number"):
         check_fit(_request("mlp", field="learning_rate"))
