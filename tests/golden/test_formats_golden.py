@@ -110,7 +110,7 @@ def _fit() -> Document:
             value=13,
             next_value=14,
             memory_bytes=memory_bytes,
-            budget_bytes=memory_bytes - 10**9,
+            budget_bytes=memory_bytes - 5 * 10**8,
             batch=Batch(in_all=104, on_a_device=13),
             num_devices=8,
             mesh="fsdp=8",

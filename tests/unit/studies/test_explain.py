@@ -116,9 +116,10 @@ def test_with_the_program_it_is_the_buffer_itself(report: Report) -> None:
     assert (of_temps.asked_for, of_temps.program) == (AskedFor.TEMP_BLOCK, report)
     assert [each.category for each in of_temps.asked] == [Category.GRADIENTS, Category.ACTIVATIONS]
     assert "is the temp block of net baseline" in said(of_temps)
-    result = explain(read_log(asked(64 * 64 * 4 + 100)), [report])  # rounded up to a block of the allocator
+    result = explain(read_log(asked(64 * 64 * 4 + 255)), [report])  # rounded up to a block of the allocator
     assert result.asked_for is AskedFor.BUFFER
-    assert explain(read_log(asked(64 * 64 * 4 - 4)), [report]).program is None
+    assert explain(read_log(asked(64 * 64 * 4 + 256)), [report]).program is None
+    assert explain(read_log(asked(64 * 64 * 4 - 1)), [report]).program is None
     assert "No program that was given" in said(explain(read_log(asked(1)), [report]))
 
 

@@ -13,6 +13,7 @@ from hlo import Step
 from hlo_nodes import f32
 from jsonschema import Draft202012Validator
 
+from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
@@ -27,7 +28,7 @@ from memprof.reports.views.fit import fit_document
 from memprof.studies.fit import value as fits
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.devices import Fewest, find_fewest, numbers_of_devices, of_devices
-from memprof.studies.fit.results import FitResult
+from memprof.studies.fit.results import Batch, FitResult, batch_of
 from memprof.studies.fit.search import NothingFitsError
 from memprof.studies.fit.value import FitRequest
 from memprof.studies.subject import find_subject
@@ -162,3 +163,21 @@ def test_the_fewest_devices_are_told_with_their_mesh(monkeypatch: pytest.MonkeyP
         NothingFitsError, match="not even 16 devices are enough: each takes 768 bytes; 32 devices are too many;"
     ):
         _fit(monkeypatch, "devices", "16B")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batch"),
+    [
+        ([(8, 3), (8, 5)], Batch(in_all=8, on_a_device=8)),  # axes after the first may differ
+        ([(8,)], Batch(in_all=8, on_a_device=8)),
+        ([(8, 3), (4, 3)], None),
+        ([()], None),
+        ([], None),
+    ],
+)
+def test_the_batch_is_the_first_axis_of_all_that_it_holds(shapes: list[tuple[int, ...]], batch: Batch | None) -> None:
+    step = Step()
+    w = step.argument("w", Role.PARAMS, f32(4))
+    inputs = [step.argument(f"x{number}", Role.BATCH, f32(*shape)) for number, shape in enumerate(shapes)]
+    step.result(step.op("out", "subtract", f32(4), [w, *inputs], "jit(step)/op"))
+    assert batch_of(analyze(step.capture())) == batch

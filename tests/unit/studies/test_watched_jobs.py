@@ -9,15 +9,16 @@ import msgspec
 import pytest
 from added_up_step import added_up_step
 
-from memprof.analysis.records.capture import CodeFolders
+from memprof.analysis.records.capture import Capture, CodeFolders
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.watched import Ending, LiveArrays, LiveGroup, SeenCall, SeenCompile
 from memprof.capture.capture_file import encoded_without_program
 from memprof.capture.processes.handover import Handover
 from memprof.capture.watching import records
 from memprof.errors import MemprofError
+from memprof.studies.watch import for_target
 from memprof.studies.watch.programs import Compiled, programs_of, type_of
-from memprof.studies.watch.reading import capture_of, read_job
+from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, capture_of, read_job
 
 # Of `added_up_step`: three arguments of 16 bytes, a constant of 8, a result of 4 and 72 of temporaries. Of these dx, 8
 # bytes, is made after the peak.
@@ -136,3 +137,25 @@ def test_what_a_program_is_for_is_told_by_its_arguments_and_results() -> None:
 def test_without_a_backward_pass_nothing_is_known_to_be_trained() -> None:
     (only,) = programs_of([_compiled(1, {}, arguments={}, results=(_W,))])
     assert only.kind == ""
+
+
+def test_what_a_script_has_left_is_compiled_for_another_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _leave(tmp_path, 1, _CALL, has_plan=False)
+    _leave(tmp_path, 2, replace(_CALL, id="7-2", function="evaluate"), has_plan=False)
+    for number in (1, 2):
+        (tmp_path / f"compile-7-{number}" / "dump").rmdir()
+
+    def compiled(folder: Path, seen: SeenCompile, place: Path) -> Capture:
+        if seen.call == "7-2":
+            raise MemprofError("out of luck")
+        made = added_up_step().capture()
+        return replace(made, proto_without_limit=b"free", timings=replace(made.timings, compile_seconds=2.5))
+
+    monkeypatch.setattr(for_target, "_compiled_for_target", compiled)
+    said: list[str] = []
+    (error,) = for_target.compile_for_target(tmp_path, said.append)
+    assert (str(error), said) == ("out of luck", ["jit_f", "jit_f"])
+    assert (tmp_path / "compile-7-1" / WITHOUT_LIMIT_FILE).read_bytes() == b"free"
+    trained, evaluated = read_job(tmp_path, "train.py").programs
+    assert (trained.largest.footprint_bytes, trained.seconds, trained.largest.seen.failed) == (132, 2.5, "")
+    assert (evaluated.largest.footprint_bytes, evaluated.largest.seen.failed) == (None, "out of luck")
