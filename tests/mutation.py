@@ -32,7 +32,17 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 _RECORDS = "tests/unit/test_records.py"
 _COMMANDS = ("tests/unit/profiler_cli/test_one_verdict.py", "tests/unit/profiler_cli/test_pressure_everywhere.py")
 _TESTS = {
-    "analysis": ("tests/unit/analysis", "tests/golden", "tests/property/test_analysis_laws.py", _RECORDS),
+    "analysis": (
+        "tests/unit/analysis",
+        "tests/unit/sources",
+        "tests/property/test_analysis_laws.py",
+        "tests/property/test_any_order.py",
+        "tests/property/test_caching_allocator_laws.py",
+        "tests/property/test_collective_laws.py",
+        "tests/property/test_roofline_laws.py",
+        "tests/golden",
+        _RECORDS,
+    ),
     "studies": (
         "tests/unit/studies",
         "tests/golden/test_advice_golden.py",

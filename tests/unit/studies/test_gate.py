@@ -87,7 +87,8 @@ def test_growth_from_nothing_is_more_than_any_share() -> None:
 
 def test_the_maximum_itself_passes_and_one_byte_less_fails() -> None:
     step = _step()
-    assert check(step, maxima=[Maximum(size_bytes=72000, reason="--max")]).passed
+    (item,) = check(step, maxima=[Maximum(size_bytes=72000, reason="--max")]).items
+    assert (item.passed, item.sentence) == (True, "the footprint of 72,000 bytes is within 72,000 (--max)")
     result = check(step, maxima=[Maximum(size_bytes=71999, reason="--max 71999B")])
     assert [item.sentence for item in result.items] == [
         "the footprint of 72,000 bytes exceeds 71,999 by 1 (--max 71999B)"

@@ -35,4 +35,6 @@ def test_a_choice_that_the_step_does_not_take_is_refused(
 
 
 def test_a_step_of_the_user_takes_arguments_and_parameters() -> None:
-    assert callable(step_maker("mine.train:step", preset=None, overrides=("a=1",), techniques="", arguments=("--fast",)))
+    assert callable(
+        step_maker("mine.train:step", preset=None, overrides=("a=1",), techniques="", arguments=("--fast",))
+    )
