@@ -4,10 +4,10 @@
     python tests/mutation.py analysis --sample 60 --seed 1 --at-least 0.9
 
 It changes one place of the package at a time (a comparison, a number, a condition), in this working tree. It then runs
-the tests of the package until one fails; those that import the changed module come first. It prints each mutation that
-no test notices as a diff: either the mutation is equivalent to the original, or a test is missing. The exit code is 0
-if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a mutation or no mutation ran.
-CI runs it every week with a new seed.
+the tests of the package until one fails; those that import the changed module come first. It prints the count after
+each mutation, and a diff of each that no test notices: either the mutation is equivalent to the original, or a test is
+missing. The exit code is 0 if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a
+mutation or no mutation ran. CI runs it every week with a new seed.
 """
 
 from __future__ import annotations
@@ -85,10 +85,11 @@ def main() -> int:
         if result.worker_outcome is not WorkerOutcome.NORMAL:
             continue
         num_run += 1
-        if result.test_outcome is TestOutcome.SURVIVED:
+        survives = result.test_outcome is TestOutcome.SURVIVED
+        num_noticed += not survives
+        print(f"{num_noticed} of {num_run}: {mutation.module_path}:{mutation.start_pos[0]}", flush=True)
+        if survives:
             print(result.diff, end="\n\n", flush=True)
-        else:
-            num_noticed += 1
     if not num_run:
         print(f"Cosmic Ray ran no mutation of {asked.package}.", file=sys.stderr)
         return 2

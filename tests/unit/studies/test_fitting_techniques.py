@@ -157,6 +157,7 @@ def test_a_combination_that_fails_stands_in_the_table_with_its_reason(monkeypatc
     result = _Search(monkeypatch, "7999B", donate="out of luck").result
     (failed,) = [each for each in result.others if each.label == "donate"]
     assert (failed.footprint_bytes, failed.needed_bytes, failed.problem) == (None, None, "out of luck")
+    assert (failed.host_bytes, failed.seconds, failed.step_seconds) == (0, 0.0, None)
     assert not failed.fits(10**9)
     assert result.answer is not None
     assert result.answer.label != "donate"
