@@ -103,6 +103,8 @@ def _sample(package: str, rng: random.Random, size: int) -> list[MutationSpec]:
         init(filter_paths(find_modules([Path("memprof", package)]), []), database, {})
         mutations = [mutation for item in database.work_items for mutation in item.mutations]
     possible = [mutation for mutation in mutations if _OPERATORS.fullmatch(mutation.operator_name)]
+    # Folders are read in no order, and one seed is to give one sample.
+    possible.sort(key=lambda each: (each.module_path, each.operator_name, each.occurrence))
     return rng.sample(possible, min(size, len(possible)))
 
 
