@@ -75,6 +75,18 @@ def test_numbers_that_the_step_cannot_be_compiled_for_end_the_search() -> None:
         find_fewest(_up_to(4), numbers=numbers, start=8, budget_bytes=1000)
 
 
+def test_the_number_that_should_fit_to_the_byte_is_measured_next() -> None:
+    """8 devices take 100 bytes each: 4 of them should take 200, which the budget holds."""
+    measured: list[int] = []
+
+    def measure(number: int) -> int:
+        measured.append(number)
+        return 800 // number
+
+    found = find_fewest(measure, numbers=numbers_of_devices(8), start=8, budget_bytes=200)
+    assert (found.number, found.below, measured) == (4, 2, [8, 4, 2])
+
+
 @pytest.mark.parametrize(
     ("start", "unit", "least", "smallest"),
     [(8, 1, 1, 1), (8, 1, 2, 2), (8, 1, 3, 4), (12, 1, 4, 6), (12, 1, 1, 3), (12, 3, 1, 3), (8, 8, 1, 8), (7, 1, 1, 7)],
