@@ -3,10 +3,11 @@
     pip install cosmic-ray
     python tests/mutation.py analysis --sample 60 --seed 1 --at-least 0.9
 
-It changes one place of the package at a time (a comparison, a number, a condition), in this working tree, and runs the
-tests that belong to it. It prints each mutation that no test notices as a diff: either the mutation is equivalent to
-the original, or a test is missing. The exit code is 0 if at least the given share is noticed, 1 otherwise, and 2 if the
-tests fail without a mutation or no mutation ran. CI runs it every week with a new seed.
+It changes one place of the package at a time (a comparison, a number, a condition), in this working tree. It then runs
+the tests of the package until one fails; those that import the changed module come first. It prints the count after
+each mutation, and a diff of each that no test notices: either the mutation is equivalent to the original, or a test is
+missing. The exit code is 0 if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a
+mutation or no mutation ran. CI runs it every week with a new seed.
 """
 
 from __future__ import annotations
@@ -18,24 +19,46 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from cosmic_ray.commands import execute, init
-from cosmic_ray.config import ConfigDict
+from cosmic_ray.commands import init
 from cosmic_ray.modules import filter_paths, find_modules
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
+from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.work_db import use_db
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 
+_RECORDS = "tests/unit/test_records.py"
+_COMMANDS = ("tests/unit/profiler_cli/test_one_verdict.py", "tests/unit/profiler_cli/test_pressure_everywhere.py")
 _TESTS = {
-    "analysis": "tests/unit/analysis tests/golden tests/property/test_analysis_laws.py",
-    "studies": "tests/unit/studies tests/property/test_fit_laws.py tests/property/test_fit_techniques_laws.py",
-    "reports": "tests/unit/reports tests/unit/studies/test_explain.py tests/golden",
+    "analysis": (
+        "tests/unit/analysis",
+        "tests/unit/sources",
+        "tests/property/test_analysis_laws.py",
+        "tests/property/test_any_order.py",
+        "tests/property/test_caching_allocator_laws.py",
+        "tests/property/test_collective_laws.py",
+        "tests/property/test_roofline_laws.py",
+        "tests/golden",
+        _RECORDS,
+    ),
+    "studies": (
+        "tests/unit/studies",
+        "tests/golden/test_advice_golden.py",
+        "tests/golden/test_explain_golden.py",
+        "tests/property/test_fit_laws.py",
+        "tests/property/test_fit_techniques_laws.py",
+        _RECORDS,
+        *_COMMANDS,
+    ),
+    "reports": ("tests/unit/reports", "tests/unit/studies/test_explain.py", "tests/golden", _RECORDS, *_COMMANDS),
 }
-# A comparison turned, a number off by one, a condition dropped. Without the operators on `|` (it also writes types), on
-# decorators (they say what a record has), and of `is` in place of `==` (it rarely makes a difference).
+# Without the operators on `|` and on decorators: `|` also writes types, and no decorator here is a condition. `is` does
+# not become `==`, since the two agree on enums and None.
+_COMPARISONS = "Eq|NotEq|Lt|LtE|Gt|GtE"
 _OPERATORS = re.compile(
-    r"core/(ReplaceComparisonOperator_(Lt|LtE|Gt|GtE)_(Lt|LtE|Gt|GtE|NotEq)"
-    r"|ReplaceComparisonOperator_(Eq_NotEq|NotEq_Eq|Is_IsNot|IsNot_Is|In_NotIn|NotIn_In)"
+    rf"core/(ReplaceComparisonOperator_(({_COMPARISONS})_({_COMPARISONS})|Is_IsNot|IsNot_Is)"
     r"|NumberReplacer|AddNot|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceTrueWithFalse|ReplaceFalseWithTrue"
     r"|ReplaceBinaryOperator_(Add|Sub|Mul|Div|FloorDiv)_(Add|Sub|Mul|FloorDiv)"
     r"|ReplaceUnaryOperator_(Delete_Not|USub_UAdd)|ReplaceContinueWithBreak|ZeroIterationForLoop)"
@@ -49,47 +72,51 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE")
     asked = parser.parse_args()
-    test_command = f"{shlex.quote(sys.executable)} -m pytest -q -x -p no:cacheprovider {_TESTS[asked.package]}"
-    baseline = subprocess.run(shlex.split(test_command), capture_output=True, text=True)
+    start = time.monotonic()
+    baseline = subprocess.run(_test_command(_TESTS[asked.package]), capture_output=True, text=True)
     if baseline.returncode:
         print(baseline.stdout, baseline.stderr, "The tests fail without a mutation.", sep="\n", file=sys.stderr)
         return 2
-    config = ConfigDict({"test-command": test_command, "timeout": 600.0, "distributor": {"name": "local"}})
-    with tempfile.TemporaryDirectory() as folder, use_db(str(Path(folder) / "session.sqlite")) as database:
-        init(filter_paths(find_modules([Path("memprof", asked.package)]), []), database, {})
-        _keep_sample(database, random.Random(asked.seed), asked.sample)
-        execute(database, config)
-        results = [
-            (item, result)
-            for item, result in database.completed_work_items
-            if result.worker_outcome is WorkerOutcome.NORMAL
-        ]
-    survivors = [result for _, result in results if result.test_outcome is TestOutcome.SURVIVED]
-    for survivor in survivors:
-        print(survivor.diff, end="\n\n")
-    if not results:
+    timeout = 60 + 5 * (time.monotonic() - start)  # a mutation can make a loop endless
+    num_run = num_noticed = 0
+    for mutation in _sample(asked.package, random.Random(asked.seed), asked.sample):
+        tests = _test_files(asked.package, mutation.module_path)
+        result = mutate_and_test([mutation], shlex.join(_test_command(tests)), timeout)
+        if result.worker_outcome is not WorkerOutcome.NORMAL:
+            continue
+        num_run += 1
+        survives = result.test_outcome is TestOutcome.SURVIVED
+        num_noticed += not survives
+        print(f"{num_noticed} of {num_run}: {mutation.module_path}:{mutation.start_pos[0]}", flush=True)
+        if survives:
+            print(result.diff, end="\n\n", flush=True)
+    if not num_run:
         print(f"Cosmic Ray ran no mutation of {asked.package}.", file=sys.stderr)
         return 2
-    noticed = 1 - len(survivors) / len(results)
-    print(f"{asked.package}: {len(results) - len(survivors)} of {len(results)} mutations noticed ({noticed:.0%})")
+    noticed = num_noticed / num_run
+    print(f"{asked.package}: {num_noticed} of {num_run} mutations noticed ({noticed:.0%})")
     return 1 if noticed < asked.at_least else 0
 
 
-def _keep_sample(database: WorkDB, rng: random.Random, size: int) -> None:
-    """Skip all mutations but a sample."""
-    jobs = [
-        item.job_id
-        for item in database.work_items
-        if all(_OPERATORS.fullmatch(each.operator_name) and not _is_of_decorator(each) for each in item.mutations)
-    ]
-    kept = set(rng.sample(jobs, min(size, len(jobs))))
-    skipped = WorkResult(worker_outcome=WorkerOutcome.SKIPPED)
-    database.set_multiple_results([item.job_id for item in database.work_items if item.job_id not in kept], skipped)
+def _sample(package: str, rng: random.Random, size: int) -> list[MutationSpec]:
+    with tempfile.TemporaryDirectory() as folder, use_db(str(Path(folder) / "session.sqlite")) as database:
+        init(filter_paths(find_modules([Path("memprof", package)]), []), database, {})
+        mutations = [mutation for item in database.work_items for mutation in item.mutations]
+    possible = [mutation for mutation in mutations if _OPERATORS.fullmatch(mutation.operator_name)]
+    # Folders are read in no order, and one seed is to give one sample.
+    possible.sort(key=lambda each: (each.module_path, each.operator_name, each.occurrence))
+    return rng.sample(possible, min(size, len(possible)))
 
 
-def _is_of_decorator(mutation: MutationSpec) -> bool:
-    line = Path(mutation.module_path).read_text(encoding="utf-8").splitlines()[mutation.start_pos[0] - 1]
-    return line.lstrip().startswith("@")
+def _test_files(package: str, module: Path) -> list[str]:
+    """The test files of a package, those that import the module first."""
+    files = [file for tests in _TESTS[package] for file in sorted(Path(tests).rglob("test_*.py")) or [Path(tests)]]
+    imported = ".".join(module.with_suffix("").parts)
+    return [str(file) for file in sorted(files, key=lambda file: imported not in file.read_text(encoding="utf-8"))]
+
+
+def _test_command(tests: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import CollectiveTraffic, Loop, Report, Schedule
 from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 from memprof.studies.advice.advise import RULES, advise
+from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
+from memprof.studies.advice.state import _factored_bytes
+from memprof.studies.advice.what_if import changed_at_peak
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.intents import Aim, Intent, means_to
 
@@ -606,6 +609,11 @@ def test_what_saves_less_than_something_cheaper_is_left_out() -> None:
     assert _ladder([block, attention, mlp]) == [attention, block]
 
 
+def test_a_rung_saves_as_much_as_the_one_below_it() -> None:
+    norm, attention, mlp = _rung("norm", 10, 1), _rung("attention", 20, 2), _rung("mlp", 15, 3)
+    assert _ladder([mlp, attention, norm]) == [norm, attention]
+
+
 def test_two_that_save_the_same_are_both_named() -> None:
     """Something else makes the peak then, and the compiler may move it: it did in GPT-2."""
     block, attention = _rung("block", 40, 30), _rung("attention", 40, 10)
@@ -639,3 +647,27 @@ def test_a_loop_without_stacked_parameters_goes_over_steps_of_time(params: tuple
     scanned = replace(_scan(), arguments=(_leaf("params['w']", Role.PARAMS, params),))
     [found] = [each.proposal for each in advise(scanned) if each.rule == "remat_scan"]
     assert f"the activations of {words}," in found.evidence
+
+
+def test_of_gathered_layers_the_largest_one_stays_wherever_it_lies() -> None:
+    """The second of three layers has two arrays of 1 KiB, the others one each."""
+    made = _gathered("layers_0", "layers_1", "layers_1", "layers_2")
+    (proposal,) = gather_in_chunks(made)
+    assert sorted(each.module for each in changed_at_peak(made, proposal.without)) == ["layers_0", "layers_2"]
+    assert proposal.evidence.endswith("those of the largest layer, layers_1, hold 2,048")
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_numbers"),
+    [
+        ((), 1),
+        ((4096,), 4096),
+        ((127, 4096), 127 * 4096),  # too small: kept whole
+        ((4096, 127), 127 * 4096),
+        ((128, 4096), 128 + 4096),
+        ((3, 256, 128), 3 * (256 + 128)),
+        ((256, 3, 128), 3 * (256 + 128)),
+    ],
+)
+def test_factored_moments_hold_a_row_and_a_column(shape: tuple[int, ...], num_numbers: int) -> None:
+    assert _factored_bytes(shape) == 4 * num_numbers

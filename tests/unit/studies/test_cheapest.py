@@ -42,6 +42,22 @@ def test_what_costs_least_is_found_in_few_measurements() -> None:
     assert len(tried) <= 5  # of 24
 
 
+def test_the_next_measurement_is_the_one_that_decides_most_whichever_way_it_ends() -> None:
+    order = {budget_bytes: list(_search(budget_bytes)[1]) for budget_bytes in (650, 500, 340)}
+    assert order == {
+        650: ["donate+bf16+remat-dots", "donate+bf16", "donate"],
+        500: ["donate+bf16+remat-dots", "donate+bf16", "donate+remat-dots"],
+        340: [
+            "donate+bf16+remat-dots",
+            "donate+remat",
+            "donate+bf16+remat",
+            "donate+bf16+remat-dots+opt=adafactor",
+            "donate+bf16+opt=adafactor",
+            "donate+remat-dots+opt=adafactor",
+        ],
+    }
+
+
 def test_a_new_optimizer_is_tried_after_all_else_is_out() -> None:
     search, tried = _search(340)
     assert search.best is not None

@@ -116,9 +116,10 @@ def test_with_the_program_it_is_the_buffer_itself(report: Report) -> None:
     assert (of_temps.asked_for, of_temps.program) == (AskedFor.TEMP_BLOCK, report)
     assert [each.category for each in of_temps.asked] == [Category.GRADIENTS, Category.ACTIVATIONS]
     assert "is the temp block of net baseline" in said(of_temps)
-    result = explain(read_log(asked(64 * 64 * 4 + 100)), [report])  # rounded up to a block of the allocator
+    result = explain(read_log(asked(64 * 64 * 4 + 255)), [report])  # rounded up to a block of the allocator
     assert result.asked_for is AskedFor.BUFFER
-    assert explain(read_log(asked(64 * 64 * 4 - 4)), [report]).program is None
+    assert explain(read_log(asked(64 * 64 * 4 + 256)), [report]).program is None
+    assert explain(read_log(asked(64 * 64 * 4 - 1)), [report]).program is None
     assert "No program that was given" in said(explain(read_log(asked(1)), [report]))
 
 
@@ -168,6 +169,15 @@ def test_lines_of_a_launcher_and_of_a_quotation_are_read_too() -> None:
 def test_a_log_that_does_not_say_it_is_refused_in_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(MemprofError, match=sentence):
         read_log(text)
+
+
+@pytest.mark.parametrize(("num_before", "is_cut"), [(10, False), (149, False), (150, True), (250, True)])
+def test_of_a_long_line_the_message_is_shown(num_before: int, is_cut: bool) -> None:
+    sentence = "Out of memory while trying to allocate 5 bytes."
+    message = read_log(" ".join(["x" * (num_before - 1), sentence, "y" * 400])).message
+    assert len(message) == 303
+    assert message.endswith("...")
+    assert message.startswith("Out of memory" if is_cut else "x" * (num_before - 1))
 
 
 def test_the_list_of_buffers_sums_up_the_rest() -> None:

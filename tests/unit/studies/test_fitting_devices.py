@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hlo import Step
 from hlo_nodes import f32
 from jsonschema import Draft202012Validator
 
+from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
@@ -26,7 +28,7 @@ from memprof.reports.views.fit import fit_document
 from memprof.studies.fit import value as fits
 from memprof.studies.fit.budget import MemoryRequest
 from memprof.studies.fit.devices import Fewest, find_fewest, numbers_of_devices, of_devices
-from memprof.studies.fit.results import FitResult
+from memprof.studies.fit.results import Batch, FitResult, batch_of
 from memprof.studies.fit.search import NothingFitsError
 from memprof.studies.fit.value import FitRequest
 from memprof.studies.subject import find_subject
@@ -71,6 +73,32 @@ def test_numbers_that_the_step_cannot_be_compiled_for_end_the_search() -> None:
         find_fewest(_up_to(16), numbers=numbers, start=8, budget_bytes=40)
     with pytest.raises(MemprofError, match="8 does not divide the batch"):
         find_fewest(_up_to(4), numbers=numbers, start=8, budget_bytes=1000)
+
+
+def test_the_number_that_should_fit_to_the_byte_is_measured_next() -> None:
+    """8 devices take 100 bytes each: 4 of them should take 200, which the budget holds."""
+    measured: list[int] = []
+
+    def measure(number: int) -> int:
+        measured.append(number)
+        return 800 // number
+
+    found = find_fewest(measure, numbers=numbers_of_devices(8), start=8, budget_bytes=200)
+    assert (found.number, found.below, measured) == (4, 2, [8, 4, 2])
+
+
+@pytest.mark.parametrize(
+    ("start", "unit", "least", "smallest"),
+    [(8, 1, 1, 1), (8, 1, 2, 2), (8, 1, 3, 4), (12, 1, 4, 6), (12, 1, 1, 3), (12, 3, 1, 3), (8, 8, 1, 8), (7, 1, 1, 7)],
+)
+def test_numbers_are_halved_down_to_the_least_and_doubled_up_to_the_most(
+    start: int, unit: int, least: int, smallest: int
+) -> None:
+    numbers = numbers_of_devices(start, unit=unit, least=least)
+    assert numbers[0] == smallest
+    assert all(after == 2 * before for before, after in pairwise(numbers))
+    assert start in numbers
+    assert numbers[-1] <= 4096 < 2 * numbers[-1]
 
 
 def test_the_first_axis_grows_and_the_hosts_with_it() -> None:
@@ -147,3 +175,21 @@ def test_the_fewest_devices_are_told_with_their_mesh(monkeypatch: pytest.MonkeyP
         NothingFitsError, match="not even 16 devices are enough: each takes 768 bytes; 32 devices are too many;"
     ):
         _fit(monkeypatch, "devices", "16B")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batch"),
+    [
+        ([(8, 3), (8, 5)], Batch(in_all=8, on_a_device=8)),  # axes after the first may differ
+        ([(8,)], Batch(in_all=8, on_a_device=8)),
+        ([(8, 3), (4, 3)], None),
+        ([()], None),
+        ([], None),
+    ],
+)
+def test_the_batch_is_the_first_axis_of_all_that_it_holds(shapes: list[tuple[int, ...]], batch: Batch | None) -> None:
+    step = Step()
+    w = step.argument("w", Role.PARAMS, f32(4))
+    inputs = [step.argument(f"x{number}", Role.BATCH, f32(*shape)) for number, shape in enumerate(shapes)]
+    step.result(step.op("out", "subtract", f32(4), [w, *inputs], "jit(step)/op"))
+    assert batch_of(analyze(step.capture())) == batch

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from report_builder import H100, buffer, report
 
 from memprof.analysis.comparison import NamedChange, Verdict
+from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
@@ -24,7 +25,14 @@ from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import Maximum, check, parse_threshold
-from memprof.studies.check.gate import check_capture, limits_of, target_of
+from memprof.studies.check.gate import (
+    check_capture,
+    check_replaceable,
+    limits_of,
+    load_baseline,
+    target_of,
+    update_baseline,
+)
 
 _SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schema" / "check.schema.json").read_text())
 _NUM_BYTES = 4000  # of each category, 1000 float32 numbers
@@ -79,7 +87,8 @@ def test_growth_from_nothing_is_more_than_any_share() -> None:
 
 def test_the_maximum_itself_passes_and_one_byte_less_fails() -> None:
     step = _step()
-    assert check(step, maxima=[Maximum(size_bytes=76000, reason="--max")]).passed
+    (item,) = check(step, maxima=[Maximum(size_bytes=76000, reason="--max")]).items
+    assert (item.passed, item.sentence) == (True, "the footprint of 76,000 bytes is within 76,000 (--max)")
     result = check(step, maxima=[Maximum(size_bytes=75999, reason="--max 75999B")])
     assert [item.sentence for item in result.items] == [
         "the footprint of 76,000 bytes exceeds 75,999 by 1 (--max 75999B)"
@@ -216,3 +225,44 @@ def test_a_step_is_not_judged_on_a_device_that_it_was_not_compiled_for() -> None
     capture = added_up_step().capture()
     with pytest.raises(MemprofError, match=f"was compiled for {capture.target.name}, .* compile it for l4"):
         check_capture(capture, limits_of(fits="l4"))
+
+
+def test_limits_are_read_from_what_the_user_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    write_baseline(baseline_of(_step()), path)
+    assert limits_of(maximum="1GiB").maxima == (Maximum(size_bytes=2**30, reason="--max 1GiB"),)
+    assert limits_of(maximum="1GiB", fail_on=()).thresholds == ()
+    assert limits_of(against=path).thresholds == (parse_threshold("footprint:+0%"),)
+    assert limits_of(against=path, fail_on=["params:+1%"]).thresholds == (parse_threshold("params:+1%"),)
+    assert limits_of(against=path).baseline == baseline_of(_step())
+    assert limits_of(require_effect=True).require_effect
+    with pytest.raises(MemprofError, match="give a baseline with --against"):
+        limits_of(maximum="1GiB", fail_on=["params:+1%"])
+    with pytest.raises(MemprofError, match="there is nothing to check"):
+        limits_of()
+    with pytest.raises(MemprofError, match="cpu has no fixed amount of memory"):
+        limits_of(fits="cpu")
+
+
+def test_techniques_must_show_only_where_that_is_asked_for() -> None:
+    capture = replace(added_up_step().capture(), techniques=("bf16",))
+    assert check_capture(capture, limits_of(maximum="1GiB")).passed
+    assert not check_capture(capture, limits_of(require_effect=True)).passed  # no buffer is bf16
+    with pytest.raises(MemprofError, match="has no techniques that could show"):
+        check_capture(replace(capture, techniques=()), limits_of(require_effect=True))
+    fits = check_capture(replace(capture, target=resolve("l4")), limits_of(fits="l4"))
+    assert [item.passed for item in fits.items] == [True]
+
+
+def test_a_file_that_is_no_baseline_is_replaced_only_by_force(tmp_path: Path) -> None:
+    path, notes = tmp_path / "baseline.json", tmp_path / "notes.txt"
+    capture = added_up_step().capture()
+    check_replaceable(path, force=False)
+    update_baseline(capture, path)
+    check_replaceable(path, force=False)
+    notes.write_text("dear diary")
+    with pytest.raises(MemprofError, match="is not replaced, for it is no baseline"):
+        check_replaceable(notes, force=False)
+    check_replaceable(notes, force=True)
+    update_baseline(capture, tmp_path / "baseline.memprof")
+    assert load_baseline(tmp_path / "baseline.memprof") == load_baseline(path) == baseline_of(analyze(capture))

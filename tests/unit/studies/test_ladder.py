@@ -57,6 +57,20 @@ def test_each_choice_is_of_its_family_and_costs_what_its_technique_says() -> Non
             assert bool(choice.cost.recomputed_flops) == (Category.RECOMPUTED in technique.grows)
 
 
+def test_the_levels_of_a_family_say_what_should_hold_less() -> None:
+    levels = {
+        choice.label: choice.level
+        for family in _ladder(_plain(12)).families
+        for choice in family.choices
+        if choice.label
+    }
+    assert levels == {
+        "donate": 1, "bf16": 1, "chunked-loss=8": 1, "remat-dots": 1, "remat-mlp": 1, "remat-attn": 1,
+        "remat-mlp-attn": 2, "remat": 2, "remat-offload": 2, "accum2": 2, "accum4": 4, "accum12": 12,
+        "offload-opt": 1, "opt=adafactor": 1, "opt=adam8bit": 1,
+    }  # fmt: skip
+
+
 def test_what_has_a_price_in_memory_is_not_compared_with_leaving_it_out() -> None:
     levels = {family.name: family.choices[0].level for family in _ladder(_plain(12)).families}
     assert levels == {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 from jsonschema import Draft202012Validator
 
 from memprof.analysis.records.categories import Role
@@ -103,6 +104,17 @@ def test_what_became_more_is_what_rises_from_sample_to_sample() -> None:
             what="held by losses[...], like a result of train_step",
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("counts", "grows"),
+    [((1, 2, 2, 3, 3, 4, 4), False), ((1, 2, 2, 3, 3, 4, 5), True), ((5, 6, 7, 8, 9, 2, 3), False)],
+    ids=["in half of the steps", "in more than half", "and falls again"],
+)
+def test_growth_is_a_rise_in_more_than_half_of_the_steps(counts: tuple[int, ...], grows: bool) -> None:
+    samples = [_live(2.0 + number, losses=count) for number, count in enumerate(counts)]
+    job = job_of("train.py", [_CALL], [_compiled(_live(1.0, state=3))], samples, None)
+    assert bool(job.growth) == grows
 
 
 def test_the_json_of_a_job_keeps_to_its_schema_and_has_the_explanation_of_what_died() -> None:

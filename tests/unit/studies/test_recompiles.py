@@ -53,6 +53,32 @@ def test_each_kind_of_reason_has_its_words(call: SeenCall, reason: str) -> None:
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(
+    ("num_changed", "others"),
+    [
+        (1, ""),
+        (2, "; so did b"),
+        (4, "; so did b, c, d"),
+        (5, "; so did b, c, d and 1 more"),
+        (7, "; so did b, c, d and 3 more"),
+    ],
+)
+def test_of_many_changed_arguments_three_are_named_beside_the_first(num_changed: int, others: str) -> None:
+    names = "abcdefg"
+    first = replace(_FIRST, arguments=dict.fromkeys(names, "float32[1]"), statics={})
+    second = replace(
+        first, id="1-1", arguments=dict.fromkeys(names, "float32[1]") | dict.fromkeys(names[:num_changed], "float32[2]")
+    )
+    (found,) = recompiles([first, second])
+    assert found.reason == f"a changed: float32[1], then float32[2]{others}"
+
+
+@pytest.mark.parametrize(("num_calls", "more"), [(3, ""), (4, " and 1 more"), (5, " and 2 more")])
+def test_of_many_values_three_are_named(num_calls: int, more: str) -> None:
+    (found,) = recompiles([_FIRST, *(_again(rows, x=f"float32[{rows},8]") for rows in range(1, num_calls))])
+    assert found.reason == f"x changed: float32[32,8], then float32[1,8], then float32[2,8]{more}"
+
+
 def test_a_call_is_compared_with_the_most_similar_one_before() -> None:
     short = _again(1, x="float32[16,8]", w="float32[16,16]")
     found = recompiles([_FIRST, short, replace(short, id="1-2", statics={"train": "False"})])

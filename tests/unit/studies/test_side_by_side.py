@@ -1,0 +1,135 @@
+"""Rows of a comparison, with captures by hand where children would compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from added_up_step import added_up_step
+
+from memprof.analysis.comparison import FailedRow
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Capture
+from memprof.analysis.records.report import Report
+from memprof.capture.processes.launch import CompileResult
+from memprof.capture.processes.task import Task
+from memprof.capture.targets.resolve import resolve
+from memprof.capture.xla.portable_program import TO_THE_PLAN
+from memprof.errors import MemprofError, WorkloadError
+from memprof.studies import side_by_side
+from memprof.studies.advice import verify
+from memprof.studies.advice.advise import advise
+from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
+from memprof.studies.subject import find_subject, request_digest
+
+
+def _results(failing: str) -> Callable[..., Iterator[CompileResult]]:
+    """Rows that are done in the opposite order, of which one fails."""
+
+    def compile_all(
+        tasks: Sequence[Task], *, num_jobs: int, progress: Callable[[str, str], None]
+    ) -> Iterator[CompileResult]:
+        for task in reversed(tasks):
+            progress(task.label, f"compile, {num_jobs} at a time")
+            if failing in task.label:
+                yield CompileResult(task=task, capture=None, error=WorkloadError("out of luck"))
+            else:
+                techniques = tuple(filter(None, task.label.split(" ")[-1].split("+")))
+                yield CompileResult(
+                    task=task, capture=replace(added_up_step().capture(), techniques=techniques), error=None
+                )
+
+    return compile_all
+
+
+def test_rows_keep_their_order_and_what_fails_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "compile_all", _results("donate"))
+    rows = Rows(subject=find_subject("mlp", preset="tiny"), techniques=("baseline", "bf16", "donate"))
+    tasks = rows.tasks(resolve("l4"), num_steps=2)
+    assert [(task.label, task.num_steps) for task in tasks] == [
+        ("mlp baseline", 2),
+        ("mlp bf16", 2),
+        ("mlp donate", 2),
+    ]
+    kept: list[Capture] = []
+    said: list[tuple[str, str]] = []
+    reports, failures = compile_rows(
+        tasks, num_jobs=3, progress=lambda label, stage: said.append((label, stage)), keep=kept.append
+    )
+    assert [report.label for report in reports] == ["mlp baseline", "mlp bf16"]
+    assert all(report.schedule is report.why is None for report in reports)
+    assert failures == [FailedRow(label="mlp donate", reason="out of luck")]
+    assert [(each.label, each.request) for each in kept] == [
+        (task.label, request_digest(task)) for task in (tasks[1], tasks[0])
+    ]
+    assert said == [
+        ("mlp donate", "compile, 3 at a time"), ("mlp donate", "failed"),
+        ("mlp bf16", "compile, 3 at a time"), ("mlp bf16", "done"),
+        ("mlp baseline", "compile, 3 at a time"), ("mlp baseline", "done"),
+    ]  # fmt: skip
+
+
+def test_a_row_that_stands_twice_and_a_reference_that_is_none_are_refused() -> None:
+    rows = Rows(subject=find_subject("mlp", preset="tiny"), techniques=("bf16", "donate", "bf16"))
+    with pytest.raises(MemprofError, match="the row bf16 is there more than once"):
+        rows.tasks(None)
+    for known in (None, "donate", "mlp donate"):
+        rows.check_reference(known)
+    with pytest.raises(MemprofError, match="no row 'remat' to compare with; the rows are mlp bf16, mlp donate, mlp bf"):
+        rows.check_reference("remat")
+
+
+def _report(label: str, *techniques: str) -> Report:
+    return replace(analyze(added_up_step().capture()), label=label, techniques=techniques)
+
+
+def test_the_reference_is_the_first_row_or_the_one_that_is_named() -> None:
+    reports = [_report("mlp baseline"), _report("mlp bf16", "bf16"), _report("mlp ours", "no-such-technique")]
+    failures = [FailedRow(label="mlp donate", reason="out of luck")]
+    assert [techniques_label(report) for report in reports] == ["baseline", "bf16", "no-such-technique"]
+    for reference, label in ((None, "mlp baseline"), ("bf16", "mlp bf16"), ("mlp ours", "mlp ours")):
+        found = set_side_by_side(reports, failures, reference=reference)
+        assert found.baseline == label
+        assert [bool(effect.evidence) for effect in found.effects] == [False, True, False]
+    for reference in ("donate", "mlp donate"):
+        with pytest.raises(WorkloadError, match=f"the reference row {reference} failed: out of luck"):
+            set_side_by_side(reports, failures, reference=reference)
+    with pytest.raises(
+        MemprofError, match="there is no row 'nate' to compare with; the rows are mlp baseline, mlp bf16"
+    ):
+        set_side_by_side(reports, failures, reference="nate")
+    traced = [reports[0], replace(reports[1], framework="torch")]
+    assert [bool(effect.evidence) for effect in set_side_by_side(traced).effects] == [False, False]
+
+
+def test_where_every_row_failed_a_reason_that_is_the_same_is_told_once() -> None:
+    same = [FailedRow(label="a", reason="no memory"), FailedRow(label="b", reason="no memory")]
+    with pytest.raises(WorkloadError, match=r"^every row failed: no memory$"):
+        set_side_by_side([], same)
+    with pytest.raises(WorkloadError, match=r"^every row failed, so there is nothing to compare$") as caught:
+        set_side_by_side([], [*same, FailedRow(label="c", reason="no step")])
+    assert "c" in caught.value.details
+    assert "no step" in caught.value.details
+
+
+def test_advice_is_verified_with_each_technique_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unit.studies.test_advice import CASES
+
+    advised = CASES["remat_modules"][0]()
+    advice = advise(advised)
+    assert [each.proposal.technique for each in advice] == ["remat-dots", "remat"]
+    subject = find_subject("mlp", preset="tiny")
+    tasks, refusals = verify.tasks_for(subject, "bf16", [*advice, *advice], target=resolve("l4"), settings=TO_THE_PLAN)
+    assert [task.label for task in tasks] == []
+    assert set(refusals) == {"remat-dots", "remat"}  # an MLP has no blocks to recompute
+    subject = find_subject("transformer", preset="tiny")
+    tasks, refusals = verify.tasks_for(subject, "bf16", [*advice, *advice], target=resolve("l4"), settings=TO_THE_PLAN)
+    assert ([task.label for task in tasks], refusals) == (["remat-dots", "remat"], {})
+    assert tasks[0].recipe == subject.plan("bf16+remat-dots")
+    monkeypatch.setattr(verify, "compile_all", _results("dots"))
+    said: list[tuple[str, str]] = []
+    found = verify.verify(advised, advice, tasks, {}, num_jobs=2, progress=lambda *stage: said.append(stage))
+    saved = advised.footprint_bytes - analyze(added_up_step().capture()).footprint_bytes
+    assert [(each.true_saving_bytes, each.refusal) for each in found] == [(None, "out of luck"), (saved, "")]
+    assert [stage for _, stage in said][1::2] == ["done", "failed"]

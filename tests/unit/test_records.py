@@ -1,0 +1,40 @@
+"""The records that rooms exchange are values: nobody changes them, and their fields are given by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+
+import memprof.analysis
+import memprof.reports
+import memprof.studies
+
+# The state of a reader, a simulation or a memory of calls.
+_MUTABLE = {"InstructionIds", "_Chunk", "_Block", "_Pool", "_Message", "_Reader", "_BufferList", "_PoolDump"}
+# Made thousands of times or in tables, where the position says what a field is.
+_POSITIONAL = {
+    *("ScopeMatch", "Mirror", "SourcePlace", "Shape", "Frame", "InstructionIds", "StackFrame", "TraceEvent"),
+    *("_Chunk", "_Block", "_Pool", "_Work", "_Needs", "_Form", "_Message", "_Reader", "_BufferList", "_PoolDump"),
+    "_Change",
+}
+
+
+def _records() -> Iterator[type]:
+    for room in (memprof.analysis, memprof.studies, memprof.reports):
+        for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            for value in vars(importlib.import_module(found.name)).values():
+                if inspect.isclass(value) and value.__module__ == found.name and dataclasses.is_dataclass(value):
+                    yield value
+
+
+def test_records_are_frozen_slotted_and_made_by_name() -> None:
+    records = list(_records())
+    assert len(records) > 100
+    assert [each.__name__ for each in records if "__slots__" not in vars(each)] == []
+    mutable = {each.__name__ for each in records if each.__setattr__ is object.__setattr__}
+    assert mutable == _MUTABLE
+    positional = {each.__name__ for each in records if not all(field.kw_only for field in dataclasses.fields(each))}
+    assert positional == _POSITIONAL
