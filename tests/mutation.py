@@ -27,7 +27,9 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
 
 _TESTS = {
-    "analysis": "tests/unit/analysis tests/golden tests/property/test_analysis_laws.py",
+    "analysis": "tests/unit/analysis tests/golden tests/property/test_analysis_laws.py tests/property/test_any_order.py"
+    " tests/property/test_caching_allocator_laws.py tests/property/test_collective_laws.py"
+    " tests/property/test_roofline_laws.py",
     "studies": "tests/unit/studies tests/property/test_fit_laws.py tests/property/test_fit_techniques_laws.py",
     "reports": "tests/unit/reports tests/unit/studies/test_explain.py tests/golden",
 }
