@@ -20,6 +20,7 @@ PLAIN = "jit(step)/op"  # before, after or beside differentiation
 UNNAMED = ""  # inserted by the compiler
 
 _ITEM_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "s8": 1, "u8": 1, "pred": 1, "token": 0}
+_ITEM_BYTES |= {"c128": 16, "c64": 8, "s4": 1, "f8e4m3fn": 1, "f8e5m2": 1}
 _POINTER_BYTES = 8
 
 # Their results lie in memory that other instructions define.

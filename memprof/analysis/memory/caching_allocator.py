@@ -201,7 +201,7 @@ class CachingAllocator:
         if settings.garbage_collection_threshold and settings.limit_bytes is not None:
             self._collect_garbage(settings.limit_bytes * settings.garbage_collection_threshold)
         block = self._reserve(pool, size_bytes)
-        if block is None and settings.max_split_size_bytes is not None:
+        if block is None and settings.max_split_size_bytes is not None and not settings.expandable_segments:
             self._release_oversize(pool, size_bytes)
             block = self._reserve(pool, size_bytes)
         if block is None:
@@ -308,7 +308,9 @@ class CachingAllocator:
         block = self._room(pool.last, size_bytes)
         if block.is_mapped:
             pool.remove(block)
-        elif not self._map(block, min(size_bytes, block.size_bytes)):
+        elif self._map(block, min(size_bytes, block.size_bytes)):
+            self._absorb_free(block)
+        else:
             return None
         while block.size_bytes < size_bytes:
             hole = block.next

@@ -7,7 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from memprof.analysis.memory.verdict import card_bytes, judge, largest_fraction, outside_pool, pool_bytes_of
+from memprof.analysis.memory.verdict import (
+    card_bytes,
+    judge,
+    largest_fraction,
+    largest_settings,
+    outside_pool,
+    pool_bytes_of,
+)
 from memprof.analysis.records.capture import Target, Topology
 from memprof.analysis.records.pool import Allocator, Answer, Pieces, PoolSettings
 from memprof.capture.pool_settings import parse_pool, pool_settings
@@ -203,6 +210,77 @@ def test_what_lies_outside_has_a_source_or_is_unknown() -> None:
     assert [(each.name, each.size_bytes) for each in many[2:]] == [("NCCL", None)]
     assert all(each.source for each in many)
     assert outside_pool(resolve("cpu")) == ()
+
+
+@pytest.mark.parametrize(
+    ("footprint_gib", "pressed_gib", "words"),
+    [
+        # A pool of 30 GiB of 40, at most 38.4 (96%).
+        (20, 19, "with it, 19.0 GiB"),
+        (36, 30, "with it, 30.0 GiB, which fits"),
+        (36, 35, "with it, 35.0 GiB, which fits with XLA_CLIENT_MEM_FRACTION=.88"),  # 87.5%
+        (40, 39, "with it, 39.0 GiB, which does not fit either"),
+    ],
+)
+def test_the_sentence_says_what_recomputation_under_pressure_changes(
+    footprint_gib: int, pressed_gib: int, words: str
+) -> None:
+    card, pieces, pressed = (
+        _card(40 * GIB),
+        Pieces(held=(footprint_gib * GIB,)),
+        Pieces(held=(pressed_gib * GIB,)),
+    )
+    plain = judge(pieces, card, PoolSettings())
+    verdict = judge(pieces, card, PoolSettings(), pressed=pressed)
+    amount = f"footprint {footprint_gib}.0 GiB"
+    noted = plain.sentence.replace(amount, f"{amount} (without XLA's recomputation)")
+    assert verdict == replace(plain, sentence=f"{noted}; {words}")
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "capability", "expected"),
+    [
+        (100 << 20, "8.6", 100 << 20),  # no more than the card has
+        ((2 << 30) - 1, "8.6", 225 << 20),  # a small card
+        (2 << 30, "5.2", 500 << 20),
+        (2 << 30, "6.0", 500 << 20),
+        (2 << 30, "7.5", 1050 << 20),
+        (2 << 30, "8.0", 1536 << 20),
+        (2 << 30, "9.0", 1800 << 20),
+        (2 << 30, "12.0", 1800 << 20),
+    ],
+)
+def test_what_cuda_takes_depends_on_the_card(memory_bytes: int, capability: str, expected: int) -> None:
+    assert outside_pool(_card(memory_bytes, capability))[0].size_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "fraction"),
+    [
+        (PoolSettings(), 0.96),
+        (PoolSettings(mem_fraction=0.95), 0.96),
+        (PoolSettings(mem_fraction=0.96), None),  # it is the largest
+        (PoolSettings(mem_fraction=0.97), None),
+        (PoolSettings(allocator=Allocator.PLATFORM), None),  # without a limit
+    ],
+)
+def test_the_largest_pool_that_a_card_can_give(settings: PoolSettings, fraction: float | None) -> None:
+    found = largest_settings(_card(40 * GIB), settings)
+    assert found == (
+        None
+        if fraction is None
+        else replace(settings, mem_fraction=fraction, origin=f"XLA_CLIENT_MEM_FRACTION={fraction}".replace("0.", "."))
+    )
+    assert largest_settings(resolve("cpu"), settings) is None
+
+
+@pytest.mark.parametrize(
+    ("footprint_gib", "beyond"), [(40, ""), (50, "; 10.0 GiB of it in host memory, which is slow")]
+)
+def test_unified_memory_is_slow_beyond_the_card(footprint_gib: int, beyond: str) -> None:
+    settings = PoolSettings(mem_fraction=2.0, unified_memory=True)
+    verdict = judge(Pieces(held=(footprint_gib * GIB,)), _card(40 * GIB), settings)
+    assert verdict.sentence.endswith(f"{80 - footprint_gib}.0 GiB to spare{beyond}")
 
 
 def test_a_pool_that_was_asked_for_replaces_the_environment() -> None:

@@ -147,3 +147,23 @@ def test_a_name_that_nothing_has_is_refused_in_one_sentence() -> None:
 def test_a_part_of_an_op_name_finds_all_that_have_it() -> None:
     _, found = analyze_peak(deferred().capture(), "jvp(Net)")
     assert [why.buffer.name for why in found] == ["peak", "waits", "kept", "between"]  # largest first
+
+
+def test_the_chain_names_the_operations_between_the_peak_and_a_user() -> None:
+    """`kept` waits for three operations after the one at the peak, of which two are of one phase and module."""
+    step = Step()
+    x = step.argument("x", Role.BATCH, f32(4))
+    kept = step.op("kept", "broadcast", f32(10), [x], FORWARD)
+    peak = step.op("peak", "broadcast", f32(200), [kept], BACKWARD)
+    between = step.op("between", "reduce", f32(1), [peak], BACKWARD)
+    first = step.op("first", "negate", f32(1), [between], BACKWARD)
+    second = step.op("second", "negate", f32(1), [first], BACKWARD)
+    third = step.op("third", "negate", f32(1), [second], PLAIN)
+    user = step.op("user", "add", f32(1), [kept, third], PLAIN)
+    for freed, after in ((peak, between), (between, first), (first, second), (second, third), (kept, user)):
+        step.free(freed, after=after)
+    step.result(step.op("y", "negate", f32(1), [user], PLAIN))
+    why = _why(step, "kept")
+    assert why.at_peak is not None
+    assert (why.reason, why.at_peak.name) == (Reason.ANY_ORDER, "between")
+    assert [(link.op, link.num_operations) for link in why.chain] == [(BACKWARD, 2), (PLAIN, 1)]

@@ -1,0 +1,37 @@
+"""The limits of a single array of a program."""
+
+from __future__ import annotations
+
+import pytest
+
+from memprof.analysis.hlo.program_checks import MAX_BYTES, check_shape, check_unique
+from memprof.errors import InternalError
+
+
+@pytest.mark.parametrize(
+    ("element_bytes", "dimensions", "is_possible"),
+    [
+        (4, (), True),
+        (4, (0,), True),
+        (4, (-1,), False),
+        (4, (2, -1, -1), False),  # the product is positive
+        (1, (1,) * 100, False),
+        (1, (MAX_BYTES,), True),
+        (1, (MAX_BYTES + 1,), False),
+        (2, (MAX_BYTES // 2,), True),
+        (2, (MAX_BYTES // 2 + 1,), False),
+    ],
+)
+def test_the_limits_of_an_array(element_bytes: int, dimensions: tuple[int, ...], is_possible: bool) -> None:
+    if is_possible:
+        check_shape(element_bytes, dimensions)
+    else:
+        with pytest.raises(InternalError, match="it has an array of an impossible shape"):
+            check_shape(element_bytes, dimensions)
+
+
+def test_numbers_that_identify_things_differ() -> None:
+    check_unique("instructions", [])
+    check_unique("instructions", [1, 2, 3])
+    with pytest.raises(InternalError, match="two of its instructions have the same number"):
+        check_unique("instructions", [1, 2, 1])
