@@ -34,7 +34,7 @@ def plan(
     """Find which results of the forward pass to keep so that a step stays within a budget and computes least again.
 
     The step is compiled as it is, and at most four times more with `jax.checkpoint` around its layers. Its files stay
-    as they are. What JAX has traced in this process is forgotten.
+    as they are.
 
     Args:
         step: as for `memprof.profile`, with its arguments.
@@ -69,7 +69,7 @@ def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., 
     """What changes a step as a plan says.
 
     Returns:
-        From a step to the changed step, which is jitted as the step was. Its first call forgets what JAX has traced.
+        From a step to the changed step, which is jitted as the step was.
 
     Raises:
         MemprofError: no choice of the plan is within the budget.

@@ -17,7 +17,10 @@ from jax.extend import core
 from memprof.capture.checkpointing.evaluation import with_checkpoints, without_calls
 from memprof.capture.checkpointing.signature import Policy
 from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.jitting import is_array_like
 from memprof.errors import MemprofError
+
+_ARRAY = object()
 
 
 @contextmanager
@@ -41,24 +44,40 @@ def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
                 return vjp(fun, *primals, **options)
             is_inside = True
             try:
-                traced, results = jax.make_jaxpr(fun, return_shape=True)(*primals)
-                closed = without_calls(traced)
+                results = _Results(fun)
+                closed = without_calls(jax.make_jaxpr(results.arrays)(*primals))
             finally:
                 is_inside = False
             seen.append(closed)
             if policy is None:
                 return vjp(fun, *primals, **options)
-            evaluate, structure = with_checkpoints(closed, policy), jax.tree.structure(results)
-
-            def evaluated(*args: Any) -> Any:
-                return jax.tree.unflatten(structure, evaluate(*jax.tree.leaves(args)))
-
-            return vjp(evaluated, *primals, **options)
+            evaluate = with_checkpoints(closed, policy)
+            return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed
 
     with jit_adapter.differentiation_replaced(stand_in):
         yield seen
+
+
+class _Results:
+    """What a function returns: arrays, which a jaxpr returns too, and other leaves, which stay as they are."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self._fun = fun
+        self._leaves: list[Any] = []
+        self._structure: Any = None
+
+    def arrays(self, *args: Any) -> list[Any]:
+        """Call the function. Returns its arrays alone."""
+        leaves, self._structure = jax.tree.flatten(self._fun(*args))
+        self._leaves = [_ARRAY if is_array_like(leaf) else leaf for leaf in leaves]
+        return [leaf for leaf in leaves if is_array_like(leaf)]
+
+    def whole(self, arrays: list[Any]) -> Any:
+        """The result with these arrays in it."""
+        each = iter(arrays)
+        return jax.tree.unflatten(self._structure, [next(each) if leaf is _ARRAY else leaf for leaf in self._leaves])
 
 
 def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:

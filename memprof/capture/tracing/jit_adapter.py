@@ -5,6 +5,7 @@ What a compile takes of JAX and XLA is in `xla_adapter.py`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -415,22 +416,43 @@ def has_no_shardings(params: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have all reverse-mode differentiation of this process pass through a stand-in for `jax.vjp` for a while.
+    """Have all reverse-mode differentiation of this thread pass through a stand-in for `jax.vjp` for a while.
 
-    `jax.grad` and all that is built on it look `vjp` up by name (jax 0.10.2 to 0.12). What JAX has traced before is
-    forgotten, and so is what it traces inside.
+    `jax.grad` and all that is built on it look `vjp` up by name (jax 0.10.2 to 0.12). What is traced inside has keys of
+    its own in JAX's caches.
 
     Args:
         stand_in: from `jax.vjp` to what is called in its place.
     """
     from jax._src import api
 
+    thread = threading.get_ident()
     with PROCESS_WIDE:
-        original = api.vjp
-        jax.clear_caches()
-        api.vjp = stand_in(original)
+        original, of_jax = api.vjp, jax.vjp
+        changed = stand_in(original)
+
+        def vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
+            return (changed if threading.get_ident() == thread else original)(fun, *primals, **options)
+
+        api.vjp = vjp
+        if of_jax is original:
+            jax.vjp = vjp
         try:
-            yield
+            with _trace_key()(object()):
+                yield
         finally:
-            api.vjp = original
-            jax.clear_caches()
+            api.vjp, jax.vjp = original, of_jax
+
+
+@functools.cache
+def _trace_key() -> Any:
+    """A setting of JAX that is part of the keys of its caches of traces (jax 0.10.2 to 0.12)."""
+    from jax._src import config
+
+    return config.string_or_object_state(
+        "memprof_differentiation",
+        None,
+        "Set while memprof stands in for jax.vjp.",
+        include_in_jit_key=True,
+        include_in_trace_context=True,
+    )

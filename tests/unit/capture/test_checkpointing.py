@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -183,6 +184,41 @@ def test_a_changed_step_is_jitted_as_it_was() -> None:
     assert "rematted_computation" in str(changed.lower(_WEIGHTS, _X, 2).as_text(debug_info=True))
     plain: Any = with_policy(step, policy_of(()))
     assert not hasattr(plain, "lower")
+
+
+def test_what_is_no_array_comes_back_as_it_is() -> None:
+    def loss(w: jax.Array) -> tuple[jax.Array, dict[str, object]]:
+        return jnp.sum(jnp.sin(w)), {"name": "loss", "norm": jnp.sum(w**2)}
+
+    with checkpointed(policy_of(())):
+        (value, aux), _ = jax.value_and_grad(loss, has_aux=True)(_X)
+    assert (aux["name"], float(aux["norm"])) == ("loss", float(jnp.sum(_X**2)))
+    assert float(value) == float(loss(_X)[0])
+
+
+def test_jax_vjp_itself_is_followed_and_other_threads_are_not() -> None:
+    with checkpointed(policy_of(())) as functions:
+        jax.vjp(jnp.sin, _X)
+        with ThreadPoolExecutor(max_workers=1) as other:
+            other.submit(jax.grad(lambda w: jnp.sum(w**2)), _X).result()
+    assert len(functions) == 1
+    jax.vjp(jnp.sin, _X)
+    assert len(functions) == 1
+
+
+def test_what_was_traced_before_is_traced_again_and_stays_known() -> None:
+    traced = []
+
+    @jax.jit
+    def step(w: jax.Array) -> jax.Array:
+        traced.append(None)
+        return jax.grad(lambda w: jnp.sum(jnp.sin(w)))(w)
+
+    step(_X)
+    with checkpointed(policy_of(())):
+        step(_X)
+    step(_X)
+    assert len(traced) == 2
 
 
 def test_the_jit_of_a_framework_is_refused() -> None:
