@@ -154,6 +154,18 @@ def _squeezed(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[i
     return ((axis, 0, place) for axis, place in enumerate(axis for axis in range(len(shapes[0])) if axis not in gone))
 
 
+def _stacked(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
+    new = equation.params["axis"] % len(result)
+    kept = [axis for axis in range(len(result)) if axis != new]
+    return ((axis, operand, place) for operand in range(len(shapes)) for place, axis in enumerate(kept))
+
+
+def _unstacked(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
+    del result
+    gone = equation.params["axis"] % len(shapes[0])
+    return ((axis, 0, place) for axis, place in enumerate(axis for axis in range(len(shapes[0])) if axis != gone))
+
+
 def _reduced(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
     del result
     gone = set(equation.params.get("axes", equation.params.get("dimensions", ())))
@@ -240,7 +252,9 @@ _RULES: dict[str, _Rule] = {
     "slice": _sliced,
     "split": _sliced,
     "squeeze": _squeezed,
+    "stack": _stacked,
     "transpose": _transposed,
+    "unstack": _unstacked,
     **dict.fromkeys(
         ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"), _reduced
     ),

@@ -37,11 +37,12 @@ NOTHING_HELD = Held()
 
 # Operations whose result holds the elements of all operands, and those of which only some operands are such.
 _HOLD_ALL = frozenset(
-    "concatenate reshape transpose broadcast_in_dim squeeze expand_dims convert_element_type bitcast_convert_type rev"
-    " copy copy_p pad mul div add sub and or shift_left shift_right_logical shift_right_arithmetic device_put"
-    " sharding_constraint reduce_precision round clamp neg abs max min reduce_max".split()  # the last ones quantise
+    "concatenate stack tile stop_gradient reshape transpose broadcast_in_dim squeeze expand_dims convert_element_type"
+    " bitcast_convert_type rev copy copy_p pvary reshard mesh_cast layout_constraint device_put sharding_constraint pad"
+    " mul div add sub and or shift_left shift_right_logical shift_right_arithmetic"
+    " reduce_precision round clamp neg abs max min reduce_max".split()  # the last ones quantise
 )
-_HOLD_FIRST = frozenset({"slice", "split", "dynamic_slice", "gather"})
+_HOLD_FIRST = frozenset({"slice", "split", "unstack", "dynamic_slice", "gather"})
 _EXPONENTIALS = frozenset({"exp", "exp2"})
 _PRODUCT = "dot_general"
 

@@ -303,6 +303,24 @@ def pages_of_a_pool() -> Case:
 
 
 @case
+def keys_and_values_in_one_array_taken_apart() -> Case:
+    def step(model: Any, pool: Any, table: Any, lengths: Any, tokens: Any) -> Any:
+        hidden, written = model["embed"][tokens], []
+        page, offset = table[ROWS, lengths // 4], lengths % 4
+        for layer, layer_pool in zip(model["layers"], pool, strict=True):
+            query, key, value = qkv(layer, hidden, lengths)
+            layer_pool = layer_pool.at[:, page, offset].set(jnp.stack([key, value]))
+            keys, values = layer_pool[:, table].reshape(2, BATCH, -1, HEADS, SIZE)
+            hidden = add(layer, hidden, attend(query, keys, values, lengths))
+            written.append(layer_pool)
+        return next_tokens(model, hidden), written
+
+    pool = [array(2, 9, 4, HEADS, SIZE)] * LAYERS
+    args = (WEIGHTS, pool, array(BATCH, 3, dtype=jnp.int32), LENGTHS, TOKENS)
+    return step, args, {"model": P, "pool": KV, "table": B, "lengths": B, "tokens": B}
+
+
+@case
 def a_prefill_that_attends_to_its_own_keys() -> Case:
     def step(weights: Any, cache: Any, tokens: Any) -> Any:
         hidden = weights["embed"][tokens]
