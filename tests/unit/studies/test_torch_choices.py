@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from memprof.capture.targets.resolve import DEFAULT_GPU, resolve
 from memprof.errors import MemprofError
-from memprof.studies.torch_step import step_maker, torch_target
+from memprof.studies.torch_step import report_of_step, step_maker, torch_target
 
 
 def test_a_step_is_judged_for_a_gpu_that_need_not_be_there() -> None:
@@ -38,3 +39,10 @@ def test_a_step_of_the_user_takes_arguments_and_parameters() -> None:
     assert callable(
         step_maker("mine.train:step", preset=None, overrides=("a=1",), techniques="", arguments=("--fast",))
     )
+
+
+def test_a_missing_module_of_ours_is_not_taken_for_missing_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "memprof.sources.torch.trace_step", None)
+    make = step_maker("mine.train:step", preset=None, overrides=(), techniques="", arguments=())
+    with pytest.raises(ModuleNotFoundError, match="trace_step"):
+        report_of_step(make, torch_target("l4"))
