@@ -50,7 +50,9 @@ def _lines(*files: str, folders: CodeFolders | None = None) -> SourcePlace:
         (["<ipython-input-3-abc>", "<string>"], "<ipython-input-3-abc>:1"),
         # nothing but libraries: the innermost
         ([f"{_SITE}/jax/_src/api.py", f"{_SITE}/optax/_src/alias.py"], "optax/_src/alias.py:2"),
+        ([f"{_SITE}/optax/_src/alias.py", f"{_SITE}/flax/linen/linear.py"], "flax/linen/linear.py:2"),
         (["/usr/lib/python3.12/runpy.py"], "/usr/lib/python3.12/runpy.py:1"),
+        (["/usr/lib/python3.12/runpy.py", "/usr/lib/python3.12/enum.py"], "/usr/lib/python3.12/enum.py:2"),
         # Windows
         ([r"C:\me\train.py", r"C:\venv\Lib\site-packages\jax\_src\api.py"], r"C:\me\train.py:1"),
         ([r"C:\venv\Lib\site-packages\mymodel\net.py"], r"mymodel\net.py:1"),

@@ -29,6 +29,7 @@ def test_rates_are_at_the_median_time() -> None:
 def test_utilization_is_a_share_of_the_peak() -> None:
     assert GPU_RUN.utilization(0) == 0
     assert GPU_RUN.utilization(round(989.4e12 * 0.025)) == pytest.approx(1)
+    assert GPU_RUN.utilization(round(989.4e12 * 0.01)) == pytest.approx(0.4)
     assert CPU_RUN.utilization(10**9) is None  # nobody knows the peak
 
 
