@@ -52,7 +52,7 @@ def plan(
     force: options.Force = False,
     shown: options.ShownOptions,
 ) -> None:
-    """Find a checkpoint policy that keeps a step within a memory budget.
+    """Find a checkpoint policy for a memory budget.
 
     Of the policies within the budget it is the one that computes least again. The step is compiled as it is and at most
     four times more, with `jax.checkpoint` around its layers; its files stay as they are. The exit code is 1 if no
