@@ -26,6 +26,7 @@ def plan(
     /,
     *args: Any,
     memory: int | str | None = None,
+    with_curve: bool = False,
     target: str | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
@@ -39,6 +40,7 @@ def plan(
     Args:
         step: as for `memprof.profile`, with its arguments.
         memory: what the footprint may be, in bytes or as text ("30GiB"); None: the pool that JAX has on the target.
+        with_curve: compile choices for further budgets too, and the built-in policies of JAX.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -62,7 +64,7 @@ def plan(
     budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)
     chosen = target_of_step(spec, resolve_asked(target))
     with stages_shown(spec.workload) as progress:
-        return plan_step(spec, chosen, budget_bytes=budget_bytes, progress=progress)
+        return plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=progress)
 
 
 def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -78,12 +80,11 @@ def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., 
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
         )
-    kept = plan.kept
+    checkpoints = plan.checkpoints
 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
-        from memprof.capture.checkpointing.apply import with_policy
-        from memprof.capture.checkpointing.signature import policy_of
+        from memprof.capture.checkpointing.apply import with_checkpointed_blocks
 
-        return step if kept is None else functools.wraps(step)(with_policy(step, policy_of(kept)))
+        return step if checkpoints is None else functools.wraps(step)(with_checkpointed_blocks(step, checkpoints))
 
     return changed

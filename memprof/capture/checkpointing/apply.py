@@ -14,8 +14,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.capture.checkpointing.evaluation import with_checkpoints, without_calls
-from memprof.capture.checkpointing.signature import Policy
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import is_array_like
 from memprof.errors import MemprofError
@@ -24,11 +24,11 @@ _ARRAY = object()
 
 
 @contextmanager
-def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
+def checkpointed(checkpoints: Checkpoints | None) -> Iterator[list[core.ClosedJaxpr]]:
     """Put checkpoints around the blocks of all functions that are differentiated inside.
 
     Args:
-        policy: of each checkpoint; None: none is put there, and the functions are collected alone.
+        checkpoints: None: the functions are only collected.
 
     Yields:
         The functions, without calls, in the order in which they are differentiated.
@@ -49,9 +49,9 @@ def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
             finally:
                 is_inside = False
             seen.append(closed)
-            if policy is None:
+            if checkpoints is None:
                 return vjp(fun, *primals, **options)
-            evaluate = with_checkpoints(closed, policy)
+            evaluate = with_checkpoints(closed, checkpoints)
             return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed
@@ -80,7 +80,7 @@ class _Results:
         return jax.tree.unflatten(self._structure, [next(each) if leaf is _ARRAY else leaf for leaf in self._leaves])
 
 
-def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints) -> Callable[..., Any]:
     """A step with checkpoints around the blocks of what it differentiates, jitted as the step is.
 
     Raises:
@@ -93,7 +93,7 @@ def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
 
     def changed(*args: Any, **kwargs: Any) -> Any:
-        with checkpointed(policy):
+        with checkpointed(checkpoints):
             return inner(*args, **kwargs)
 
     if inner is step:
