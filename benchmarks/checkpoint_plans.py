@@ -3,8 +3,9 @@
     python -m benchmarks.checkpoint_plans [-o RESULT.json] [STEP ...]
 
 A STEP is techniques of the built-in transformer (`bf16+scan`), or a program of `tests/libraries/judged`. The budgets
-lie between the smallest footprint of a curve and that of the step as it is. A built-in policy of JAX is beaten if a plan
-or a point of the curve takes no more memory and computes no more again. A program whose library is missing is skipped.
+lie between the smallest footprint of a curve and that of the step as it is. A built-in policy of JAX is beaten if a
+plan or a point of the curve takes no more memory and computes no more again. A program whose library is missing is
+skipped.
 """
 
 from __future__ import annotations
