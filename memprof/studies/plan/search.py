@@ -34,7 +34,7 @@ from memprof.studies.plan.plan import (
 _MOST_COMPILES = 4  # beyond the first
 _CLOSE = 0.01  # of the budget: what is left of it is not worth a compile
 _MARGIN = 0.005  # of the budget: what a choice may come out above its size
-_LEAST = 0.1  # of all that could be kept: with less, computing it again takes more memory than it saves
+_EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: the choices where a correction of the budget leads nowhere
 _CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: the choices of a curve
 
 
@@ -112,7 +112,15 @@ class _Search:
         """Compile choices until one comes close to the budget, or enough of them."""
         self._limit = len(self.points) + _MOST_COMPILES
         nothing = self._keep(NOTHING_KEPT, ())
-        allowance = max(budget_bytes - nothing.footprint_bytes, int(_LEAST * self._everything().size_bytes))
+        is_layered = self.is_loop or any(block.count > 1 for block in self._blocks)
+        if is_layered and nothing.footprint_bytes <= budget_bytes:
+            self._correct(nothing, budget_bytes)
+        else:
+            self._explore(nothing, budget_bytes)
+
+    def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
+        """Compile choices for what is left of the budget, then a mixture."""
+        allowance = budget_bytes - nothing.footprint_bytes
         while len(self.points) < self._limit - self._can_mix():
             choice = cheapest_choice(self._blocks, allowance - int(_MARGIN * budget_bytes))
             if self._known(choice) is not None:
@@ -124,6 +132,21 @@ class _Search:
             allowance = choice.size_bytes + left
         if self._can_mix():
             self._mix(budget_bytes)
+
+    def _explore(self, nothing: PlanPoint, budget_bytes: int) -> None:
+        """Compile choices of several sizes.
+
+        What is computed again in one piece is alive at once. A choice that keeps more may then take less memory.
+        """
+        everything = self._everything().size_bytes
+        for share in _EXPLORED:
+            point = self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything)).kept)
+            fits = point.footprint_bytes <= budget_bytes
+            if fits and not point.recomputed_flops:
+                return
+            if not fits and nothing.footprint_bytes <= budget_bytes:
+                self._correct(nothing, budget_bytes)
+                return
 
     def draw(self) -> None:
         """Compile choices for further budgets, and the built-in policies of JAX."""
