@@ -35,6 +35,7 @@ _MOST_COMPILES = 4  # beyond the first
 _CLOSE = 0.01  # of the budget: what is left of it is not worth a compile
 _MARGIN = 0.005  # of the budget: what a choice may come out above its size
 _EXPLORED = (0.35, 0.2, 0.5)  # of all that could be kept: the choices where a correction of the budget leads nowhere
+_FEW = 4  # blocks
 _CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: the choices of a curve
 
 
@@ -112,7 +113,7 @@ class _Search:
         """Compile choices until one comes close to the budget, or enough of them."""
         self._limit = len(self.points) + _MOST_COMPILES
         nothing = self._keep(NOTHING_KEPT, ())
-        is_layered = self.is_loop or any(block.count > 1 for block in self._blocks)
+        is_layered = any(block.count >= _FEW for block in self._blocks)
         if is_layered and nothing.footprint_bytes <= budget_bytes:
             self._correct(nothing, budget_bytes)
         else:
@@ -136,7 +137,7 @@ class _Search:
     def _explore(self, nothing: PlanPoint, budget_bytes: int) -> None:
         """Compile choices of several sizes.
 
-        What is computed again in one piece is alive at once. A choice that keeps more may then take less memory.
+        What is computed again in few pieces is alive at once. A choice that keeps more may then take less memory.
         """
         everything = self._everything().size_bytes
         for share in _EXPLORED:
