@@ -35,8 +35,8 @@ from memprof.untrusted import open_regular
 
 FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
 _DEFAULT_SIZE = "1GiB"
-SUFFIX = ".memprof-plan"
-_OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
+SUFFIX, CHANGES_SUFFIX = ".memprof-plan", ".memprof-changes"  # the second: see `studies/advice/known.py`
+_OURS = re.compile(r"[0-9a-f]{64}\.memprof-(plan|changes)|\.memprof-[0-9a-f]{16}")  # the second: see `files.py`
 CLAIMS = ".claims"  # see `claims.py`
 _VERSION = b"memprof.plan/4\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
