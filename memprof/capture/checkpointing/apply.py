@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.capture.checkpointing.evaluation import with_checkpoints, without_calls
+from memprof.capture.checkpointing.evaluation import as_function, with_checkpoints, without_calls
 from memprof.capture.checkpointing.signature import Policy
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import is_array_like
@@ -28,7 +28,7 @@ def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
     """Put checkpoints around the blocks of all functions that are differentiated inside.
 
     Args:
-        policy: of each checkpoint; None: none is put there, and the functions are collected alone.
+        policy: of each checkpoint; None: the functions are collected alone, and evaluated as they are.
 
     Yields:
         The functions, without calls, in the order in which they are differentiated.
@@ -49,9 +49,8 @@ def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
             finally:
                 is_inside = False
             seen.append(closed)
-            if policy is None:
-                return vjp(fun, *primals, **options)
-            evaluate = with_checkpoints(closed, policy)
+            # A framework's function is called once: it takes things off a list that it has made for one call.
+            evaluate = as_function(closed) if policy is None else with_checkpoints(closed, policy)
             return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed

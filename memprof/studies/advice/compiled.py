@@ -12,8 +12,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
-from memprof.capture.checkpointing.apply import checkpointed
-from memprof.capture.compile import lower_step, planned
+from memprof.capture.compile import capture_of
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
@@ -49,9 +48,7 @@ def compiled_step(
         MemprofError, WorkloadError: see `capture_of`.
         Exception: whatever the step raises while it is traced.
     """
-    with checkpointed(None) as functions:
-        lowered = lower_step(spec, target, progress)
-    capture = planned(lowered, progress=progress, settings=settings)()
+    capture = capture_of(spec, target, progress=progress, settings=settings)
     progress("analysing")
     report = analyze(capture, pool=pool)
     return capture, Step(
@@ -59,7 +56,6 @@ def compiled_step(
         target=target,
         report=report,
         advice=upper_bounds(report),
-        functions=tuple(functions),
         with_technique=with_technique,
         is_built_in=is_built_in,
     )

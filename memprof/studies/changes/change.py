@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from jax.extend import core
-
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.report import Report
 from memprof.capture.tracing.step import StepSpec
@@ -22,7 +20,6 @@ class Step:
     Attributes:
         report: of the step as it is.
         advice: what the rules propose for it.
-        functions: what it differentiates, without calls (see `checkpointed`).
         with_technique: builds the step with one technique more, by its label; None: the step is a function as it is.
         is_built_in: a model of memprof's, whose code is no user's.
     """
@@ -31,7 +28,6 @@ class Step:
     target: Target
     report: Report
     advice: tuple[Advice, ...]
-    functions: tuple[core.ClosedJaxpr, ...]
     with_technique: Callable[[str], StepSpec] | None = None
     is_built_in: bool = False
 

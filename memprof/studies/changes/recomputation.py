@@ -51,6 +51,27 @@ def checkpointed(function, **options):
 
 '''
 
+_LINEN_HELPER = '''
+def checkpointed(method, **options):
+    """`method` of a module under nn.remat; arguments that are no arrays stay as they are."""
+
+    def call(module, *args, **kwargs):
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+        def run(module, arrays):
+            given = list(leaves)
+            for place, array in zip(places, arrays):
+                given[place] = array
+            args, kwargs = jax.tree.unflatten(structure, given)
+            return method(module, *args, **kwargs)
+
+        return nn.remat(run, **options)(module, [leaves[place] for place in places])
+
+    return call
+
+'''
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
@@ -68,7 +89,10 @@ class _Form:
 _PLAIN = _Form(head="import jax\n", call="jax.checkpoint")
 _WITH_STATIC = _Form(head=f"import jax\n\n{_HELPER}", call="checkpointed")
 _FORMS = {
-    "flax.linen": (_Form(head="import jax\nfrom flax import linen as nn\n", call="nn.remat"),),
+    "flax.linen": (
+        _Form(head="import jax\nfrom flax import linen as nn\n", call="nn.remat"),
+        _Form(head=f"import jax\nfrom flax import linen as nn\n\n{_LINEN_HELPER}", call="checkpointed"),
+    ),
     "flax.nnx": (_Form(head="import jax\nfrom flax import nnx\n", call="nnx.remat"), _WITH_STATIC),
     "equinox": (_Form(head="import equinox as eqx\nimport jax\n", call="eqx.filter_checkpoint"), _WITH_STATIC),
     "haiku": (
@@ -82,8 +106,10 @@ def recomputations(step: Step) -> Iterator[Change]:
     """Checkpoints around the layers of what the step differentiates, one change for each policy."""
     if step.is_built_in:
         return
-    layers = list({each.name: each for closed in step.functions for each in layers_of(closed)}.values())
-    num_blocks = sum(count for closed in step.functions for _, count in blocks_of(closed))
+    with checkpointed(None) as functions:
+        traced_jaxpr(step.spec, step.target)
+    layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
+    num_blocks = sum(count for closed in functions for _, count in blocks_of(closed))
     if not num_blocks:
         return
     is_loop = any(layer.is_loop for layer in layers)
