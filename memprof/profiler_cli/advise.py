@@ -91,14 +91,10 @@ def compiled_advice(
     """The advice for a step, compiled from this process: what the user's code prints goes to stderr."""
     from memprof.capture.hints import as_workload_error
     from memprof.capture.own_attributes import own
-    from memprof.capture.processes.launch import num_at_a_time
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.tracing.step import StepSpec
-    from memprof.studies.advice.advise import advise as find_advice
-    from memprof.studies.advice.compiled import advice_of, changes_of, compiled_step
-    from memprof.studies.advice.known import are_known
-    from memprof.studies.changes.compiling import compile_changes
+    from memprof.studies.advice.compiled import advise_step
     from memprof.workloads.train_step import Trainer
 
     def with_technique(label: str) -> StepSpec:
@@ -106,31 +102,23 @@ def compiled_advice(
         return replace(subject.task(row, target=target).recipe.build(target), workload=spec.workload)
 
     task = subject.task(techniques, target=target)
-    with contextlib.redirect_stdout(sys.stderr):
-        with stages(f"{subject.label} {techniques}".rstrip()) as stage:
-            stage("importing")
-            spare_devices(task.target)
-            spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
-            chosen = target_of_step(spec, task.target)
-            takes_techniques = subject.is_built_in or isinstance(own(spec.fn, "__self__"), Trainer)
-            step = as_workload_error(
-                f"could not be compiled for {chosen.name}",
-                lambda: compiled_step(
-                    spec,
-                    chosen,
-                    progress=stage,
-                    settings=settings,
-                    pool=pool,
-                    with_technique=with_technique if takes_techniques else None,
-                    is_built_in=subject.is_built_in,
-                )[1],
-            )
-            if settings.use_cache and are_known(step.report):
-                return step.report, find_advice(step.report)
-            stage("looking for changes")
-            changes = changes_of(step)
-        with row_stages([change.rule for change in changes]) as progress:
-            outcomes = compile_changes(
-                changes, chosen, num_jobs=num_at_a_time(settings, chosen), settings=settings, progress=progress
-            )
-            return step.report, advice_of(step, outcomes)
+    with contextlib.redirect_stdout(sys.stderr), stages(f"{subject.label} {techniques}".rstrip()) as stage:
+        stage("importing")
+        spare_devices(task.target)
+        spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+        chosen = target_of_step(spec, task.target)
+        takes_techniques = subject.is_built_in or isinstance(own(spec.fn, "__self__"), Trainer)
+        found: tuple[Report, tuple[Advice, ...]] = as_workload_error(
+            f"could not be compiled for {chosen.name}",
+            lambda: advise_step(
+                spec,
+                chosen,
+                progress=stage,
+                rows=row_stages,
+                settings=settings,
+                pool=pool,
+                with_technique=with_technique if takes_techniques else None,
+                is_built_in=subject.is_built_in,
+            ),
+        )
+        return found

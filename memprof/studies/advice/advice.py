@@ -109,6 +109,6 @@ def _rank(advice: Advice) -> tuple[bool, bool, float, int]:
     compiled = advice.compiled
     if compiled is None:
         return (True, True, 0.0, -advice.bound_bytes)
-    is_free = not compiled.recomputed_flops and compiled.meaning is not Meaning.DIFFERENT
+    is_free = not advice.proposal.intent.aim.recomputes and compiled.meaning is not Meaning.DIFFERENT
     cost = max(compiled.recomputed_flops, 0) / max(compiled.saving_bytes, 1)
     return (False, not is_free, cost, -compiled.saving_bytes)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.capture import Target
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
 from memprof.capture.compile import capture_of
+from memprof.capture.processes.launch import num_at_a_time
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
-from memprof.studies.advice.known import keep_changes
+from memprof.studies.advice.known import are_known, keep_changes
 from memprof.studies.changes.change import Change, Step
-from memprof.studies.changes.compiling import Outcome
+from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
@@ -28,19 +29,24 @@ from memprof.studies.changes.techniques import techniques
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (donations, techniques, recomputations)
 
 
-def compiled_step(
+def advise_step(
     spec: StepSpec,
     target: Target,
     *,
     progress: Callable[[str], None],
+    rows: Callable[[Sequence[str]], AbstractContextManager[Callable[[str, str], None]]],
     settings: CompileSettings = TO_THE_PLAN,
     pool: PoolSettings | None = None,
     with_technique: Callable[[str], StepSpec] | None = None,
     is_built_in: bool = False,
-) -> tuple[Capture, Step]:
-    """Compile a step as it is.
+) -> tuple[Report, tuple[Advice, ...]]:
+    """Compile a step as it is, then with each change that memprof can make to it.
+
+    The outcomes are kept for later reports of the same program, of which none is compiled again.
 
     Args:
+        progress: called with each stage of the first compile as it begins.
+        rows: from the labels of the changes to what is called with a label and the stage that its compile is at.
         pool: the settings of JAX's allocator to judge by; None: those of the capture.
         with_technique, is_built_in: see `Step`.
 
@@ -51,7 +57,10 @@ def compiled_step(
     capture = capture_of(spec, target, progress=progress, settings=settings)
     progress("analysing")
     report = analyze(capture, pool=pool)
-    return capture, Step(
+    if settings.use_cache and are_known(report):
+        return report, advise(report)
+    progress("looking for changes")
+    step = Step(
         spec=spec,
         target=target,
         report=report,
@@ -59,19 +68,13 @@ def compiled_step(
         with_technique=with_technique,
         is_built_in=is_built_in,
     )
+    changes = [change for family in FAMILIES for change in family(step)]
+    with rows([change.rule for change in changes]) as row:
+        num_jobs = num_at_a_time(settings, target)
+        return report, _advice_of(step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row))
 
 
-def changes_of(step: Step) -> list[Change]:
-    """The changes that memprof can make to a step, those that likely save most first."""
-    return [change for family in FAMILIES for change in family(step)]
-
-
-def advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
-    """All advice for a step. What its changes save is kept for later reports of the same program.
-
-    Args:
-        outcomes: of the compiled changes.
-    """
+def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
     small = small_instance(step)
     before = cache(partial(_numbers_before, small))
     found: list[Advice] = []
