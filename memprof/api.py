@@ -44,7 +44,7 @@ from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.reports.views.serving import serving_document
 from memprof.studies.advice.advice import Advice
-from memprof.studies.advice.advise import advise as advise_report
+from memprof.studies.advice.known import known_advice
 from memprof.studies.serving import ServingPlan
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Profile:
     @property
     def advice(self) -> AdviceList:
         """What could be done about the peak: the savings that `memprof.advise` has compiled, then upper bounds."""
-        return AdviceList(self.report, advise_report(self.report))
+        return AdviceList(self.report, known_advice(self.report))
 
     def by(self, key: Key) -> dict[str, int]:
         """The footprint in bytes by category, module, source line, dtype or phase, largest first.
@@ -138,7 +138,8 @@ class Profile:
         Raises:
             MemprofError: there is no such format.
         """
-        return format_named(format).render_report(self.report, RenderOptions(width=_columns(width)))
+        options = RenderOptions(width=_columns(width), advice=known_advice(self.report))
+        return format_named(format).render_report(self.report, options)
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as plain values, with the fields of `--format json` (docs/schema/report.json)."""

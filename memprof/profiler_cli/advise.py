@@ -42,13 +42,15 @@ def advise(
     *,
     step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
-    compiling: options.CompileOptions,
+    target: options.Target = None,
     pool: options.Pool = None,
     output: options.ReportFile = None,
-    force: options.Force = False,
+    force: options.HiddenForce = False,
     shown: options.ShownOptions,
 ) -> None:
-    """List changes that would lower the peak of a step, each with its code.
+    """List changes that would lower the peak of a step.
+
+    Each change has its code.
 
     Of a step, the changes that memprof can make itself are compiled: donation, checkpoints, options of XLA, and
     techniques. Their savings are true. A saving "up to" is an upper bound, as all are of a capture whose changes nobody
@@ -60,20 +62,22 @@ def advise(
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.xla.portable_program import TO_THE_PLAN
     from memprof.reports.json.answers import advice_list_json
     from memprof.reports.views.advice import advice_document
-    from memprof.studies.advice.advise import advise as find_advice
+    from memprof.studies.advice.known import known_advice
 
     show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("advice")
     judged_by = options.chosen_pool(pool)
     if what is not None and _names_step(what):
         report, advice = compiled_advice(
-            step.subject(what, arguments), "+".join(technique), compiling.resolved(), compiling.settings(), judged_by
+            step.subject(what, arguments), "+".join(technique), resolve_asked(target), TO_THE_PLAN, judged_by
         )
     else:
         report = analyze(read_capture(capture_or_latest(None if what is None else Path(what))), pool=judged_by)
-        advice = find_advice(report)
+        advice = known_advice(report)
     print_document(advice_document(report, advice), advice_list_json(report, advice), show)
 
 

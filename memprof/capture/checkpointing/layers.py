@@ -59,9 +59,7 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     return [each for each in found if each is not None]
 
 
-def _layer(
-    equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool
-) -> Layer | None:
+def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool) -> Layer | None:
     """The innermost function that makes nearly all of some equations.
 
     Args:

@@ -116,8 +116,8 @@ def pasted(code: str, bound: Sequence[Bound]) -> Iterator[dict[str, Any]]:
                 put(each.value)
 
 
-def _find_class(qualified_name: str, file: str, method: str) -> type | None:
-    """The class of that name whose own method is defined in a file."""
+def _find_class(qualified_name: str, file: str, method: str) -> Any:
+    """The class of that name whose own method is defined in a file; None: there is none."""
     for each in gc.get_objects():
         if not issubclass(type(each), type) or each.__qualname__ != qualified_name or method not in each.__dict__:
             continue

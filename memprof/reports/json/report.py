@@ -12,7 +12,7 @@ made from these types. What the analysis has under the same name is taken over b
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -248,10 +248,10 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
         float | None, about("By how much the roofline bound on the time of a step is higher; null where unknown.")
     ]
     meaning: Annotated[
-        Literal["equal", "close", "unproved", "different"] | None,
+        str,
         about(
-            "Whether the step computes the same, by a run of both on the CPU: bit by bit, within a tolerance, not run, or"
-            " other numbers; null where it is not compiled."
+            "Whether the step computes the same, by a run of both on the CPU: equal, close (within a tolerance), unproved"
+            " (not run) or different; empty where it is not compiled."
         ),
     ]
     true_saving_bytes: Annotated[int | None, about("saving_bytes where it is compiled, otherwise null.")]
@@ -384,7 +384,7 @@ def advice_json(advice: Advice) -> AdviceJson:
         footprint_after_bytes=None if compiled is None else compiled.footprint_bytes,
         recomputed_flops=None if compiled is None else compiled.recomputed_flops,
         added_seconds=None if compiled is None else compiled.seconds,
-        meaning=None if compiled is None else compiled.meaning.value,
+        meaning="" if compiled is None else compiled.meaning.value,
         true_saving_bytes=None if compiled is None else compiled.saving_bytes,
         refusal=advice.refusal,
     )

@@ -101,7 +101,7 @@ class Advice:
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Compiled savings first: what is free, then what costs least for each byte; bounds after them, the largest first."""
+    """Compiled savings first, free ones, then by their cost for each byte; upper bounds after them, by size."""
     return tuple(sorted(advice, key=_rank))
 
 

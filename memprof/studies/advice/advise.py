@@ -20,7 +20,6 @@ from memprof.studies.advice.inference import (
     whole_prompt_logits,
     wide_weights,
 )
-from memprof.studies.advice.known import known_changes
 from memprof.studies.advice.meshes import (
     gather_in_chunks,
     gathered_batch,
@@ -81,21 +80,20 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 )
 
 
-def advise(report: Report, compiled: Sequence[Advice] | None = None) -> tuple[Advice, ...]:
+def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...]:
     """What could be done about a peak: compiled savings first, then upper bounds.
 
     A rule whose change was compiled has no bound beside it, be it that the change saves too little. If XLA recomputes
     values under memory pressure, the advice is that of the plan without pressure.
 
     Args:
-        compiled: with their true savings; None: those that are known of the report's program.
+        compiled: changes that were made to the step, with their true savings (see `known.py`).
     """
-    known = known_changes(report) if compiled is None else compiled
     least = SMALLEST_SHARE * report.unpressed.footprint_bytes
-    worthwhile = [each for each in known if each.saving_bytes > least]
+    worthwhile = [each for each in compiled if each.saving_bytes > least]
     best = [each for place, each in enumerate(worthwhile) if not _is_beaten(each, worthwhile[:place], worthwhile)]
-    rules = {each.rule for each in known}
-    recomputes = any(each.proposal.intent.aim.recomputes for each in known)
+    rules = {each.rule for each in compiled}
+    recomputes = any(each.proposal.intent.aim.recomputes for each in compiled)
     bounds = [
         each
         for each in upper_bounds(report)

@@ -18,7 +18,7 @@ from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
-from memprof.studies.advice.known import are_known, keep_changes
+from memprof.studies.advice.known import are_known, keep_changes, known_advice
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
@@ -58,7 +58,7 @@ def advise_step(
     progress("analysing")
     report = analyze(capture, pool=pool)
     if settings.use_cache and are_known(report):
-        return report, advise(report)
+        return report, known_advice(report)
     progress("looking for changes")
     step = Step(
         spec=spec,
@@ -71,7 +71,9 @@ def advise_step(
     changes = [change for family in FAMILIES for change in family(step)]
     with rows([change.rule for change in changes]) as row:
         num_jobs = num_at_a_time(settings, target)
-        return report, _advice_of(step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row))
+        return report, _advice_of(
+            step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
+        )
 
 
 def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:

@@ -19,6 +19,7 @@ from memprof.capture.xla.plan_cache import CHANGES_SUFFIX, PlanCache
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
 from memprof.studies.advice.advice import Advice, Compiled, Proposal
+from memprof.studies.advice.advise import advise
 from memprof.untrusted import convert, open_regular
 from memprof.version import __version__
 from memprof.workloads.intents import Intent
@@ -38,6 +39,11 @@ class _Kept:
     cost: str
     code: str
     compiled: Compiled
+
+
+def known_advice(report: Report) -> tuple[Advice, ...]:
+    """The advice for a report, with the savings that are known."""
+    return advise(report, known_changes(report))
 
 
 def known_changes(report: Report) -> tuple[Advice, ...]:
@@ -104,6 +110,4 @@ def _advice(kept: _Kept) -> Advice:
         code=kept.code,
         without=lambda buffer: None,
     )
-    return Advice(
-        rule=kept.rule, proposal=proposal, bound_bytes=kept.compiled.saving_bytes, compiled=kept.compiled
-    )
+    return Advice(rule=kept.rule, proposal=proposal, bound_bytes=kept.compiled.saving_bytes, compiled=kept.compiled)

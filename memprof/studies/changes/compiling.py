@@ -49,7 +49,9 @@ def compile_changes(
             try:
                 with change.around():
                     lowered = lower_step(change.spec, target, stage)
-                futures[executor.submit(planned(lowered, progress=stage, settings=settings, children=children))] = change
+                futures[executor.submit(planned(lowered, progress=stage, settings=settings, children=children))] = (
+                    change
+                )
             except Exception as error:  # of the user's code with ours in it
                 yield _failed(change, error, progress)
         for future in as_completed(futures):

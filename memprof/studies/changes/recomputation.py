@@ -205,7 +205,8 @@ def _code(written: list[_Written], policy: str) -> str:
 def _code_by_place(layers: list[Layer], policy: str) -> str:
     """Code for layers that are defined within the step, or that no function makes."""
     lines = [
-        f"# in {Path(each.file).name}, after the definition of {_own_name(each)} (line {each.line})\n{_line(each, policy)}"
+        f"# in {Path(each.file).name}, after the definition of {_own_name(each)} (line {each.line})\n"
+        f"{_line(each, policy)}"
         for each in layers
         if _own_name(each).isidentifier()
     ]
