@@ -9,7 +9,6 @@ benchmarks/analysis_time.py measures how the time grows.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -223,15 +222,8 @@ def _report(capture: Capture, parts: _Parts, started: float) -> Report:
         roofline=roofline(program, capture.target),
         schedule=partial(_order_schedule, capture, parts),
         why=partial(_why_live, capture, parts),
-        program_digest=_digest(capture),
         source_lines=capture.source_lines,
     )
-
-
-def _digest(capture: Capture) -> str:
-    found = hashlib.sha256(capture.target.name.encode())
-    found.update(capture.hlo_proto)
-    return found.hexdigest()
 
 
 def _find_pressure(capture: Capture, program: Program) -> tuple[Pressure | None, Report | None]:

@@ -231,7 +231,6 @@ class Report:
         schedule: says what of the live peak is due to the order of the operations alone; None: nobody can.
         why: says why each of some of `buffers` is live then; None: nobody can. Both hold the whole program, and look
             through it when they are asked.
-        program_digest: of the compiled program and its target; empty where there is none.
         source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
@@ -277,7 +276,6 @@ class Report:
     roofline: Roofline | None = None
     schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
-    program_digest: str = ""
     source_lines: SourceLines = field(default_factory=dict)
     framework: str = "jax"
     allocator: AllocatorFigures | None = None

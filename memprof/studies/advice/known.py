@@ -77,15 +77,24 @@ def keep_changes(report: Report, advice: Sequence[Advice]) -> None:
 
 
 def _path(report: Report) -> Path | None:
-    """The file of a program; None where there is no cache, or the report has no program."""
+    """The file of a program; None where there is no cache."""
     try:
         cache = PlanCache.of_user()
     except MemprofError:
         return None
-    if not report.program_digest or not cache.limit_bytes:
-        return None
-    key = hashlib.sha256(f"{_VERSION} {__version__} {report.program_digest}".encode()).hexdigest()
-    return cache.folder / f"{key}{CHANGES_SUFFIX}"
+    return cache.folder / f"{_key(report)}{CHANGES_SUFFIX}" if cache.limit_bytes else None
+
+
+def _key(report: Report) -> str:
+    """What a program holds, where and when: equal in all processes that have compiled the same step."""
+    facts = hashlib.sha256(
+        repr((_VERSION, __version__, report.toolchain.jaxlib, report.target.name, report.target.topology)).encode()
+    )
+    facts.update(repr(report.arguments).encode())
+    for each in (*report.buffers, *report.temp_buffers):
+        place = (each.op, each.source, each.shape, each.dtype, each.size_bytes, each.offset, each.start, each.end)
+        facts.update(repr(place).encode())
+    return facts.hexdigest()
 
 
 def _kept(advice: Advice, compiled: Compiled) -> _Kept:

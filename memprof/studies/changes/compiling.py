@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -47,7 +48,9 @@ def compile_changes(
         for change in changes:
             stage = partial(progress, change.rule)
             try:
-                with change.around():
+                with change.around(), warnings.catch_warnings():
+                    # Equinox donates all arguments or none, and keeps JAX's warning about the batch to itself.
+                    warnings.filterwarnings("ignore", "Some donated buffers were not usable")
                     lowered = lower_step(change.spec, target, stage)
                 futures[executor.submit(planned(lowered, progress=stage, settings=settings, children=children))] = (
                     change
