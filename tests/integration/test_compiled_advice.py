@@ -173,12 +173,17 @@ def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -
     before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
     advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))
     assert "donate_state" in advice
-    assert any(rule.startswith("recompute") for rule in advice)
+    if name != "equinox":  # on the CPU, XLA of jaxlib 0.10 merges what Equinox's checkpoint computes again
+        assert any(rule.startswith("recompute") for rule in advice)
+    assert ("narrow_optimizer_state" in advice) == (name == "plain")
     for rule, each in advice.items():
         assert each.compiled is not None
-        assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE), rule
+        is_other = rule == "narrow_optimizer_state"
+        assert (each.compiled.meaning is Meaning.DIFFERENT) == is_other, rule
         pasted = _names(_PROGRAMS[name], tmp_path, name)
         exec(each.proposal.how_to, pasted)
+        if is_other:
+            pasted["args"] = (own["params"], jax.eval_shape(pasted["optimizer"].init, own["params"]), *own["args"][2:])
         by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu").footprint_bytes
         assert by_hand == each.compiled.footprint_bytes == before - each.saving_bytes, rule
 

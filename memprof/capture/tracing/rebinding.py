@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memprof.capture.own_attributes import own
+from memprof.capture.tracing import jit_adapter
 from memprof.errors import MemprofError
 
 _LOCALS = "<locals>."
@@ -62,15 +63,19 @@ def find_bound(qualified_name: str, file: str) -> Bound | None:
     return bound_places(name, functions[0])
 
 
-def bound_places(name: str, function: Any) -> Bound | None:
-    """The modules and closures that hold a value under a name, be it jitted there; None: there are no such places."""
+def bound_places(name: str, function: Any, *, globals_of: Any = None) -> Bound | None:
+    """The modules and closures that hold a value under a name, be it jitted there; None: there are no such places.
+
+    Args:
+        globals_of: the function whose module holds it, if it is no function itself.
+    """
 
     def is_it(value: Any) -> bool:
         return value is function or (callable(value) and own(value, "__wrapped__") is function)
 
     places: list[Callable[[Any], None]] = []
     value: Any = None
-    modules = [own(function, "__globals__"), *(own(module, "__dict__") for module in list(sys.modules.values()))]
+    modules = [own(globals_of or function, "__globals__"), *(own(module, "__dict__") for module in list(sys.modules.values()))]
     for names in {id(each): each for each in modules if isinstance(each, dict)}.values():
         if is_it(names.get(name)):
             value = names[name]
@@ -114,6 +119,13 @@ def pasted(code: str, bound: Sequence[Bound]) -> Iterator[dict[str, Any]]:
         for each in bound:
             for put in each.places:
                 put(each.value)
+
+
+@contextmanager
+def pasted_anew(code: str, bound: Sequence[Bound]) -> Iterator[None]:
+    """As `pasted`, for steps that JAX may know from before."""
+    with pasted(code, bound), jit_adapter.traced_anew():
+        yield
 
 
 def _find_class(qualified_name: str, file: str, method: str) -> Any:

@@ -22,11 +22,17 @@ from memprof.studies.advice.known import are_known, keep_changes, known_advice
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
+from memprof.studies.changes.optimizer_state import narrow_optimizer_states
 from memprof.studies.changes.recomputation import recomputations
 from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
 from memprof.studies.changes.techniques import techniques
 
-FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (donations, techniques, recomputations)
+FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
+    donations,
+    techniques,
+    narrow_optimizer_states,
+    recomputations,
+)
 
 
 def advise_step(

@@ -7,7 +7,6 @@ around its blocks (see `capture/checkpointing`), and the code says where it belo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.layers import Layer, layers_of
 from memprof.capture.compile import traced_jaxpr
 from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.rebinding import Bound, find_bound, pasted
+from memprof.capture.tracing.rebinding import Bound, find_bound, pasted_anew
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.intents import Aim, Intent
 
@@ -129,7 +128,7 @@ def recomputations(step: Step) -> Iterator[Change]:
             around=(
                 partial(checkpointed, getattr(jax.checkpoint_policies, policy))
                 if written is None
-                else partial(_pasted, _code(written, policy), [each.bound for each in written])
+                else partial(pasted_anew, _code(written, policy), [each.bound for each in written])
             ),
         )
 
@@ -164,19 +163,13 @@ def _effective(step: Step, layers: list[Layer]) -> list[_Written] | None:
             if bound is not None and (forms := _forms_of(bound))
         ]
         try:
-            with _pasted(_code(written, "nothing_saveable"), [each.bound for each in written]):
+            with pasted_anew(_code(written, "nothing_saveable"), [each.bound for each in written]):
                 after = _num_checkpoints(traced_jaxpr(step.spec, step.target))
         except Exception:  # of the user's code with ours in it
             continue
         if after > before:
             return written
     return None
-
-
-@contextmanager
-def _pasted(code: str, bound: list[Bound]) -> Iterator[None]:
-    with pasted(code, bound), jit_adapter.traced_anew():
-        yield
 
 
 def _num_checkpoints(closed: core.ClosedJaxpr) -> int:
