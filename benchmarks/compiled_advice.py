@@ -100,7 +100,9 @@ def _pasted(source: str, code: str, places: list[re.Match[str]]) -> str:
         assert node.end_lineno is not None
         line = code[place.end() : end].strip("\n")
         inserted.append((node.end_lineno, f"{' ' * node.col_offset}{line}\n"))
-    last_import = max(each.end_lineno or 0 for each in ast.parse(source).body if isinstance(each, ast.Import | ast.ImportFrom))
+    last_import = max(
+        each.end_lineno or 0 for each in ast.parse(source).body if isinstance(each, ast.Import | ast.ImportFrom)
+    )
     inserted.append((last_import, code[: places[0].start()]))
     for number, text in sorted(inserted, reverse=True):
         lines.insert(number, text)

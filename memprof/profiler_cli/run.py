@@ -13,7 +13,7 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
-from memprof.profiler_cli.console import row_stages, say, stages
+from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
 

@@ -24,11 +24,14 @@ _ARRAY = object()
 
 
 @contextmanager
-def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
+def checkpointed(
+    policy: Policy | None, *, chosen: Callable[[core.ClosedJaxpr], bool] = lambda closed: True
+) -> Iterator[list[core.ClosedJaxpr]]:
     """Put checkpoints around the blocks of all functions that are differentiated inside.
 
     Args:
         policy: of each checkpoint; None: the functions are collected alone, and evaluated as they are.
+        chosen: whether a function gets checkpoints.
 
     Yields:
         The functions, without calls, in the order in which they are differentiated.
@@ -50,7 +53,9 @@ def checkpointed(policy: Policy | None) -> Iterator[list[core.ClosedJaxpr]]:
                 is_inside = False
             seen.append(closed)
             # A framework's function is called once: it takes things off a list that it has made for one call.
-            evaluate = as_function(closed) if policy is None else with_checkpoints(closed, policy)
+            evaluate = (
+                with_checkpoints(closed, policy) if policy is not None and chosen(closed) else as_function(closed)
+            )
             return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed

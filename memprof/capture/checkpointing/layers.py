@@ -40,11 +40,17 @@ class Layer:
     count: int
     is_loop: bool
 
+    @property
+    def own_name(self) -> str:
+        """Its name as the code around it says it."""
+        return self.name.rpartition(".")[2]
+
 
 def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     """The functions that make the blocks of a function without calls.
 
-    A block that no single function makes has none.
+    Returns:
+        Empty if no single function with a name makes one of the blocks.
     """
     repeated = find_repeated(closed.jaxpr)
     found: list[Layer | None] = []
@@ -56,7 +62,8 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     else:
         equations = closed.jaxpr.eqns[repeated.start : repeated.start + repeated.length]
         found.append(_layer(equations, count=repeated.count, around=[], is_loop=False))
-    return [each for each in found if each is not None]
+    named = [each for each in found if each is not None and each.own_name.isidentifier()]
+    return named if len(named) == len(found) else []
 
 
 def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool) -> Layer | None:

@@ -75,7 +75,10 @@ def bound_places(name: str, function: Any, *, globals_of: Any = None) -> Bound |
 
     places: list[Callable[[Any], None]] = []
     value: Any = None
-    modules = [own(globals_of or function, "__globals__"), *(own(module, "__dict__") for module in list(sys.modules.values()))]
+    modules = [
+        own(globals_of or function, "__globals__"),
+        *(own(module, "__dict__") for module in list(sys.modules.values())),
+    ]
     for names in {id(each): each for each in modules if isinstance(each, dict)}.values():
         if is_it(names.get(name)):
             value = names[name]

@@ -250,8 +250,8 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     meaning: Annotated[
         str,
         about(
-            "Whether the step computes the same, by a run of both on the CPU: equal, close (within a tolerance), unproved"
-            " (not run) or different; empty where it is not compiled."
+            "Whether the step computes the same, by a run of both on the CPU: equal, close (within a tolerance),"
+            " unproved (not run) or different; empty where it is not compiled."
         ),
     ]
     true_saving_bytes: Annotated[int | None, about("saving_bytes where it is compiled, otherwise null.")]

@@ -108,7 +108,8 @@ def recomputations(step: Step) -> Iterator[Change]:
     with checkpointed(None) as functions:
         traced_jaxpr(step.spec, step.target)
     layers = list({each.name: each for closed in functions for each in layers_of(closed)}.values())
-    num_blocks = sum(count for closed in functions for _, count in blocks_of(closed))
+    changed = [closed for closed in functions if not layers or layers_of(closed)]
+    num_blocks = sum(count for closed in changed for _, count in blocks_of(closed))
     if not num_blocks:
         return
     is_loop = any(layer.is_loop for layer in layers)
@@ -126,11 +127,19 @@ def recomputations(step: Step) -> Iterator[Change]:
             code=_code_by_place(layers, policy) if written is None else _code(written, policy),
             spec=step.spec,
             around=(
-                partial(checkpointed, getattr(jax.checkpoint_policies, policy))
+                partial(checkpointed, getattr(jax.checkpoint_policies, policy), chosen=_has_layers if layers else _any)
                 if written is None
                 else partial(pasted_anew, _code(written, policy), [each.bound for each in written])
             ),
         )
+
+
+def _has_layers(closed: core.ClosedJaxpr) -> bool:
+    return bool(layers_of(closed))
+
+
+def _any(closed: core.ClosedJaxpr) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,25 +207,18 @@ def _code(written: list[_Written], policy: str) -> str:
 def _code_by_place(layers: list[Layer], policy: str) -> str:
     """Code for layers that are defined within the step, or that no function makes."""
     lines = [
-        f"# in {Path(each.file).name}, after the definition of {_own_name(each)} (line {each.line})\n"
+        f"# in {Path(each.file).name}, after the definition of {each.own_name} (line {each.line})\n"
         f"{_line(each, policy)}"
         for each in layers
-        if _own_name(each).isidentifier()
-    ]
-    if not lines:
-        lines = [f"# around a function of what repeats\n{_line(None, policy)}"]
+    ] or [f"# put the lines that repeat into a function, here `layer`\n{_line(None, policy)}"]
     is_loop = all(each.is_loop for each in layers)
     return f"{(_PLAIN if layers and is_loop else _WITH_STATIC).head}\n{''.join(lines)}"
 
 
 def _line(layer: Layer | None, policy: str) -> str:
-    name = "layer" if layer is None else _own_name(layer)
+    name = "layer" if layer is None else layer.own_name
     call = (_PLAIN if layer is not None and layer.is_loop else _WITH_STATIC).call
     return f"{name} = {call}({name}{_options(policy, layer)})\n"
-
-
-def _own_name(layer: Layer) -> str:
-    return layer.name.rpartition(".")[2]
 
 
 def _options(policy: str, layer: Layer | None) -> str:
