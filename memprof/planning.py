@@ -65,8 +65,11 @@ def plan(
         return plan_step(spec, chosen, budget_bytes=budget_bytes, progress=progress)
 
 
-def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What changes a step as a plan says.
+def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What changes a step as a plan says, or puts checkpoints with a policy around its layers.
+
+    Args:
+        plan: a plan, or one of `jax.checkpoint_policies`.
 
     Returns:
         From a step to the changed step, which is jitted as the step was.
@@ -74,6 +77,8 @@ def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., 
     Raises:
         MemprofError: no choice of the plan is within the budget.
     """
+    if callable(plan):
+        return functools.partial(_with_policy, plan)
     if plan.best is None:
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
@@ -81,9 +86,14 @@ def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., 
     kept = plan.kept
 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
-        from memprof.capture.checkpointing.apply import with_policy
         from memprof.capture.checkpointing.signature import policy_of
 
-        return step if kept is None else functools.wraps(step)(with_policy(step, policy_of(kept)))
+        return step if kept is None else _with_policy(policy_of(kept), step)
 
     return changed
+
+
+def _with_policy(policy: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
+    from memprof.capture.checkpointing.apply import with_policy
+
+    return functools.wraps(step)(with_policy(step, policy))

@@ -367,6 +367,17 @@ def _is_portable(target: Target) -> bool:
     return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
 
 
+def key_of_step(spec: StepSpec, target: Target) -> str:
+    """What a step is compiled from, as one text: equal for equal plans (see `plan_key`).
+
+    Raises:
+        MemprofError: the step cannot be compiled for that target.
+        Exception: whatever the user's function raises while it is traced.
+    """
+    step = lower_step(spec, target, lambda stage: None)
+    return plan_key(step.program, target, step.options)
+
+
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
     """The floating-point operations that a step computes again, which tracing alone tells.
 

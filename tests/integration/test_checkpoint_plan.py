@@ -77,6 +77,12 @@ def test_a_plan_is_applied(own: dict[str, Any]) -> None:
     assert (enough.code, len(enough.points), package.apply(enough)(own["step"])) == ("", 1, own["step"])
 
 
+def test_a_policy_is_applied(own: dict[str, Any]) -> None:
+    kept = jax.checkpoint_policies.nothing_saveable
+    changed = package.profile(package.apply(kept)(own["step"]), own["weights"], own["x"], target="cpu")
+    assert changed.report.recomputed_flops > 0
+
+
 def test_what_cannot_be_planned_is_refused() -> None:
     x = jax.ShapeDtypeStruct((4,), jnp.float32)
     with pytest.raises(package.MemprofError, match="differentiates nothing"):

@@ -10,22 +10,19 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from memprof.analysis.records.report import Report
-from memprof.capture.xla.plan_cache import CHANGES_SUFFIX, PlanCache
+from memprof.capture.xla.plan_cache import PlanCache
 from memprof.errors import MemprofError
-from memprof.files import IfTaken, write_whole
 from memprof.studies.advice.advice import Advice, Compiled, Proposal
 from memprof.studies.advice.advise import advise
-from memprof.untrusted import convert, open_regular
+from memprof.untrusted import convert
 from memprof.version import __version__
 from memprof.workloads.intents import Intent
 
 _VERSION = "memprof.changes/1"
-_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,41 +45,31 @@ def known_advice(report: Report) -> tuple[Advice, ...]:
 
 def known_changes(report: Report) -> tuple[Advice, ...]:
     """The compiled advice that is known of a report's program; empty: nobody compiled any."""
-    path = _path(report)
-    if path is None:
+    note = _note(report)
+    if note is None:
         return ()
     try:
-        with open_regular(path) as file:
-            kept = convert(msgspec.json.decode(file.read(_MOST_BYTES)), tuple[_Kept, ...])
-        return tuple(map(_advice, kept))
-    except (OSError, MemprofError, msgspec.MsgspecError):
+        return tuple(map(_advice, convert(msgspec.json.decode(note), tuple[_Kept, ...])))
+    except msgspec.MsgspecError:
         return ()
 
 
 def are_known(report: Report) -> bool:
     """Whether the changes of a report's program were compiled before."""
-    path = _path(report)
-    return path is not None and path.is_file()
+    return _note(report) is not None
 
 
 def keep_changes(report: Report, advice: Sequence[Advice]) -> None:
     """Keep compiled advice for later reports of the same program."""
-    path = _path(report)
-    if path is None:
-        return
     kept = [_kept(each, each.compiled) for each in advice if each.compiled is not None]
-    with suppress(OSError, MemprofError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(kept), what="the savings", if_taken=IfTaken.REPLACE)
+    with suppress(MemprofError):
+        PlanCache.of_user().keep_note(_key(report), msgspec.json.encode(kept))
 
 
-def _path(report: Report) -> Path | None:
-    """The file of a program; None where there is no cache."""
-    try:
-        cache = PlanCache.of_user()
-    except MemprofError:
-        return None
-    return cache.folder / f"{_key(report)}{CHANGES_SUFFIX}" if cache.limit_bytes else None
+def _note(report: Report) -> bytes | None:
+    with suppress(MemprofError):  # a variable of the environment does not say where the cache is
+        return PlanCache.of_user().find_note(_key(report))
+    return None
 
 
 def _key(report: Report) -> str:

@@ -6,20 +6,24 @@ around its blocks (see `capture/checkpointing`), and the code says where it belo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.extend import core
 
-from memprof.capture.checkpointing.apply import checkpointed
+from memprof.capture.checkpointing.apply import checkpointed, with_policy
 from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.layers import Layer, layers_of
 from memprof.capture.compile import traced_jaxpr
+from memprof.capture.own_attributes import own
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.rebinding import Bound, find_bound, pasted_anew
+from memprof.capture.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.intents import Aim, Intent
 
@@ -117,6 +121,10 @@ def recomputations(step: Step) -> Iterator[Change]:
     where = ", ".join(f"{each.name} ({Path(each.file).name}:{each.line})" for each in layers)
     written = _effective(step, layers)
     for policy, kept in _POLICIES.items():
+        made = _change(step, layers, written, policy)
+        if made is None:
+            return
+        code, spec, around = made
         yield Change(
             rule=f"recompute_{policy.removesuffix('_saveable')}",
             intent=Intent(aim=Aim.RECOMPUTE_SCAN if is_loop else Aim.RECOMPUTE_MODULES),
@@ -124,22 +132,36 @@ def recomputations(step: Step) -> Iterator[Change]:
             evidence=f"the backward pass goes through {num_blocks} {'layers' if num_blocks > 1 else 'function'}"
             + (f"; {where}" if where else ""),
             cost="the rest of the forward pass again",
-            code=_code_by_place(layers, policy) if written is None else _code(written, policy),
-            spec=step.spec,
-            around=(
-                partial(checkpointed, getattr(jax.checkpoint_policies, policy), chosen=_has_layers if layers else _any)
-                if written is None
-                else partial(pasted_anew, _code(written, policy), [each.bound for each in written])
-            ),
+            code=code,
+            spec=spec,
+            around=around,
         )
+
+
+def _change(
+    step: Step, layers: list[Layer], written: list[_Written] | None, policy: str
+) -> tuple[str, StepSpec, Callable[[], AbstractContextManager[object]]] | None:
+    """The code, the changed step, and what is in force while it is traced; None: no code would change it so."""
+    spec = step.spec
+    if written is not None:
+        code = _code(written, policy)
+        return code, spec, partial(pasted_anew, code, [each.bound for each in written])
+    rule: Any = getattr(jax.checkpoint_policies, policy)
+    if layers:
+        return _code_by_place(layers, policy), spec, partial(checkpointed, rule, chosen=_has_layers)
+    if jit_adapter.is_framework_jit(spec.fn):
+        return None
+    name = str(own(spec.fn, "__name__") or "step")
+    name = name if name.isidentifier() else "step"
+    code = (
+        f"import jax\nimport memprof\n\n# no single function of yours makes what repeats\n"
+        f"{name} = memprof.apply(jax.checkpoint_policies.{policy})({name})\n"
+    )
+    return code, replace(spec, fn=with_policy(spec.fn, rule)), nullcontext
 
 
 def _has_layers(closed: core.ClosedJaxpr) -> bool:
     return bool(layers_of(closed))
-
-
-def _any(closed: core.ClosedJaxpr) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,22 +227,21 @@ def _code(written: list[_Written], policy: str) -> str:
 
 
 def _code_by_place(layers: list[Layer], policy: str) -> str:
-    """Code for layers that are defined within the step, or that no function makes."""
+    """Code for layers that are defined within the step."""
     lines = [
         f"# in {Path(each.file).name}, after the definition of {each.own_name} (line {each.line})\n"
         f"{_line(each, policy)}"
         for each in layers
-    ] or [f"# put the lines that repeat into a function, here `layer`\n{_line(None, policy)}"]
+    ]
     is_loop = all(each.is_loop for each in layers)
-    return f"{(_PLAIN if layers and is_loop else _WITH_STATIC).head}\n{''.join(lines)}"
+    return f"{(_PLAIN if is_loop else _WITH_STATIC).head}\n{''.join(lines)}"
 
 
-def _line(layer: Layer | None, policy: str) -> str:
-    name = "layer" if layer is None else layer.own_name
-    call = (_PLAIN if layer is not None and layer.is_loop else _WITH_STATIC).call
-    return f"{name} = {call}({name}{_options(policy, layer)})\n"
+def _line(layer: Layer, policy: str) -> str:
+    call = (_PLAIN if layer.is_loop else _WITH_STATIC).call
+    return f"{layer.own_name} = {call}({layer.own_name}{_options(policy, layer)})\n"
 
 
-def _options(policy: str, layer: Layer | None) -> str:
+def _options(policy: str, layer: Layer) -> str:
     kept = "" if policy == "nothing_saveable" else f", policy=jax.checkpoint_policies.{policy}"
-    return kept + (", prevent_cse=False" if layer is not None and layer.is_loop else "")
+    return kept + (", prevent_cse=False" if layer.is_loop else "")
