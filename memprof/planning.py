@@ -96,4 +96,4 @@ def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., 
 def _with_policy(policy: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
     from memprof.capture.checkpointing.apply import with_policy
 
-    return functools.wraps(step)(with_policy(step, policy))
+    return with_policy(step, policy)

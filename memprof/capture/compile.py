@@ -6,6 +6,7 @@ Runs in the child process (see `child.py`), since a compile can kill its process
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core
 
 from memprof.analysis.hlo.decoded import no_garbage_collection
@@ -31,7 +33,7 @@ from memprof.capture.targets.resolve import with_ample_memory
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.barriers import fenced_values
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
-from memprof.capture.tracing.jitting import JittedStep, TracedStep, jit_step, several_devices, trace_step
+from memprof.capture.tracing.jitting import JittedStep, TracedStep, is_array, jit_step, several_devices, trace_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
@@ -368,14 +370,18 @@ def _is_portable(target: Target) -> bool:
 
 
 def key_of_step(spec: StepSpec, target: Target) -> str:
-    """What a step is compiled from, as one text: equal for equal plans (see `plan_key`).
+    """A text that is equal for steps that compute the same from arguments of the same shapes, in one environment.
 
     Raises:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    step = lower_step(spec, target, lambda stage: None)
-    return plan_key(step.program, target, step.options)
+    closed = traced_jaxpr(spec, target)
+    content = hashlib.sha256(str(closed.jaxpr).encode())
+    for const in closed.consts:
+        content.update(np.asarray(const).tobytes() if is_array(const) else repr(const).encode())
+    program = PortableProgram(module=content.digest(), compile_options=repr(spec.donate_argnums).encode())
+    return plan_key(program, target, spec.compiler_options)
 
 
 def traced_recomputation(spec: StepSpec, target: Target) -> int:

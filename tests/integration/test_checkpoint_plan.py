@@ -79,8 +79,9 @@ def test_a_plan_is_applied(own: dict[str, Any]) -> None:
 
 def test_a_policy_is_applied(own: dict[str, Any]) -> None:
     kept = jax.checkpoint_policies.nothing_saveable
-    changed = package.profile(package.apply(kept)(own["step"]), own["weights"], own["x"], target="cpu")
-    assert changed.report.recomputed_flops > 0
+    for step in (own["step"], jax.jit(own["step"])):
+        changed = package.profile(package.apply(kept)(step), own["weights"], own["x"], target="cpu")
+        assert changed.report.recomputed_flops > 0
 
 
 def test_what_cannot_be_planned_is_refused() -> None:

@@ -96,6 +96,7 @@ def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
         )
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
 
+    @functools.wraps(inner)
     def changed(*args: Any, **kwargs: Any) -> Any:
         with checkpointed(policy):
             return inner(*args, **kwargs)
@@ -104,7 +105,7 @@ def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
         return changed
     options = jit_adapter.jit_options(step)
     jitted: Callable[..., Any] = jax.jit(
-        functools.wraps(inner)(changed),
+        changed,
         donate_argnums=options.donate_argnums,
         static_argnums=options.static_argnums,
         static_argnames=options.static_argnames,

@@ -40,7 +40,9 @@ def half_precision(report: Report) -> Iterator[Proposal]:
     """
     wide = changed_at_peak(report, _in_half)
     passes = [buffer for buffer in report.temp_buffers if buffer.category in MADE_IN_PASSES]
-    is_narrow = bool(wide) and any(_is_narrow(buffer.dtype) and buffer.size_bytes >= _SHARE * wide[0].size_bytes for buffer in passes)
+    is_narrow = bool(wide) and any(
+        _is_narrow(buffer.dtype) and buffer.size_bytes >= _SHARE * wide[0].size_bytes for buffer in passes
+    )
     is_exact = any(buffer.op.rpartition("/")[2] in _EXACT for buffer in passes)
     if any(buffer.category is Category.ACTIVATIONS for buffer in wide) and not (is_narrow or is_exact):
         yield Proposal(

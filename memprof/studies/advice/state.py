@@ -188,7 +188,7 @@ def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
 def narrow_accumulators(report: Report) -> Iterator[Proposal]:
     """Accumulators of gradients in float32, alive while minibatches are worked on.
 
-    A loop goes through the minibatches, so its turns are known; those of a line search or of an adaptive solver are not.
+    The turns of a loop over minibatches are known; those of a line search or of an adaptive solver are not.
     """
     gradients = [buffer for buffer in report.temp_buffers if _is_wide_gradient(buffer)]
     of_passes = (buffer for buffer in report.temp_buffers if buffer.category is not Category.GRADIENTS)

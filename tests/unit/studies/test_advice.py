@@ -214,9 +214,7 @@ def _optimizer(param: tuple[int, ...], *state: tuple[int, ...], target=H100, pha
     return replace(made, timeline=replace(made.timeline, phases=spans))
 
 
-def _accumulation(
-    dtype: str = "f32", *, start: int = 1, turns: int | None = 4, is_stacked: bool = False
-) -> Report:
+def _accumulation(dtype: str = "f32", *, start: int = 1, turns: int | None = 4, is_stacked: bool = False) -> Report:
     """A sum of gradients in a loop, beside a forward pass that ends at position 5."""
     total = buffer((64, 64), dtype, Category.GRADIENTS, op="jit(step)/while/body/add", phase=Phase.BACKWARD)
     total = replace(_at(total, start, 9), is_stacked=is_stacked)
