@@ -101,14 +101,14 @@ class Advice:
 
 
 def ranked(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Compiled savings first, free ones, then by their cost for each byte; upper bounds after them, by size."""
+    """Compiled savings first, free ones, then by their cost for each byte; upper bounds after them, in their order."""
     return tuple(sorted(advice, key=_rank))
 
 
 def _rank(advice: Advice) -> tuple[bool, bool, float, int]:
     compiled = advice.compiled
     if compiled is None:
-        return (True, True, 0.0, -advice.bound_bytes)
+        return (True, True, 0.0, 0)
     is_free = not advice.proposal.intent.aim.recomputes and compiled.meaning is not Meaning.DIFFERENT
     cost = max(compiled.recomputed_flops, 0) / max(compiled.saving_bytes, 1)
     return (False, not is_free, cost, -compiled.saving_bytes)

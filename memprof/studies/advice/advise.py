@@ -120,15 +120,16 @@ def _worth(advice: Advice) -> tuple[int, int] | None:
 
 
 def upper_bounds(report: Report) -> tuple[Advice, ...]:
-    """What the rules propose, each with the most that it could save."""
+    """What the rules propose, each with the most that it could save; the largest predicted saving first."""
     report = report.unpressed
     found = [
-        Advice(rule=rule.__name__, proposal=proposal, bound_bytes=bound_bytes(report, proposal))
-        for rule in RULES
-        for proposal in rule(report)
-        if predicted_saving(report, proposal) > SMALLEST_SHARE * report.footprint_bytes
+        (predicted_saving(report, proposal), rule.__name__, proposal) for rule in RULES for proposal in rule(report)
     ]
-    return ranked(found)
+    worthwhile = [each for each in found if each[0] > SMALLEST_SHARE * report.footprint_bytes]
+    return tuple(
+        Advice(rule=rule, proposal=proposal, bound_bytes=bound_bytes(report, proposal))
+        for _, rule, proposal in sorted(worthwhile, key=lambda each: -each[0])
+    )
 
 
 def predicted_saving(report: Report, proposal: Proposal) -> int:

@@ -29,9 +29,9 @@ from memprof.studies.changes.techniques import techniques
 
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
-    techniques,
-    narrow_optimizer_states,
     recomputations,
+    narrow_optimizer_states,
+    techniques,  # last: they import the user's code again
 )
 
 
@@ -60,6 +60,7 @@ def advise_step(
         MemprofError, WorkloadError: see `capture_of`.
         Exception: whatever the step raises while it is traced.
     """
+    settings = replace(settings, cluster=None)
     capture = capture_of(spec, target, progress=progress, settings=settings)
     progress("analysing")
     report = analyze(capture, pool=pool)
