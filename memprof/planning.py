@@ -7,7 +7,6 @@ step = jax.jit(memprof.apply(plan)(train_step))   # or to run at once
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ def plan(
     /,
     *args: Any,
     memory: int | str | None = None,
+    with_curve: bool = False,
     target: str | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
@@ -39,6 +39,7 @@ def plan(
     Args:
         step: as for `memprof.profile`, with its arguments.
         memory: what the footprint may be, in bytes or as text ("30GiB"); None: the pool that JAX has on the target.
+        with_curve: compile choices for further budgets too, and the built-in policies of JAX.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -62,7 +63,7 @@ def plan(
     budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)
     chosen = target_of_step(spec, resolve_asked(target))
     with stages_shown(spec.workload) as progress:
-        return plan_step(spec, chosen, budget_bytes=budget_bytes, progress=progress)
+        return plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=progress)
 
 
 def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -77,23 +78,15 @@ def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., 
     Raises:
         MemprofError: no choice of the plan is within the budget.
     """
-    if callable(plan):
-        return functools.partial(_with_policy, plan)
-    if plan.best is None:
+    if not callable(plan) and plan.best is None:
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
         )
-    kept = plan.kept
+    checkpoints = plan if callable(plan) else plan.checkpoints
 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
-        from memprof.capture.checkpointing.signature import policy_of
+        from memprof.capture.checkpointing.apply import with_checkpointed_blocks
 
-        return step if kept is None else _with_policy(policy_of(kept), step)
+        return step if checkpoints is None else with_checkpointed_blocks(step, checkpoints)
 
     return changed
-
-
-def _with_policy(policy: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
-    from memprof.capture.checkpointing.apply import with_policy
-
-    return with_policy(step, policy)

@@ -23,6 +23,10 @@ _Memory = Annotated[
         "--memory", help="What the footprint may be, 30GiB for example; by default JAX's pool.", metavar="AMOUNT"
     ),
 ]
+_WithCurve = Annotated[
+    bool,
+    typer.Option("--curve", help="Compile choices for further budgets too, and JAX's built-in policies."),
+]
 _Techniques = Annotated[
     list[str],
     typer.Option(
@@ -45,6 +49,7 @@ def plan(
     arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
     *,
     memory: _Memory = None,
+    with_curve: _WithCurve = False,
     technique: _Techniques = [],  # noqa: B006
     step: options.StepOptions,
     target: options.Target = None,
@@ -72,7 +77,7 @@ def plan(
     if output is not None:
         check_writable(output, overwrite=force)
     budget_bytes = None if memory is None else parse_bytes(memory)
-    found = _found(step.subject(workload, arguments), "+".join(technique), target, budget_bytes)
+    found = _found(step.subject(workload, arguments), "+".join(technique), target, budget_bytes, with_curve=with_curve)
     print_document(plan_document(found), plan_json(found), show)
     if found.code and shown.format is None:
         write(f"\n{found.code}")
@@ -83,7 +88,9 @@ def plan(
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _found(subject: Subject, techniques: str, target: str | None, budget_bytes: int | None) -> CheckpointPlan:
+def _found(
+    subject: Subject, techniques: str, target: str | None, budget_bytes: int | None, *, with_curve: bool
+) -> CheckpointPlan:
     """The plan, made in this process: what the user's code prints goes to stderr."""
     from memprof.capture.hints import as_workload_error
     from memprof.capture.targets.choose import spare_devices
@@ -99,6 +106,6 @@ def _found(subject: Subject, techniques: str, target: str | None, budget_bytes: 
         chosen = target_of_step(spec, task.target)
         found: CheckpointPlan = as_workload_error(
             f"could not be planned for {chosen.name}",
-            lambda: plan_step(spec, chosen, budget_bytes=budget_bytes, progress=stage),
+            lambda: plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=stage),
         )
         return found

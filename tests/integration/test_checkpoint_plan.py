@@ -84,6 +84,35 @@ def test_a_policy_is_applied(own: dict[str, Any]) -> None:
         assert changed.report.recomputed_flops > 0
 
 
+def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
+    def loss(weights: list[jax.Array], x: jax.Array, num_first: int = 0, **policies: Any) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+            return x + jnp.sin(jnp.tanh(x @ w) @ w.T)
+
+        for number, w in enumerate(weights):
+            policy = policies.get("policy" if number < num_first else "rest_policy")
+            x = (layer if policy is None else jax.checkpoint(layer, policy=policy))(x, w)
+        return jnp.sum(x**2)
+
+    weights, x = [jax.ShapeDtypeStruct((64, 256), jnp.float32)] * 8, jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    plan = package.plan(jax.grad(loss), weights, x, memory="6MiB", target="h100-80gb")
+    assert plan.best is not None
+    assert plan.best.checkpoints is not None
+    assert plan.best.checkpoints.num_first is not None
+    others = [point for point in plan.points if point.footprint_bytes <= plan.budget_bytes and point is not plan.best]
+    assert all(point.repeated_seconds > plan.best.repeated_seconds for point in others)
+    pasted: dict[str, Any] = {"layer": len}
+    exec(plan.code, pasted)
+    policies = {name: pasted[name] for name in ("policy", "rest_policy") if name in pasted}
+    by_hand = package.profile(
+        jax.grad(lambda weights, x: loss(weights, x, plan.best.checkpoints.num_first, **policies)),
+        weights,
+        x,
+        target="h100-80gb",
+    )
+    assert by_hand.footprint_bytes == plan.best.footprint_bytes <= plan.budget_bytes
+
+
 def test_what_cannot_be_planned_is_refused() -> None:
     x = jax.ShapeDtypeStruct((4,), jnp.float32)
     with pytest.raises(package.MemprofError, match="differentiates nothing"):

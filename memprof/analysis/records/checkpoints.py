@@ -1,4 +1,4 @@
-"""What the backward pass of a block needs, and what it takes to compute it or to keep it."""
+"""What the backward pass of a block needs, what it takes to compute it or to keep it, and what is kept."""
 
 from __future__ import annotations
 
@@ -48,3 +48,22 @@ class Block:
 
     operations: tuple[Operation, ...]
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """The operations of each block whose results are kept for the backward pass. The others are computed again.
+
+    Attributes:
+        kept: by the first blocks.
+        num_first: how many blocks these are; None: all.
+        kept_by_rest: by the blocks after them; None: these have no checkpoint.
+    """
+
+    kept: frozenset[Signature]
+    num_first: int | None = None
+    kept_by_rest: frozenset[Signature] | None = None
+
+    def kept_by(self, number: int) -> frozenset[Signature] | None:
+        """What the block with this number keeps; None: it has no checkpoint."""
+        return self.kept if self.num_first is None or number < self.num_first else self.kept_by_rest

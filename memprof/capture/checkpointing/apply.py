@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.capture.checkpointing.evaluation import as_function, with_checkpoints, without_calls
 from memprof.capture.checkpointing.signature import Policy
 from memprof.capture.tracing import jit_adapter
@@ -25,12 +26,12 @@ _ARRAY = object()
 
 @contextmanager
 def checkpointed(
-    policy: Policy | None, *, chosen: Callable[[core.ClosedJaxpr], bool] = lambda closed: True
+    checkpoints: Checkpoints | Policy | None, *, chosen: Callable[[core.ClosedJaxpr], bool] = lambda closed: True
 ) -> Iterator[list[core.ClosedJaxpr]]:
     """Put checkpoints around the blocks of all functions that are differentiated inside.
 
     Args:
-        policy: of each checkpoint; None: the functions are collected alone, and evaluated as they are.
+        checkpoints: or a policy for all blocks; None: the functions are only collected, and evaluated as they are.
         chosen: whether a function gets checkpoints.
 
     Yields:
@@ -53,9 +54,10 @@ def checkpointed(
                 is_inside = False
             seen.append(closed)
             # A framework's function is called once: it takes things off a list that it has made for one call.
-            evaluate = (
-                with_checkpoints(closed, policy) if policy is not None and chosen(closed) else as_function(closed)
-            )
+            if checkpoints is None or not chosen(closed):
+                evaluate = as_function(closed)
+            else:
+                evaluate = with_checkpoints(closed, checkpoints)
             return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed
@@ -84,7 +86,7 @@ class _Results:
         return jax.tree.unflatten(self._structure, [next(each) if leaf is _ARRAY else leaf for leaf in self._leaves])
 
 
-def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints | Policy) -> Callable[..., Any]:
     """A step with checkpoints around the blocks of what it differentiates, jitted as the step is.
 
     Raises:
@@ -98,7 +100,7 @@ def with_policy(step: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
 
     @functools.wraps(inner)
     def changed(*args: Any, **kwargs: Any) -> Any:
-        with checkpointed(policy):
+        with checkpointed(checkpoints):
             return inner(*args, **kwargs)
 
     if inner is step:

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.capture.checkpointing.blocks import Repeated, find_repeated, is_loop
-from memprof.capture.checkpointing.signature import Policy
+from memprof.capture.checkpointing.signature import Policy, policy_of
 from memprof.capture.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
@@ -42,27 +43,38 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
     ]
 
 
-def with_checkpoints(closed: core.ClosedJaxpr, policy: Policy) -> Flat:
+def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy) -> Flat:
     """The same function with `jax.checkpoint` around each of its blocks.
 
     Args:
         closed: without calls.
-        policy: says which results of a block are kept for the backward pass.
+        checkpoints: the results of a block that are kept, or a policy for all blocks. The bodies of scans count as first
+            blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
-    starts = frozenset() if repeated is None else frozenset(repeated.starts())
+    number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}
+
+    def policy_at(number: int) -> Policy | None:
+        if not isinstance(checkpoints, Checkpoints):
+            return checkpoints
+        kept = checkpoints.kept_by(number)
+        return None if kept is None else policy_of(kept)
+
+    in_loops = policy_at(0)
+    assert in_loops is not None
 
     def evaluate(*args: Any) -> list[Any]:
         known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
         place = 0
         while place < len(jaxpr.eqns):
-            if repeated is not None and place in starts:
+            policy = policy_at(number_at[place]) if place in number_at else None
+            if repeated is not None and policy is not None:
                 place = _run_block(jaxpr, place, repeated, policy, known)
                 continue
             equation = jaxpr.eqns[place]
-            params = _checkpointed_loop(equation, policy) if repeated is None and is_loop(equation) else equation.params
-            _bind(equation, known, params)
+            is_block = repeated is None and is_loop(equation)
+            _bind(equation, known, _checkpointed_loop(equation, in_loops) if is_block else equation.params)
             place += 1
         return [_value(atom, known) for atom in jaxpr.outvars]
 

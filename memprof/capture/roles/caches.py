@@ -23,14 +23,23 @@ class Held(NamedTuple):
         holds: those whose elements the value holds: moved, cast, rescaled or added.
         scored: what the operands of the products hold that the value is computed from.
         weighted: what was `scored` before an exponential.
+        counts: it is computed from an iota, as a mask of positions is.
+        sliced: the shape of the array that it is a slice of.
     """
 
     holds: int = 0
     scored: int = 0
     weighted: int = 0
+    counts: bool = False
+    sliced: tuple[int, ...] = ()
 
     def __or__(self, other: Held) -> Held:
-        return Held(self.holds | other.holds, self.scored | other.scored, self.weighted | other.weighted)
+        return Held(
+            self.holds | other.holds,
+            self.scored | other.scored,
+            self.weighted | other.weighted,
+            self.counts or other.counts,
+        )
 
 
 NOTHING_HELD = Held()
@@ -42,7 +51,8 @@ _HOLD_ALL = frozenset(
     " mul div add sub and or shift_left shift_right_logical shift_right_arithmetic"
     " reduce_precision round clamp neg abs max min reduce_max".split()  # the last ones quantise
 )
-_HOLD_FIRST = frozenset({"slice", "split", "unstack", "dynamic_slice", "gather"})
+_SLICES = frozenset({"slice", "split", "dynamic_slice"})
+_HOLD_FIRST = _SLICES | {"unstack", "gather"}
 _EXPONENTIALS = frozenset({"exp", "exp2"})
 _PRODUCT = "dot_general"
 
@@ -82,12 +92,13 @@ class Caches:
             for each in operands:
                 self._read |= each.holds  # a kernel, which says by its name alone what it does
             return Held(holds=self._bit(equation))
-        everything = NOTHING_HELD
+        everything = Held(counts=name == "iota")
         for each in operands:
             everything |= each
         if name in _EXPONENTIALS:
             return Held(weighted=everything.scored | everything.weighted)
-        return everything._replace(holds=self._holds(name, operands))
+        sliced = equation.invars[0].aval.shape if name in _SLICES else ()
+        return everything._replace(holds=self._holds(equation, operands), sliced=sliced)
 
     def _product(self, equation: Any, left: Held, right: Held) -> Held:
         for one, other in ((left, right), (right, left)):
@@ -98,17 +109,18 @@ class Caches:
         self._operands[product] = self._operands.get(product, 0) | operands
         return Held(holds=product, scored=operands)
 
-    def _holds(self, name: str, operands: Sequence[Held]) -> int:
+    def _holds(self, equation: Any, operands: Sequence[Held]) -> int:
+        name = equation.primitive.name
         if name.startswith("scatter"):
             return self._written(operands[0], operands[2])
         if name == "dynamic_update_slice":
             return self._written(operands[0], operands[1])
         if name == "select_n" and len(operands) == 3:
-            # A position can be written as a mask that is computed from it, too.
-            is_computed = not operands[0].holds
-            return self._mixed(operands[1:]) if is_computed else operands[1].holds | operands[2].holds
-        if name == "concatenate":
-            return self._mixed(operands)  # a window that moves on
+            # A position can be written by a mask of positions, too. A sampler that accepts a state has no such mask.
+            is_of_positions = operands[0].counts and not operands[0].holds
+            return self._mixed(operands[1:]) if is_of_positions else operands[1].holds | operands[2].holds
+        if name == "concatenate" and any(each.sliced == equation.outvars[0].aval.shape for each in operands):
+            return self._mixed(operands)  # a window that moves on: what is cut off at one end comes in at the other
         if name in _HOLD_FIRST:
             return operands[0].holds
         holds = 0

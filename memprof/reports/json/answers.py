@@ -201,7 +201,10 @@ class FitTechniquesJson(Struct, frozen=True, kw_only=True, tag_field="schema", t
 class PlanPointJson(Struct, frozen=True, kw_only=True):
     """One compile of a plan."""
 
-    name: Annotated[Literal["as it is", "nothing kept", "chosen"], about("What the layers keep for the backward pass.")]
+    name: Annotated[
+        Literal["as it is", "nothing kept", "chosen", "dots_saveable", "dots_with_no_batch_dims_saveable"],
+        about("What the layers keep for the backward pass."),
+    ]
     footprint_bytes: Annotated[Size, about("Of the compiled plan, without what XLA recomputes on its own.")]
     recomputed_flops: Annotated[int, Meta(ge=0)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memprof.reports.document import Align, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
+from memprof.reports.document import Align, Bar, Cell, Column, Document, Fact, Facts, Heading, Note, Row, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_flops
 from memprof.studies.plan.plan import CheckpointPlan, PlanPoint
 
@@ -37,7 +37,7 @@ def _answer(plan: CheckpointPlan) -> str:
         least = min(point.footprint_bytes for point in plan.points)
         return f"No checkpoints bring it to {format_bytes(plan.budget_bytes)}: the smallest is {format_bytes(least)}"
     size = format_bytes(plan.best.footprint_bytes)
-    if plan.best.choice is None:
+    if plan.best.checkpoints is None:
         return f"The step fits as it is: {size}"
     return f"{size}, with {format_flops(plan.best.recomputed_flops)} computed again"
 
@@ -46,21 +46,32 @@ def _points(plan: CheckpointPlan) -> Table:
     columns = (
         Column(title="kept for the backward pass"),
         Column(title="footprint", align=Align.RIGHT),
+        Column(title="", priority=1),
         Column(title="computed again", align=Align.RIGHT),
         Column(title="within the budget"),
     )
-    return Table(columns=columns, rows=tuple(_point(plan, each) for each in plan.points))
+    by_size = sorted(plan.points, key=lambda point: point.footprint_bytes, reverse=True)
+    return Table(columns=columns, rows=tuple(_point(plan, each) for each in by_size))
 
 
 def _point(plan: CheckpointPlan, point: PlanPoint) -> Row:
-    kept = "" if point.choice is None or not point.choice.kept else f" ({format_bytes(point.choice.size_bytes)})"
+    kept = f" ({format_bytes(point.kept_bytes)})" if point.checkpoints is not None and point.kept_bytes else ""
     fits = point.footprint_bytes <= plan.budget_bytes
     is_best = " \u2190 the plan" if point is plan.best else ""
     return Row(
         cells=(
-            Cell(text=f"{point.name}{kept}"),
+            Cell(text=f"{point.name}{kept}{_mixture(plan, point)}"),
             Cell(text=format_bytes(point.footprint_bytes)),
+            Bar(value=point.footprint_bytes),
             Cell(text=format_flops(point.recomputed_flops)),
             Cell(text=f"{'yes' if fits else 'no'}{is_best}"),
         )
     )
+
+
+def _mixture(plan: CheckpointPlan, point: PlanPoint) -> str:
+    """How many of the blocks have which checkpoint, where they differ."""
+    if point.checkpoints is None or point.checkpoints.num_first is None:
+        return ""
+    rest = "no checkpoint" if point.checkpoints.kept_by_rest is None else "another one"
+    return f", {rest} around the last {plan.num_blocks - point.checkpoints.num_first}"

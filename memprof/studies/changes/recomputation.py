@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.capture.checkpointing.apply import checkpointed, with_policy
+from memprof.capture.checkpointing.apply import checkpointed, with_checkpointed_blocks
 from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.layers import Layer, layers_of
 from memprof.capture.compile import traced_jaxpr
@@ -157,7 +157,7 @@ def _change(
         f"import jax\nimport memprof\n\n# no single function of yours makes what repeats\n"
         f"{name} = memprof.apply(jax.checkpoint_policies.{policy})({name})\n"
     )
-    return code, replace(spec, fn=with_policy(spec.fn, rule)), nullcontext
+    return code, replace(spec, fn=with_checkpointed_blocks(spec.fn, rule)), nullcontext
 
 
 def _has_layers(closed: core.ClosedJaxpr) -> bool:

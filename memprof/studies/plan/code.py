@@ -1,37 +1,50 @@
-"""A policy as code to paste."""
+"""Checkpoints as code to paste."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from memprof.analysis.records.checkpoints import Signature
+from memprof.analysis.records.checkpoints import Checkpoints, Signature
 
 _HEAD = """import jax
 
 # The operations of a layer whose results are kept for the backward pass: primitive, inputs, dimension numbers.
-KEPT = {
 """
-_TAIL = """
+_POLICY = """
 
-def policy(primitive, *inputs, **params):
+def {policy}(primitive, *inputs, **params):
     arrays = tuple((tuple(each.shape), str(each.dtype)) for each in inputs if hasattr(each, "dtype"))
-    return (primitive.name, arrays, str(params.get("dimension_numbers"))) in KEPT
+    return (primitive.name, arrays, str(params.get("dimension_numbers"))) in {kept}
 
 """
-_LAYERS = """# Around each layer (flax.linen: nn.remat(Layer, policy=policy), nnx: nnx.remat(layer, policy=policy),
-# Equinox: eqx.filter_checkpoint(layer, policy=policy)):
-layer = jax.checkpoint(layer, policy=policy)
+_LAYERS = """# Around {layers} (flax.linen: nn.remat(Layer, policy={policy}), nnx: nnx.remat(layer, policy={policy}),
+# Equinox: eqx.filter_checkpoint(layer, policy={policy})):
+layer = jax.checkpoint(layer, policy={policy})
 """
 _LOOPS = """# Around the body of the scan:
 body = jax.checkpoint(body, policy=policy, prevent_cse=False)
 """
 
 
-def code_of(kept: Collection[Signature], *, is_loop: bool) -> str:
-    """The policy that keeps the results of some operations, and the line that uses it.
+def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
+    """The policies that keep the results of some operations, and the lines that use them.
 
     Args:
         is_loop: the blocks are bodies of scans.
     """
+    policies = _policy("policy", "KEPT", checkpoints.kept)
+    if is_loop:
+        return f"{_HEAD}{policies}{_LOOPS}"
+    if checkpoints.num_first is None:
+        return f"{_HEAD}{policies}{_LAYERS.format(layers='each layer', policy='policy')}"
+    uses = _LAYERS.format(layers=f"each of the first {checkpoints.num_first} layers", policy="policy")
+    if checkpoints.kept_by_rest is None:
+        return f"{_HEAD}{policies}{uses}# The layers after them stay without a checkpoint.\n"
+    rest = _policy("rest_policy", "KEPT_BY_REST", checkpoints.kept_by_rest)
+    return f"{_HEAD}{policies}{rest}{uses}\n{_LAYERS.format(layers='each layer after them', policy='rest_policy')}"
+
+
+def _policy(name: str, kept_name: str, kept: Collection[Signature]) -> str:
     entries = "".join(f"    {tuple(each)!r},\n" for each in sorted(kept))
-    return f"{_HEAD}{entries}}}\n{_TAIL}{_LOOPS if is_loop else _LAYERS}"
+    table = f"{kept_name} = {{\n{entries}}}\n" if entries else f"{kept_name} = set()\n"
+    return table + _POLICY.format(policy=name, kept=kept_name)

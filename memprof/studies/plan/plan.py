@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memprof.analysis.records.capture import Target
-from memprof.analysis.records.checkpoints import Signature
-from memprof.studies.plan.choice import Choice
+from memprof.analysis.records.checkpoints import Checkpoints
 from memprof.studies.plan.code import code_of
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
+DOTS, DOTS_WITHOUT_BATCH = "dots_saveable", "dots_with_no_batch_dims_saveable"  # policies of JAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +17,17 @@ class PlanPoint:
     """One compile of a plan.
 
     Attributes:
-        name: `as it is`, `nothing kept` or `chosen`.
-        choice: what is kept; None for the step as it is.
+        name: `as it is`, `nothing kept`, `chosen`, or the policy of JAX that keeps the same.
+        checkpoints: None for the step as it is.
+        kept_bytes, repeated_seconds: of all blocks, by the model that the choice was made with.
         footprint_bytes: of the compiled plan, without what XLA recomputes on its own.
         recomputed_flops: floating-point operations of one step that are repeated.
     """
 
     name: str
-    choice: Choice | None
+    checkpoints: Checkpoints | None
+    kept_bytes: int
+    repeated_seconds: float
     footprint_bytes: int
     recomputed_flops: int
 
@@ -49,14 +52,14 @@ class CheckpointPlan:
     is_loop: bool
 
     @property
-    def kept(self) -> frozenset[Signature] | None:
-        """The operations whose results are kept; None: no checkpoint is needed, or none is enough."""
-        return None if self.best is None or self.best.choice is None else self.best.choice.kept
+    def checkpoints(self) -> Checkpoints | None:
+        """The checkpoints of the best point; None: no checkpoint is needed, or no choice is enough."""
+        return None if self.best is None else self.best.checkpoints
 
     @property
     def code(self) -> str:
-        """The policy as code to paste; empty where no checkpoint is needed, or none is enough."""
-        return "" if self.kept is None else code_of(self.kept, is_loop=self.is_loop)
+        """The checkpoints as code to paste; empty where no checkpoint is needed, or no choice is enough."""
+        return "" if self.checkpoints is None else code_of(self.checkpoints, is_loop=self.is_loop)
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:

@@ -1,40 +1,56 @@
-"""From a budget to a policy: choose what to keep, compile, correct the budget by the difference, and choose again.
+"""From a budget to checkpoints: choose what to keep, compile, correct the budget by the difference, and choose again.
 
 The first compile is of the step as it is. If that fits, the plan is to change nothing. Otherwise at most four compiles
-follow: one in which nothing is kept, and choices for what it leaves of the budget. XLA decides what a choice takes: the
-plan is the best of those whose compiled footprint is within the budget.
+follow: one in which nothing is kept, choices for what it leaves of the budget, and a mixture in which the first blocks
+keep less than the others. XLA decides what a choice takes: the plan is the best of those whose compiled footprint is
+within the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
-from memprof.analysis.records.checkpoints import Block
+from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.capture.checkpointing.apply import checkpointed
 from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.operations import block_of
-from memprof.capture.checkpointing.signature import policy_of
 from memprof.capture.compile import capture_of, traced_jaxpr
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of
-from memprof.studies.plan.plan import AS_IT_IS, CHOSEN, NOTHING_KEPT, CheckpointPlan, PlanPoint
+from memprof.studies.plan.mixtures import Mixture, mixtures
+from memprof.studies.plan.plan import (
+    AS_IT_IS,
+    CHOSEN,
+    DOTS,
+    DOTS_WITHOUT_BATCH,
+    NOTHING_KEPT,
+    CheckpointPlan,
+    PlanPoint,
+)
 
 _MOST_COMPILES = 4  # beyond the first
 _CLOSE = 0.01  # of the budget: what is left of it is not worth a compile
 _MARGIN = 0.005  # of the budget: what a choice may come out above its size
 _LEAST = 0.1  # of all that could be kept: with less, computing it again takes more memory than it saves
+_CURVE = (0.2, 0.35, 0.5, 0.65, 0.8)  # of all that could be kept: the choices of a curve
 
 
 def plan_step(
-    spec: StepSpec, target: Target, *, budget_bytes: int | None, progress: Callable[[str], None]
+    spec: StepSpec,
+    target: Target,
+    *,
+    budget_bytes: int | None,
+    with_curve: bool = False,
+    progress: Callable[[str], None],
 ) -> CheckpointPlan:
     """Find what to keep.
 
     Args:
         budget_bytes: of the footprint; None: the pool that JAX has on the target.
+        with_curve: compile choices for further budgets, and the built-in policies of JAX.
 
     Raises:
         MemprofError: the step differentiates nothing, or the target has no fixed amount of memory.
@@ -42,13 +58,15 @@ def plan_step(
         Exception: whatever the step raises while it is traced.
     """
     search = _Search(spec, target, progress)
-    capture, blocks, is_loop = search.as_it_is()
+    capture = search.as_it_is()
     if budget_bytes is None:
         budget_bytes = analyze(capture).verdict.pool_bytes
     if budget_bytes is None:
         raise MemprofError(f"{target.name} has no fixed amount of memory: say what the footprint may be, 30GiB say")
+    if with_curve:
+        search.draw()
     if search.points[0].footprint_bytes > budget_bytes:
-        search.look(blocks, budget_bytes)
+        search.look(budget_bytes)
     fits = [point for point in search.points if point.footprint_bytes <= budget_bytes]
     return CheckpointPlan(
         label=spec.label,
@@ -56,19 +74,27 @@ def plan_step(
         budget_bytes=budget_bytes,
         points=tuple(search.points),
         best=min(fits, key=_work, default=None),
-        num_blocks=sum(block.count for block in blocks),
-        is_loop=is_loop,
+        num_blocks=search.num_blocks,
+        is_loop=search.is_loop,
     )
 
 
 class _Search:
     def __init__(self, spec: StepSpec, target: Target, progress: Callable[[str], None]) -> None:
         self._spec, self._target, self._progress = spec, target, progress
+        self._blocks: list[Block] = []
+        self.is_loop = False
         self.points: list[PlanPoint] = []
+        self._limit = 0  # of points
 
-    def as_it_is(self) -> tuple[Capture, list[Block], bool]:
+    @property
+    def num_blocks(self) -> int:
+        """How many parts of the step a checkpoint goes around."""
+        return sum(block.count for block in self._blocks)
+
+    def as_it_is(self) -> Capture:
         """Compile the step without a change, and find its blocks."""
-        capture = self._compile(AS_IT_IS, None)
+        capture = self._capture(AS_IT_IS)
         with checkpointed(None) as functions:
             traced_jaxpr(self._spec, self._target)
         if not functions:
@@ -76,50 +102,115 @@ class _Search:
                 f"{self._spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"
             )
         self._progress("choosing")
-        found = [(each, closed) for closed in functions for each in blocks_of(closed)]
         speeds = capture.target.speeds
-        blocks = [block_of(body, count, speeds) for (body, count), _ in found]
-        is_loop = any(equation.primitive.name == "scan" for closed in functions for equation in closed.jaxpr.eqns)
-        return capture, blocks, is_loop
+        self._blocks = [block_of(body, count, speeds) for closed in functions for body, count in blocks_of(closed)]
+        everything = self._everything()
+        self.points.append(_point(AS_IT_IS, capture, None, kept_bytes=everything.size_bytes, repeated_seconds=0.0))
+        self.is_loop = any(equation.primitive.name == "scan" for closed in functions for equation in closed.jaxpr.eqns)
+        return capture
 
-    def look(self, blocks: list[Block], budget_bytes: int) -> None:
+    def look(self, budget_bytes: int) -> None:
         """Compile choices until one comes close to the budget, or enough of them."""
-        nothing = self._changed(NOTHING_KEPT, choice_of(blocks, ()))
-        tried = {nothing.choice.kept if nothing.choice else frozenset()}
-        everything = choice_of(blocks, {each.signature for block in blocks for each in block.operations}).size_bytes
-        allowance = max(budget_bytes - nothing.footprint_bytes, int(_LEAST * everything))
-        for _ in range(_MOST_COMPILES - 1):
-            choice = cheapest_choice(blocks, allowance - int(_MARGIN * budget_bytes))
-            if choice.kept in tried:
-                return
-            tried.add(choice.kept)
-            point = self._changed(CHOSEN, choice)
+        self._limit = len(self.points) + _MOST_COMPILES
+        nothing = self._keep(NOTHING_KEPT, ())
+        allowance = max(budget_bytes - nothing.footprint_bytes, int(_LEAST * self._everything().size_bytes))
+        while len(self.points) < self._limit - self._can_mix():
+            choice = cheapest_choice(self._blocks, allowance - int(_MARGIN * budget_bytes))
+            if self._known(choice) is not None:
+                break
+            point = self._keep(CHOSEN, choice.kept)
             left = budget_bytes - point.footprint_bytes
             if 0 <= left <= _CLOSE * budget_bytes:
                 return
             allowance = choice.size_bytes + left
+        if self._can_mix():
+            self._mix(budget_bytes)
 
-    def _changed(self, name: str, choice: Choice) -> PlanPoint:
-        with checkpointed(policy_of(choice.kept)):
-            self._compile(name, choice)
-        return self.points[-1]
+    def draw(self) -> None:
+        """Compile choices for further budgets, and the built-in policies of JAX."""
+        everything = self._everything()
+        products = {each for each in everything.kept if each.primitive == "dot_general"}
+        self._keep(NOTHING_KEPT, ())
+        self._keep(DOTS, products)
+        self._keep(DOTS_WITHOUT_BATCH, {each for each in products if each.dimension_numbers.endswith("((), ()))")})
+        for share in _CURVE:
+            self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
 
-    def _compile(self, name: str, choice: Choice | None) -> Capture:
+    def _everything(self) -> Choice:
+        return choice_of(self._blocks, {each.signature for block in self._blocks for each in block.operations})
+
+    def _can_mix(self) -> bool:
+        """Whether the blocks are equal layers, one after the other."""
+        return len(self._blocks) == 1 and self._blocks[0].count > 1 and not self.is_loop
+
+    def _mix(self, budget_bytes: int) -> None:
+        """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.
+
+        The backward pass begins with the last blocks, so what they keep is released first.
+        """
+        found = mixtures(self.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
+        for each in found[:1]:
+            for num_rest in range(each.num_rest, 0, -1):
+                if len(self.points) == self._limit or self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
+                    return
+
+    def _mixed(self, mixture: Mixture, num_rest: int) -> PlanPoint:
+        low, high = mixture.low, mixture.high
+        assert low.checkpoints is not None  # only the step as it is has none, and nothing computes less again than that
+        checkpoints = Checkpoints(
+            kept=low.checkpoints.kept,
+            num_first=self.num_blocks - num_rest,
+            kept_by_rest=None if high.checkpoints is None else high.checkpoints.kept,
+        )
+        share = num_rest / self.num_blocks
+        return self._compiled(
+            CHOSEN,
+            checkpoints,
+            kept_bytes=round(low.kept_bytes + share * (high.kept_bytes - low.kept_bytes)),
+            repeated_seconds=low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds),
+        )
+
+    def _is_known(self, choice: Choice) -> bool:
+        return any(point.checkpoints == Checkpoints(kept=choice.kept) for point in self.points)
+
+    def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
+        """The point at which all blocks keep some results, compiled unless that is done."""
+        choice = choice_of(self._blocks, kept)
+        known = self._known(choice)
+        if known is not None:
+            return known
+        checkpoints = Checkpoints(kept=choice.kept)
+        return self._compiled(name, checkpoints, kept_bytes=choice.size_bytes, repeated_seconds=choice.seconds)
+
+    def _known(self, choice: Choice) -> PlanPoint | None:
+        checkpoints = Checkpoints(kept=choice.kept)
+        return next((point for point in self.points if point.checkpoints == checkpoints), None)
+
+    def _compiled(self, name: str, checkpoints: Checkpoints, *, kept_bytes: int, repeated_seconds: float) -> PlanPoint:
+        with checkpointed(checkpoints):
+            capture = self._capture(name)
+        point = _point(name, capture, checkpoints, kept_bytes=kept_bytes, repeated_seconds=repeated_seconds)
+        self.points.append(point)
+        return point
+
+    def _capture(self, name: str) -> Capture:
         number = len(self.points) + 1
-        capture = capture_of(
-            self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}")
-        )
-        self.points.append(
-            PlanPoint(
-                name=name,
-                choice=choice,
-                footprint_bytes=analyze(capture).unpressed.footprint_bytes,
-                recomputed_flops=capture.recomputed_flops,
-            )
-        )
-        return capture
+        return capture_of(self._spec, self._target, progress=lambda stage: self._progress(f"{number}: {name}, {stage}"))
+
+
+def _point(
+    name: str, capture: Capture, checkpoints: Checkpoints | None, *, kept_bytes: int, repeated_seconds: float
+) -> PlanPoint:
+    return PlanPoint(
+        name=name,
+        checkpoints=checkpoints,
+        kept_bytes=kept_bytes,
+        repeated_seconds=repeated_seconds,
+        footprint_bytes=analyze(capture).unpressed.footprint_bytes,
+        recomputed_flops=capture.recomputed_flops,
+    )
 
 
 def _work(point: PlanPoint) -> tuple[int, float, int]:
     """What a point costs: its repeated products, then all that is repeated, then its memory."""
-    return (point.recomputed_flops, 0.0 if point.choice is None else point.choice.seconds, point.footprint_bytes)
+    return (point.recomputed_flops, point.repeated_seconds, point.footprint_bytes)

@@ -15,17 +15,18 @@ from flax import linen as nn
 from flax import nnx
 from jax.extend import core
 
-from memprof.analysis.records.checkpoints import Block
-from memprof.capture.checkpointing.apply import checkpointed, with_policy
+from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
+from memprof.capture.checkpointing.apply import checkpointed, with_checkpointed_blocks
 from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.operations import block_of
-from memprof.capture.checkpointing.signature import policy_of, signature_of
+from memprof.capture.checkpointing.signature import signature_of
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
 from memprof.errors import MemprofError
 
 _X = jnp.linspace(-1.0, 1.0, 8 * 16).reshape(8, 16)
 _KEYS = jax.random.split(jax.random.key(0), 6)
 _WEIGHTS = [jax.random.normal(key, (16, 16)) / 4 for key in _KEYS]
+_NOTHING_KEPT = Checkpoints(kept=frozenset())
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -123,7 +124,7 @@ CASES = (unrolled, unrolled_and_jitted, under_a_checkpoint, scanned, of_nnx, of_
 def test_gradients_stay_equal_and_each_layer_is_a_block(case: Callable[[], Case]) -> None:
     step, args = case()
     expected = jax.jit(step)(*args)
-    with checkpointed(policy_of(())) as functions:
+    with checkpointed(_NOTHING_KEPT) as functions:
         found = jax.jit(step)(*args)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     (function,) = functions
@@ -133,18 +134,32 @@ def test_gradients_stay_equal_and_each_layer_is_a_block(case: Callable[[], Case]
 def test_a_policy_decides_what_is_computed_again() -> None:
     step, args = unrolled()
 
-    def repeated(policy: Callable[..., bool]) -> int:
-        with checkpointed(policy):
+    def repeated(checkpoints: Checkpoints) -> int:
+        with checkpointed(checkpoints):
             return recomputed_flops(count_flops(jax.make_jaxpr(step)(*args)))
 
     product = 2 * 8 * 16 * 16
-    assert repeated(policy_of(())) in (5 * product, 6 * product)
+    assert repeated(_NOTHING_KEPT) in (5 * product, 6 * product)
     with checkpointed(None) as functions:
         jax.make_jaxpr(step)(*args)
     operations = _block(functions[0]).operations
     kept = {each.signature for each in operations if each.signature.primitive == "dot_general"}
     assert kept
-    assert repeated(policy_of(kept)) == 0
+    assert repeated(Checkpoints(kept=frozenset(kept))) == 0
+
+
+@pytest.mark.parametrize("rest", [None, frozenset()], ids=["without a checkpoint", "with another"])
+def test_the_last_blocks_may_keep_more(rest: frozenset[Signature] | None) -> None:
+    step, args = unrolled()
+    expected = jax.jit(step)(*args)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(step)(*args)
+    (first,) = (each for each in blocks_of(functions[0]))
+    with checkpointed(Checkpoints(kept=frozenset(), num_first=2, kept_by_rest=rest)):
+        found = jax.jit(step)(*args)
+        flops = recomputed_flops(count_flops(jax.make_jaxpr(step)(*args)))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert flops == 2 * 8 * 16 * 16 * (2 if rest is None else first[1])
 
 
 def test_the_operations_of_a_block() -> None:
@@ -166,7 +181,7 @@ def test_a_derivative_inside_what_is_differentiated_is_part_of_it() -> None:
 
     step, args = jax.grad(penalty), (_WEIGHTS[0], _X)
     expected = step(*args)
-    with checkpointed(policy_of(())) as functions:
+    with checkpointed(_NOTHING_KEPT) as functions:
         found = step(*args)
     np.testing.assert_array_equal(found, expected)
     assert len(functions) == 1
@@ -179,10 +194,10 @@ def test_a_changed_step_is_jitted_as_it_was() -> None:
 
     jitted = jax.jit(step, static_argnums=2, donate_argnums=0)
     expected = jitted(jax.tree.map(jnp.copy, _WEIGHTS), _X, 2)
-    changed: Any = with_policy(jitted, policy_of(()))
+    changed: Any = with_checkpointed_blocks(jitted, _NOTHING_KEPT)
     jax.tree.map(np.testing.assert_array_equal, changed(jax.tree.map(jnp.copy, _WEIGHTS), _X, 2), expected)
     assert "rematted_computation" in str(changed.lower(_WEIGHTS, _X, 2).as_text(debug_info=True))
-    plain: Any = with_policy(step, policy_of(()))
+    plain: Any = with_checkpointed_blocks(step, _NOTHING_KEPT)
     assert not hasattr(plain, "lower")
 
 
@@ -190,14 +205,14 @@ def test_what_is_no_array_comes_back_as_it_is() -> None:
     def loss(w: jax.Array) -> tuple[jax.Array, dict[str, object]]:
         return jnp.sum(jnp.sin(w)), {"name": "loss", "norm": jnp.sum(w**2)}
 
-    with checkpointed(policy_of(())):
+    with checkpointed(_NOTHING_KEPT):
         (value, aux), _ = jax.value_and_grad(loss, has_aux=True)(_X)
     assert (aux["name"], float(aux["norm"])) == ("loss", float(jnp.sum(_X**2)))
     assert float(value) == float(loss(_X)[0])
 
 
 def test_jax_vjp_itself_is_followed_and_other_threads_are_not() -> None:
-    with checkpointed(policy_of(())) as functions:
+    with checkpointed(_NOTHING_KEPT) as functions:
         jax.vjp(jnp.sin, _X)
         with ThreadPoolExecutor(max_workers=1) as other:
             other.submit(jax.grad(lambda w: jnp.sum(w**2)), _X).result()
@@ -215,7 +230,7 @@ def test_what_was_traced_before_is_traced_again_and_stays_known() -> None:
         return jax.grad(lambda w: jnp.sum(jnp.sin(w)))(w)
 
     step(_X)
-    with checkpointed(policy_of(())):
+    with checkpointed(_NOTHING_KEPT):
         step(_X)
     step(_X)
     assert len(traced) == 2
@@ -223,7 +238,7 @@ def test_what_was_traced_before_is_traced_again_and_stays_known() -> None:
 
 def test_the_jit_of_a_framework_is_refused() -> None:
     with pytest.raises(MemprofError, match="jitted by its framework"):
-        with_policy(nnx.jit(lambda x: x), policy_of(()))
+        with_checkpointed_blocks(nnx.jit(lambda x: x), _NOTHING_KEPT)
 
 
 def test_a_signature_leaves_out_what_is_no_array() -> None:

@@ -436,6 +436,30 @@ def test_a_step_with_a_cache_needs_no_note(name: str) -> None:
     assert roles(StepSpec(step, args))[1] == ()
 
 
+@pytest.mark.parametrize("joined", [False, True], ids=["leaf by leaf", "joined"])
+def test_the_state_of_a_sampler_is_no_cache(joined: bool) -> None:
+    """Logistic regression by Hamiltonian Monte Carlo: the gradient is a product with an exponential of a product."""
+
+    def energy(position: Any, x: Any, y: Any) -> Any:
+        logits = x @ position["w"] + position["b"]
+        return jnp.sum(jnp.logaddexp(0.0, jnp.where(y == 1, -logits, logits)))
+
+    def step(state: Any, key: Any, x: Any, y: Any) -> Any:
+        position, gradient = state
+        new = jax.tree.map(lambda at, slope: at - 0.1 * slope, position, gradient)
+        value, new_gradient = jax.value_and_grad(energy)(new, x, y)
+        if joined:
+            value += jnp.sum(jnp.concatenate([new["b"][None], new["w"]]) ** 2)
+        accepted = jax.random.uniform(key) < jnp.exp(energy(position, x, y) - value)
+        chosen = jax.tree.map(lambda one, other: jnp.where(accepted, one, other), (new, new_gradient), state)
+        return chosen, jax.random.split(key)[0]
+
+    position = {"w": array(WIDTH), "b": array()}
+    args = ((position, position), jax.random.key(0), array(LENGTH, WIDTH), array(LENGTH, dtype=jnp.int32))
+    found, _ = roles(StepSpec(step, args))
+    assert KV not in found.values()
+
+
 def test_a_queue_that_training_fills_is_no_cache() -> None:
     def loss(weights: Any, queue: Any, x: Any) -> Any:
         scores = jax.nn.softmax((x @ weights) @ queue.T)

@@ -7,9 +7,11 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memprof.analysis.records.checkpoints import Block, Operation, Signature
+from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
 from memprof.studies.plan.choice import cheapest_choice, choice_of
 from memprof.studies.plan.code import code_of
+from memprof.studies.plan.mixtures import mixtures
+from memprof.studies.plan.plan import PlanPoint
 
 
 def _signature(name: str) -> Signature:
@@ -99,7 +101,48 @@ def test_the_code_of_a_policy_keeps_the_same_operations() -> None:
         _signature("tanh"),
         Signature("dot_general", (((2, 3), "bfloat16"), ((3, 4), "bfloat16")), "(((1,), (0,)),)"),
     }
-    code, found = code_of(kept, is_loop=False), dict[str, object]()
+    everywhere = Checkpoints(kept=frozenset(kept))
+    code, found = code_of(everywhere, is_loop=False), dict[str, object]()
     exec(code.partition("# Around")[0], found)
     assert found["KEPT"] == {tuple(each) for each in kept}
-    assert "prevent_cse=False" in code_of(kept, is_loop=True)
+    assert "prevent_cse=False" in code_of(everywhere, is_loop=True)
+
+
+def test_the_code_of_a_mixture_says_which_layers_have_which_policy() -> None:
+    kept = frozenset({_signature("tanh")})
+    for rest, line in (
+        (None, "# The layers after them stay without a checkpoint."),
+        (frozenset(), "policy=rest_policy"),
+    ):
+        code = code_of(Checkpoints(kept=kept, num_first=5, kept_by_rest=rest), is_loop=False)
+        found: dict[str, object] = {"layer": len}
+        exec(code, found)
+        assert found["KEPT"] == {tuple(each) for each in kept}
+        assert found.get("KEPT_BY_REST") == rest
+        assert "# Around each of the first 5 layers (" in code
+        assert line in code
+
+
+def _point(footprint_bytes: int, seconds: float) -> PlanPoint:
+    return PlanPoint(
+        name="chosen",
+        checkpoints=None,
+        kept_bytes=0,
+        repeated_seconds=seconds,
+        footprint_bytes=footprint_bytes,
+        recomputed_flops=0,
+    )
+
+
+def test_a_mixture_gives_the_rest_of_the_budget_to_the_last_layers() -> None:
+    points = [_point(1000, 0.0), _point(200, 40.0), _point(600, 30.0)]
+    # 0.995 * 804 - 200 = 599, and a layer takes (1000 - 200) / 8 = 100 more: 5 layers
+    # 0.995 * 804 - 600 = 199, and a layer takes (1000 - 600) / 8 = 50 more: 3 layers
+    found = mixtures(points, num_blocks=8, budget_bytes=804)
+    assert [(each.low, each.high, each.num_rest, each.seconds) for each in found] == [
+        (points[1], points[0], 5, 15.0),  # 40 - 5/8 * 40
+        (points[2], points[0], 3, 18.75),  # 30 - 3/8 * 30
+    ]
+    assert mixtures(points, num_blocks=8, budget_bytes=2000) == []  # all fits
+    assert mixtures(points, num_blocks=8, budget_bytes=100) == []  # none fits
+    assert mixtures(points[:2], num_blocks=8, budget_bytes=290) == []  # not even one layer may keep more

@@ -59,7 +59,7 @@ def test_a_job_is_read_from_its_folder(tmp_path: Path) -> None:
     (tmp_path / records.LIVE).write_bytes(msgspec.json.encode(live) + b'\n{"seconds": 2')
     ending = Ending(error="", live=live)
     records.write(tmp_path / records.END, ending)
-    job = read_job(tmp_path, "train.py")
+    job = read_job(tmp_path, "train.py", exit_code=0)
     assert [program.name for program in job.programs] == ["train_step", "evaluate"]
     (followed,), (unfollowed,) = (program.compiles for program in job.programs)
     assert (followed.footprint_bytes, followed.live_peak_bytes) == _SIZES
@@ -76,7 +76,7 @@ def test_a_job_is_read_from_its_folder(tmp_path: Path) -> None:
 
 def test_a_compile_without_a_plan_has_no_sizes(tmp_path: Path) -> None:
     _leave(tmp_path, 1, _CALL, has_plan=False)
-    job = read_job(tmp_path, "train.py")
+    job = read_job(tmp_path, "train.py", exit_code=0)
     (compiled,) = job.programs[0].compiles
     assert (compiled.footprint_bytes, compiled.live_peak_bytes, job.moment, job.ending) == (None, None, None, None)
     with pytest.raises(MemprofError):
@@ -86,7 +86,7 @@ def test_a_compile_without_a_plan_has_no_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_a_capture_has_the_roles_of_a_call_that_was_followed(tmp_path: Path, is_followed: bool) -> None:
     _leave(tmp_path, 1, _CALL, is_followed=is_followed)
-    (program,) = read_job(tmp_path, "train.py").programs
+    (program,) = read_job(tmp_path, "train.py", exit_code=0).programs
     capture = capture_of(program.largest, tmp_path)
     assert capture.hlo_proto == added_up_step().capture().hlo_proto
     assert (capture.timings.compile_seconds == 0.5) == is_followed
@@ -156,6 +156,6 @@ def test_what_a_script_has_left_is_compiled_for_another_target(tmp_path: Path, m
     (error,) = for_target.compile_for_target(tmp_path, said.append)
     assert (str(error), said) == ("out of luck", ["jit_f", "jit_f"])
     assert (tmp_path / "compile-7-1" / WITHOUT_LIMIT_FILE).read_bytes() == b"free"
-    trained, evaluated = read_job(tmp_path, "train.py").programs
+    trained, evaluated = read_job(tmp_path, "train.py", exit_code=0).programs
     assert (trained.largest.footprint_bytes, trained.seconds, trained.largest.seen.failed) == (132, 2.5, "")
     assert (evaluated.largest.footprint_bytes, evaluated.largest.seen.failed) == (None, "out of luck")

@@ -17,13 +17,14 @@ from memprof.analysis.hlo.hlo_proto import (
 
 # Of xla/service/hlo.proto and xla/xla_data.proto (openxla/xla). They are a format of files: a number never changes.
 NUMBERS = """
-LayoutProto: memory_space=8
+TileProto: dimensions=1
+LayoutProto: minor_to_major=1 tiles=6 memory_space=8
 ShapeProto: element_type=2 dimensions=3 tuple_shapes=4 layout=5
 OpMetadata: op_type=1 op_name=2 source_file=3 source_line=4 stack_frame_id=15
-HloInstructionProto: name=1 opcode=2 shape=3 metadata=7 parameter_number=9 tuple_index=13 dimensions=14
+HloInstructionProto: name=1 opcode=2 shape=3 metadata=7 literal=8 parameter_number=9 tuple_index=13 dimensions=14
     window=15 convolution_dimension_numbers=16 custom_call_target=28 dot_dimension_numbers=30 id=35
     operand_ids=36 called_computation_ids=38 backend_config=43 precision_config=51 replica_groups=49
-    source_target_pairs=52 device_list=87 iota_groups=92 mesh_groups=93
+    source_target_pairs=52 comparison_direction=63 device_list=87 iota_groups=92 mesh_groups=93
 HloComputationProto: name=1 instructions=2 id=5 root_id=6 is_fusion_computation=7
 InstructionSequence: instruction_ids=1
 SequencesEntry: key=1 value=2
@@ -61,6 +62,7 @@ Window: dimensions=1
 ConvolutionDimensionNumbers: kernel_input_feature_dimension=3 input_spatial_dimensions=11
     output_spatial_dimensions=12
 PrecisionConfig: operand_precision=1 algorithm=2
+LiteralProto: s32s=4 s64s=5 u32s=6 u64s=7
 """
 
 

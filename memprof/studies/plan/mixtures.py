@@ -1,0 +1,46 @@
+"""Mixtures: the first layers keep less for the backward pass than the last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import floor
+
+from memprof.studies.plan.plan import PlanPoint
+
+_MARGIN = 0.005  # of the budget: what a mixture may come out above its interpolated footprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """The checkpoints of one point around the first layers, those of another around the rest.
+
+    Attributes:
+        low: the point within the budget.
+        high: the point above it, which computes less again.
+        num_rest: the layers, the last ones, that are as in `high`.
+        seconds: of what is computed again, interpolated.
+    """
+
+    low: PlanPoint
+    high: PlanPoint
+    num_rest: int
+    seconds: float
+
+
+def mixtures(points: Sequence[PlanPoint], *, num_blocks: int, budget_bytes: int) -> list[Mixture]:
+    """The mixtures of two points whose interpolated footprint is within a budget, the fastest first."""
+    return sorted(_mixtures(points, num_blocks, budget_bytes), key=lambda each: each.seconds)
+
+
+def _mixtures(points: Sequence[PlanPoint], num_blocks: int, budget_bytes: int) -> Iterator[Mixture]:
+    for low in points:
+        room = (1 - _MARGIN) * budget_bytes - low.footprint_bytes
+        for high in points:
+            if room <= 0 or high.footprint_bytes <= budget_bytes or high.repeated_seconds >= low.repeated_seconds:
+                continue
+            num_rest = floor(num_blocks * room / (high.footprint_bytes - low.footprint_bytes))
+            if 0 < num_rest < num_blocks:
+                share = num_rest / num_blocks
+                seconds = low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds)
+                yield Mixture(low=low, high=high, num_rest=num_rest, seconds=seconds)
