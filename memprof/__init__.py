@@ -29,7 +29,7 @@ from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
-    from memprof.api import Comparison, Profile, compare, fits, load, profile, profile_torch
+    from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.capture.targets.mesh import mesh
     from memprof.capture.tracing.step import Feed, StepSpec
@@ -54,6 +54,7 @@ _HOMES = {
     "TorchStepSpec": "memprof.sources.torch.step_spec",
     "TrainSpec": "memprof.workloads.user.train_spec",
     "WorkloadError": "memprof.errors",
+    "advise": "memprof.api",
     "apply": "memprof.planning",
     "compare": "memprof.api",
     "explain_oom": "memprof.out_of_memory",
@@ -85,6 +86,7 @@ __all__ = [
     "TrainSpec",
     "WorkloadError",
     "__version__",
+    "advise",
     "apply",
     "compare",
     "explain_oom",

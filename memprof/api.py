@@ -33,7 +33,7 @@ from memprof.capture.pool_settings import parse_pool
 from memprof.capture.tracing.step_checks import argument_numbers, check_label, shown
 from memprof.errors import MemprofError
 from memprof.files import IfTaken
-from memprof.progress import stages_shown
+from memprof.progress import rows_shown, stages_shown
 from memprof.reports.format import format_named
 from memprof.reports.formats.html import comparison_fragment, document_fragment, html_fragment
 from memprof.reports.formats.json import render_object
@@ -44,7 +44,7 @@ from memprof.reports.options import RenderOptions
 from memprof.reports.views.advice import advice_document
 from memprof.reports.views.serving import serving_document
 from memprof.studies.advice.advice import Advice
-from memprof.studies.advice.advise import advise
+from memprof.studies.advice.known import known_advice
 from memprof.studies.serving import ServingPlan
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class Profile:
 
     @property
     def advice(self) -> AdviceList:
-        """What could be done about the peak, what saves most first; empty where nothing is worth a change."""
-        return AdviceList(self.report)
+        """What could be done about the peak: the savings that `memprof.advise` has compiled, then upper bounds."""
+        return AdviceList(self.report, known_advice(self.report))
 
     def by(self, key: Key) -> dict[str, int]:
         """The footprint in bytes by category, module, source line, dtype or phase, largest first.
@@ -138,7 +138,8 @@ class Profile:
         Raises:
             MemprofError: there is no such format.
         """
-        return format_named(format).render_report(self.report, RenderOptions(width=_columns(width)))
+        options = RenderOptions(width=_columns(width), advice=known_advice(self.report))
+        return format_named(format).render_report(self.report, options)
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as plain values, with the fields of `--format json` (docs/schema/report.json)."""
@@ -191,10 +192,10 @@ class AdviceList(tuple[Advice, ...]):
 
     report: Report
 
-    def __new__(cls, report: Report) -> AdviceList:
-        advice = super().__new__(cls, advise(report))
-        advice.report = report
-        return advice
+    def __new__(cls, report: Report, advice: Sequence[Advice]) -> AdviceList:
+        made = super().__new__(cls, advice)
+        made.report = report
+        return made
 
     def __str__(self) -> str:
         return str(lower(advice_document(self.report, self), RenderOptions()))
@@ -339,6 +340,45 @@ def profile_spec(
             error.add_note(f"memprof: {remedy}")
         raise
     return Profile(capture, report)
+
+
+def advise(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    target: str | Path | None = None,
+    donate_argnums: Sequence[int] | int = (),
+    static_argnums: Sequence[int] | int = (),
+    **kwargs: Any,
+) -> AdviceList:
+    """Compile a step with the changes that would lower its peak: true savings, and the code for each.
+
+    The changes are donation, checkpoints around its layers, and options of XLA. The step's files stay as they are. What
+    memprof cannot change itself has an upper bound in place of a saving.
+
+    Args:
+        step, args, target, donate_argnums, static_argnums, kwargs: as for `profile`.
+
+    Raises:
+        MemprofError: a mistake in what was asked for, in one sentence.
+        Exception: whatever the step raises while it is traced.
+    """
+    from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.tracing.step import StepSpec
+    from memprof.studies.advice.compiled import advise_step
+
+    spec = StepSpec(
+        step,
+        args,
+        donate_argnums=argument_numbers("donate_argnums", donate_argnums, num_args=len(args)),
+        static_argnums=argument_numbers("static_argnums", static_argnums, num_args=len(args)),
+        kwargs=kwargs,
+        workload=str(own(step, "__name__") or "step"),
+    )
+    chosen = target_of_step(spec, resolve_asked(None if target is None else _target_name(target)))
+    with stages_shown(spec.workload) as progress:
+        return AdviceList(*advise_step(spec, chosen, progress=progress, rows=lambda labels: rows_shown(progress)))
 
 
 def serving(

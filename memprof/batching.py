@@ -7,20 +7,28 @@ They are meant to last: their names, arguments and results stay as they are.
         return memprof.peak(step, state, batch, target="h100-80gb", donate_argnums=0)
 
     memprof.largest(needed, range(8, 4097, 8), memory="75GiB")
+
+    chunk = memprof.largest(lambda size, xs: jax.lax.map(f, xs, batch_size=size), range(1, 1025), "8GiB", xs)
+    chunk = memprof.largest(jax.vmap(f), 0, "8GiB", xs)
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
 from memprof.api import profile
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
+
+if TYPE_CHECKING:
+    from memprof.capture.tracing.step import StepSpec
 
 
 def peak(
@@ -50,23 +58,115 @@ def peak(
     return compiled.footprint_bytes
 
 
-def largest(fn: Callable[[int], int], sizes: Sequence[int], memory: int | str) -> int | None:
-    """The largest of some sizes that takes no more than the memory; None where not even the smallest one does.
+def largest(
+    fn: Callable[..., Any],
+    sizes: Sequence[int] | int,
+    memory: int | str,
+    /,
+    *args: Any,
+    target: str | Path | None = None,
+) -> int | None:
+    """The largest size that takes no more than the memory; None if not even the smallest one does.
+
+    Without `args`, `fn` says how many bytes a size takes. With them, `memprof.peak` says it of the call that a size
+    makes, and the answer is kept: the same question is answered without a compile.
 
     Args:
-        fn: from a size to its bytes; they do not shrink as the size grows. Of n sizes about log2(n) are asked for.
-        sizes: in ascending order: `range(1, 1025)`, `[8, 16, 32, 64]`.
+        fn: from a size to its bytes, which do not shrink as the size grows. With `args`: the function that is called,
+            `fn(size, *args)`; with an axis `fn(*args)`.
+        sizes: in ascending order: `range(1, 1025)`, `[8, 16, 32, 64]`. Of n sizes about log2(n) are asked for. Or an
+            axis that all arrays of `args` have: the sizes are then those up to its length.
         memory: bytes, or a text such as `75GiB`. Leave some of the device's memory to what is not XLA's.
+        args: arrays or `jax.ShapeDtypeStruct`s, of which only the shapes count.
+        target: as for `memprof.profile`.
 
     Raises:
-        MemprofError: the memory cannot be read, or the sizes are no ascending whole numbers.
+        MemprofError: the memory cannot be read, the sizes are no ascending whole numbers, or the arrays do not have
+            that axis in one length.
+        Exception: whatever the function raises while it is traced.
     """
+    memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    if isinstance(sizes, int) and args:
+        return _largest_call(functools.partial(_along, fn, args, sizes), _lengths(args, sizes), memory_bytes, target)
     if not isinstance(sizes, Sequence) or any(not isinstance(size, int) for size in sizes):
         raise MemprofError(f"sizes is {shown(sizes)}, but a sequence of whole numbers was expected: range(8, 1025, 8)")
     if any(after <= before for before, after in pairwise(sizes)):
         raise MemprofError(f"sizes is {shown(sizes)}, but each must be larger than the one before it")
-    memory_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
+    if not args:
+        return _largest(fn, sizes, memory_bytes)
+    return _largest_call(functools.partial(_with_size, fn, args), sizes, memory_bytes, target)
+
+
+def _largest(needed: Callable[[int], int], sizes: Sequence[int], memory_bytes: int) -> int | None:
     if not isinstance(memory_bytes, int) or memory_bytes < 1:
-        raise MemprofError(f"memory is {shown(memory)}, but bytes were expected, or a text such as '75GiB'")
-    num_fitting = bisect_right(sizes, memory_bytes, key=fn)
+        raise MemprofError(f"memory is {shown(memory_bytes)}, but bytes were expected, or a text such as '75GiB'")
+    num_fitting = bisect_right(sizes, memory_bytes, key=needed)
     return sizes[num_fitting - 1] if num_fitting else None
+
+
+def _largest_call(
+    call: Callable[[int], StepSpec], sizes: Sequence[int], memory_bytes: int, target: str | Path | None
+) -> int | None:
+    """The largest size whose call fits, from the cache where the same was asked before."""
+    from memprof.capture.compile import key_of_step
+    from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.xla.plan_cache import PlanCache
+
+    if not sizes:
+        return None
+    chosen = target_of_step(call(sizes[0]), resolve_asked(None if target is None else str(target)))
+    ends = [key_of_step(call(size), chosen) for size in dict.fromkeys((sizes[0], sizes[-1]))]
+    question = repr((*ends, list(sizes), memory_bytes, chosen.description))
+    key, cache = hashlib.sha256(question.encode()).hexdigest(), PlanCache.of_user()
+    known = cache.find_note(key)
+    if known is not None and known.isdigit():
+        return int(known) or None
+
+    def needed(size: int) -> int:
+        spec = call(size)
+        return peak(spec.fn, *spec.args, target=target)
+
+    found = _largest(needed, sizes, memory_bytes)
+    cache.keep_note(key, str(found or 0).encode())
+    return found
+
+
+def _with_size(fn: Callable[..., Any], args: tuple[Any, ...], size: int) -> StepSpec:
+    from memprof.capture.tracing.step import StepSpec
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        return fn(size, *args)
+
+    return StepSpec(call, args)
+
+
+def _along(fn: Callable[..., Any], args: tuple[Any, ...], axis: int, size: int) -> StepSpec:
+    import jax
+
+    from memprof.capture.tracing.step import StepSpec
+
+    def cut(leaf: Any) -> Any:
+        shape = list(leaf.shape)
+        shape[axis] = size
+        return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
+
+    return StepSpec(fn, tuple(jax.tree.map(cut, args)))
+
+
+def _lengths(args: tuple[Any, ...], axis: int) -> range:
+    """All sizes up to the length of an axis.
+
+    Raises:
+        MemprofError: not all arrays have that axis, in one length.
+    """
+    import jax
+
+    shapes = [tuple(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(args)]
+    lengths = {shape[axis] if -len(shape) <= axis < len(shape) else 0 for shape in shapes}
+    if len(lengths) != 1 or lengths == {0}:
+        raise MemprofError(
+            f"axis {axis} has no single length in the arguments: give arrays that all have it, close over the others"
+        )
+    return range(1, int(lengths.pop()) + 1)

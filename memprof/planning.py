@@ -7,7 +7,6 @@ step = jax.jit(memprof.apply(plan)(train_step))   # or to run at once
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +66,11 @@ def plan(
         return plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=progress)
 
 
-def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What changes a step as a plan says.
+def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What changes a step as a plan says, or puts checkpoints with a policy around its layers.
+
+    Args:
+        plan: a plan, or one of `jax.checkpoint_policies`.
 
     Returns:
         From a step to the changed step, which is jitted as the step was.
@@ -76,15 +78,15 @@ def apply(plan: CheckpointPlan) -> Callable[[Callable[..., Any]], Callable[..., 
     Raises:
         MemprofError: no choice of the plan is within the budget.
     """
-    if plan.best is None:
+    if not callable(plan) and plan.best is None:
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
         )
-    checkpoints = plan.checkpoints
+    checkpoints = plan if callable(plan) else plan.checkpoints
 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
         from memprof.capture.checkpointing.apply import with_checkpointed_blocks
 
-        return step if checkpoints is None else functools.wraps(step)(with_checkpointed_blocks(step, checkpoints))
+        return step if checkpoints is None else with_checkpointed_blocks(step, checkpoints)
 
     return changed

@@ -49,6 +49,12 @@ def stages_shown(what: str) -> Iterator[Progress]:
         yield lambda stage: _write(f"{what}: {stage} ...\n")
 
 
+@contextmanager
+def rows_shown(progress: Progress) -> Iterator[Callable[[str, str], None]]:
+    """Show the stages of several compiles as stages of one."""
+    yield lambda label, stage: progress(f"{label}, {stage}")
+
+
 def _is_on_terminal() -> bool:
     with suppress(ValueError, AttributeError):  # closed, or none
         return sys.stderr.isatty()

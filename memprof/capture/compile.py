@@ -6,6 +6,7 @@ Runs in the child process (see `child.py`), since a compile can kill its process
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.extend import core
 
 from memprof.analysis.hlo.decoded import no_garbage_collection
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
 from memprof.capture.pool_settings import pool_settings
+from memprof.capture.processes.child_process import Children
 from memprof.capture.processes.launch import plan_in_child
 from memprof.capture.processes.task import DUMP_FOLDER
 from memprof.capture.processes.work_folder import work_folder
@@ -29,7 +33,7 @@ from memprof.capture.targets.resolve import with_ample_memory
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.barriers import fenced_values
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
-from memprof.capture.tracing.jitting import JittedStep, TracedStep, jit_step, several_devices, trace_step
+from memprof.capture.tracing.jitting import JittedStep, TracedStep, is_array, jit_step, several_devices, trace_step
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
@@ -201,13 +205,27 @@ def capture_of(
         MemprofError, WorkloadError: see `compile_step`; or XLA could not compile it, or took its process down.
         Exception: whatever the user's function raises while it is traced.
     """
-    if not _is_portable(target):
-        with work_folder() as folder:
-            return compile_step(spec, target, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
-    step = lower_step(spec, target, progress)
+    return planned(lower_step(spec, target, progress), progress=progress, settings=settings)()
+
+
+def planned(
+    step: LoweredStep, *, progress: Progress, settings: CompileSettings = TO_THE_PLAN, children: Children | None = None
+) -> Callable[[], Capture]:
+    """What compiles a lowered step in another process, which any thread of this one may call (see `capture_of`).
+
+    Args:
+        children: the child processes that end together with this one, if any.
+    """
+    if not _is_portable(step.capture.target):
+        return functools.partial(_captured_here, step, progress)
     program, task = step.program, step.plan_task(settings)
-    make = functools.partial(plan_in_child, program, task, progress=progress)
-    return capture_plan(step.capture, program, task, make, progress=progress)
+    make = functools.partial(plan_in_child, program, task, progress=progress, children=children)
+    return functools.partial(capture_plan, step.capture, program, task, make, progress=progress)
+
+
+def _captured_here(step: LoweredStep, progress: Progress) -> Capture:
+    with work_folder() as folder:
+        return compile_lowered(step, dump_folder=folder / DUMP_FOLDER, progress=progress).capture
 
 
 @no_garbage_collection()
@@ -351,6 +369,21 @@ def _is_portable(target: Target) -> bool:
     return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
 
 
+def key_of_step(spec: StepSpec, target: Target) -> str:
+    """A text that is equal for steps that compute the same from arguments of the same shapes, in one environment.
+
+    Raises:
+        MemprofError: the step cannot be compiled for that target.
+        Exception: whatever the user's function raises while it is traced.
+    """
+    closed = traced_jaxpr(spec, target)
+    content = hashlib.sha256(str(closed.jaxpr).encode())
+    for const in closed.consts:
+        content.update(np.asarray(const).tobytes() if is_array(const) else repr(const).encode())
+    program = PortableProgram(module=content.digest(), compile_options=repr(spec.donate_argnums).encode())
+    return plan_key(program, target, spec.compiler_options)
+
+
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
     """The floating-point operations that a step computes again, which tracing alone tells.
 
@@ -358,7 +391,16 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
         MemprofError: the step cannot be compiled for that target.
         Exception: whatever the user's function raises while it is traced.
     """
-    return recomputed_flops(count_flops(_trace(spec, target, devices_of_step(spec, target)).jaxpr))
+    return recomputed_flops(count_flops(traced_jaxpr(spec, target)))
+
+
+def traced_jaxpr(spec: StepSpec, target: Target) -> core.ClosedJaxpr:
+    """The program of a step, in the primitives that JAX lowers.
+
+    Raises:
+        MemprofError, Exception: see `traced_recomputation`.
+    """
+    return _trace(spec, target, devices_of_step(spec, target)).jaxpr
 
 
 def _toolchain(target: Target) -> Toolchain:

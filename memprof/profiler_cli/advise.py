@@ -1,40 +1,128 @@
-"""`memprof advise`: what could be done about the peak of a saved capture."""
+"""`memprof advise`: what could be done about the peak of a step, each saving compiled, or of a saved capture."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import capture_or_latest
+from memprof.profiler_cli.console import row_stages, stages
+from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
+
+if TYPE_CHECKING:
+    from memprof.analysis.records.capture import Target
+    from memprof.analysis.records.pool import PoolSettings
+    from memprof.analysis.records.report import Report
+    from memprof.capture.xla.portable_program import CompileSettings
+    from memprof.studies.advice.advice import Advice
+    from memprof.studies.subject import Subject
+
+_What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STEP|CAPTURE",
+        help="A built-in workload, FILE.py:NAME or package.module:NAME, or a saved capture; by default the latest"
+        " capture in this folder.",
+        autocompletion=options.complete_workloads,
+    ),
+]
 
 
 @options.with_groups
 def advise(
-    capture: options.CaptureFile = None,
+    what: _What = None,
+    arguments: options.ScriptArguments = [],  # noqa: B006 - Typer copies it
+    *,
+    step: options.StepOptions,
+    technique: options.Techniques = [],  # noqa: B006
+    target: options.Target = None,
     pool: options.Pool = None,
     output: options.ReportFile = None,
-    force: options.Force = False,
-    *,
+    force: options.HiddenForce = False,
     shown: options.ShownOptions,
 ) -> None:
-    """List changes that would lower the peak of a capture.
+    """List changes that would lower the peak of a step.
 
-    Each change has the bytes that it saves, its cost, and its line of code.
+    Each change has its code.
 
-    All is inferred from the captured program alone, without JAX; nothing that does not apply is named. To have the
-    techniques that memprof can apply compiled, and the true saving beside the predicted one:
+    Of a step, the changes that memprof can make itself are compiled: donation, checkpoints, options of XLA, and
+    techniques. Their savings are true. A saving "up to" is an upper bound, as all are of a capture whose changes nobody
+    has compiled yet. The files of the step stay as they are.
 
-        memprof run transformer --target h100-80gb --advise --verify
+        memprof advise train.py:step_spec --target a100-40gb
 
         memprof advise transformer-gpt2-h100-80gb.memprof
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import read_capture
+    from memprof.capture.targets.resolve import resolve_asked
+    from memprof.capture.xla.portable_program import TO_THE_PLAN
     from memprof.reports.json.answers import advice_list_json
     from memprof.reports.views.advice import advice_document
-    from memprof.studies.advice.advise import advise as find_advice
+    from memprof.studies.advice.known import known_advice
 
     show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("advice")
-    report = analyze(read_capture(capture_or_latest(capture)), pool=options.chosen_pool(pool))
-    advice = find_advice(report)
+    judged_by = options.chosen_pool(pool)
+    if what is not None and _names_step(what):
+        report, advice = compiled_advice(
+            step.subject(what, arguments), "+".join(technique), resolve_asked(target), TO_THE_PLAN, judged_by
+        )
+    else:
+        report = analyze(read_capture(capture_or_latest(None if what is None else Path(what))), pool=judged_by)
+        advice = known_advice(report)
     print_document(advice_document(report, advice), advice_list_json(report, advice), show)
+
+
+def _names_step(what: str) -> bool:
+    """Whether an argument names a step, and no capture."""
+    from memprof.workloads.registry import workloads
+    from memprof.workloads.user.reference import is_reference
+
+    return not is_capture(what) and (is_reference(what) or what in {each.name for each in workloads()})
+
+
+def compiled_advice(
+    subject: Subject, techniques: str, target: Target | None, settings: CompileSettings, pool: PoolSettings | None
+) -> tuple[Report, tuple[Advice, ...]]:
+    """The advice for a step, compiled from this process: what the user's code prints goes to stderr."""
+    from memprof.capture.hints import as_workload_error
+    from memprof.capture.own_attributes import own
+    from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.tracing.step import StepSpec
+    from memprof.studies.advice.compiled import advise_step
+    from memprof.workloads.train_step import Trainer
+
+    def with_technique(label: str) -> StepSpec:
+        row = "+".join(filter(None, (techniques, label)))
+        return replace(subject.task(row, target=target).recipe.build(target), workload=spec.workload)
+
+    task = subject.task(techniques, target=target)
+    with contextlib.redirect_stdout(sys.stderr), stages(f"{subject.label} {techniques}".rstrip()) as stage:
+        stage("importing")
+        spare_devices(task.target)
+        spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+        chosen = target_of_step(spec, task.target)
+        takes_techniques = subject.is_built_in or isinstance(own(spec.fn, "__self__"), Trainer)
+        found: tuple[Report, tuple[Advice, ...]] = as_workload_error(
+            f"could not be compiled for {chosen.name}",
+            lambda: advise_step(
+                spec,
+                chosen,
+                progress=stage,
+                rows=row_stages,
+                settings=settings,
+                pool=pool,
+                with_technique=with_technique if takes_techniques else None,
+                is_built_in=subject.is_built_in,
+            ),
+        )
+        return found

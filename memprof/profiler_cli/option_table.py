@@ -170,6 +170,12 @@ ROWS = (
         why="is for a step that is compiled; a capture is checked as it is",
     ),
     Row(
+        commands=("advise",),
+        where=lambda values: values["what"] is None or is_capture(values["what"]),
+        options=("arguments", "preset", "overrides", "technique", "role", "phase", "target"),
+        why="is for a step that is compiled; a capture is looked at as it is",
+    ),
+    Row(
         commands=("check",),
         where=lambda values: values["update"],
         options=("maximum", "fits", "pool", "fail_on", "require_effect", "format", "top", "width"),

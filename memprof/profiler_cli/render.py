@@ -95,8 +95,14 @@ def rendering(
 
 
 def print_report(report: Report, show: Rendering) -> None:
-    """Write a report to where it should go."""
-    _put(show.format.render_report(report, show.options), show)
+    """Write a report to where it should go, with the savings of changes that were compiled before."""
+    from memprof.studies.advice.advise import advise
+    from memprof.studies.advice.known import known_changes
+
+    options = show.options
+    if options.advice is None and (known := known_changes(report)):
+        options = replace(options, advice=advise(report, known))
+    _put(show.format.render_report(report, options), show)
 
 
 def is_told_by_another(capture: Capture) -> bool:

@@ -13,17 +13,13 @@ from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
-from memprof.profiler_cli.console import row_stages, say, stages
+from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Capture, Target
+    from memprof.analysis.records.capture import Capture
     from memprof.analysis.records.report import Report
-    from memprof.capture.xla.portable_program import CompileSettings
-    from memprof.studies.advice.advice import Advice
-    from memprof.studies.subject import Subject
-
 
 _Output = Annotated[
     Path | None,
@@ -43,7 +39,7 @@ _Advise = Annotated[
 ]
 _Verify = Annotated[
     bool,
-    typer.Option("--verify", hidden=True, help="With --advise: compile the changes that memprof can make itself."),
+    typer.Option("--verify", hidden=True, help="As `memprof advise` does: compile the changes."),
 ]
 
 
@@ -85,6 +81,7 @@ def run(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import without_source
     from memprof.capture.processes.launch import compile_in_child
+    from memprof.profiler_cli.advise import compiled_advice
     from memprof.reports.options import editor_link
 
     output, report_file = capture_or_report(output, otherwise="end it in .memprof")
@@ -126,8 +123,8 @@ def run(
             f"--verify is for one process, and this is one of {report.measured.num_processes} of a job: leave it out"
         )
     if verify:
-        verified = _verified(report, subject, techniques, aim, settings)
-        show = replace(show, options=replace(show.options, advice=verified))
+        found = compiled_advice(subject, techniques, aim, settings, judged_by)[1]
+        show = replace(show, options=replace(show.options, advice=found))
     print_report(report, show.of_capture(path))
     if not_written:  # the compile is not lost: its report stands above
         raise not_written
@@ -174,18 +171,3 @@ def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Pat
         return write_capture(capture, path, if_taken=if_taken), None
     except MemprofError as error:
         return None, error
-
-
-def _verified(
-    report: Report, subject: Subject, techniques: str, target: Target | None, settings: CompileSettings
-) -> tuple[Advice, ...]:
-    """The advice for a report, with what it really saves."""
-    from memprof.capture.processes.launch import num_at_a_time
-    from memprof.studies.advice.advise import advise
-    from memprof.studies.advice.verify import tasks_for, verify
-
-    advice = advise(report)
-    tasks, refusals = tasks_for(subject, techniques, advice, target=target, settings=settings)
-    num_jobs = num_at_a_time(settings, target)
-    with row_stages([task.label for task in tasks]) as progress:
-        return verify(report, advice, tasks, refusals, num_jobs=num_jobs, progress=progress)

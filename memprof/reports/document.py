@@ -76,6 +76,13 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Lines of Python to paste: never wrapped, never shortened."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One part of a stack, in bytes."""
 
@@ -254,7 +261,7 @@ class StackedChart:
     is_small: bool = False
 
 
-Block = Heading | Facts | Note | Gauge | StackedBars | Table | StackedChart
+Block = Heading | Facts | Note | Code | Gauge | StackedBars | Table | StackedChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

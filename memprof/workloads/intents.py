@@ -42,6 +42,7 @@ class Aim(Enum):
     GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library
     KEEP_BATCH_DIVIDED = auto()  # constrain what is made of a batch to stay divided as the batch is
     KEEP_LAST_LOGITS = auto()  # not those of a whole prompt
+    NARROW_OPTIMIZER_STATE = auto()  # hold it in 16 bits
     OFFLOAD_OPTIMIZER_STATE = auto()
     RECOMPUTE_ALL_BUT_PRODUCTS = auto()  # keep results of matrix products alone
     RECOMPUTE_MODULES = auto()

@@ -77,6 +77,13 @@ def test_a_plan_is_applied(own: dict[str, Any]) -> None:
     assert (enough.code, len(enough.points), package.apply(enough)(own["step"])) == ("", 1, own["step"])
 
 
+def test_a_policy_is_applied(own: dict[str, Any]) -> None:
+    kept = jax.checkpoint_policies.nothing_saveable
+    for step in (own["step"], jax.jit(own["step"])):
+        changed = package.profile(package.apply(kept)(step), own["weights"], own["x"], target="cpu")
+        assert changed.report.recomputed_flops > 0
+
+
 def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
     def loss(weights: list[jax.Array], x: jax.Array, num_first: int = 0, **policies: Any) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> jax.Array:

@@ -57,3 +57,30 @@ def test_the_peak_of_a_call_is_its_footprint() -> None:
 def test_bad_requests_get_a_sentence(sizes: object, memory: object, sentence: str) -> None:
     with pytest.raises(memprof.MemprofError, match=sentence):
         memprof.largest(lambda size: size, sizes, memory)  # type: ignore[arg-type]
+
+
+def test_the_size_of_a_call_is_kept() -> None:
+    traced: list[int] = []
+
+    def mapped(size: int, xs: jax.Array) -> jax.Array:
+        traced.append(size)
+        return jax.lax.map(lambda x: jnp.sum(jnp.sin(x[:, None] * x)), xs, batch_size=size)
+
+    xs, sizes = jax.ShapeDtypeStruct((64, 32), jnp.float32), [1, 2, 4, 8, 16, 32, 64]
+    memory = memprof.peak(lambda xs: mapped(8, xs), xs, target="cpu")
+    assert memprof.largest(mapped, sizes, memory, xs, target="cpu") == 8
+    traced.clear()
+    assert memprof.largest(mapped, sizes, memory, xs, target="cpu") == 8
+    assert set(traced) == {1, 64}  # enough to recognise the question
+    assert memprof.largest(mapped, sizes, 1, xs, target="cpu") is None
+
+
+def test_the_length_of_an_axis_is_a_size() -> None:
+    def doubled(xs: dict[str, jax.Array]) -> jax.Array:
+        return xs["a"] * 2 + xs["b"]
+
+    xs = {name: jax.ShapeDtypeStruct((4, 100), jnp.float32) for name in "ab"}
+    assert memprof.largest(doubled, 1, 3 * 4 * 4 * 60, xs, target="cpu") == 60
+    assert memprof.largest(doubled, -1, "1GiB", xs, target="cpu") == 100
+    with pytest.raises(memprof.MemprofError, match="axis 2 has no single length"):
+        memprof.largest(doubled, 2, "1GiB", xs, target="cpu")

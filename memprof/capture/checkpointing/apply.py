@@ -15,7 +15,8 @@ import jax
 from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints
-from memprof.capture.checkpointing.evaluation import with_checkpoints, without_calls
+from memprof.capture.checkpointing.evaluation import as_function, with_checkpoints, without_calls
+from memprof.capture.checkpointing.signature import Policy
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import is_array_like
 from memprof.errors import MemprofError
@@ -24,11 +25,14 @@ _ARRAY = object()
 
 
 @contextmanager
-def checkpointed(checkpoints: Checkpoints | None) -> Iterator[list[core.ClosedJaxpr]]:
+def checkpointed(
+    checkpoints: Checkpoints | Policy | None, *, chosen: Callable[[core.ClosedJaxpr], bool] = lambda closed: True
+) -> Iterator[list[core.ClosedJaxpr]]:
     """Put checkpoints around the blocks of all functions that are differentiated inside.
 
     Args:
-        checkpoints: None: the functions are only collected.
+        checkpoints: or a policy for all blocks; None: the functions are only collected, and evaluated as they are.
+        chosen: whether a function gets checkpoints.
 
     Yields:
         The functions, without calls, in the order in which they are differentiated.
@@ -49,9 +53,11 @@ def checkpointed(checkpoints: Checkpoints | None) -> Iterator[list[core.ClosedJa
             finally:
                 is_inside = False
             seen.append(closed)
-            if checkpoints is None:
-                return vjp(fun, *primals, **options)
-            evaluate = with_checkpoints(closed, checkpoints)
+            # A framework's function is called once: it takes things off a list that it has made for one call.
+            if checkpoints is None or not chosen(closed):
+                evaluate = as_function(closed)
+            else:
+                evaluate = with_checkpoints(closed, checkpoints)
             return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
         return changed
@@ -80,7 +86,7 @@ class _Results:
         return jax.tree.unflatten(self._structure, [next(each) if leaf is _ARRAY else leaf for leaf in self._leaves])
 
 
-def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints) -> Callable[..., Any]:
+def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints | Policy) -> Callable[..., Any]:
     """A step with checkpoints around the blocks of what it differentiates, jitted as the step is.
 
     Raises:
@@ -92,6 +98,7 @@ def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints)
         )
     inner = getattr(step, "__wrapped__", step) if hasattr(step, "lower") else step
 
+    @functools.wraps(inner)
     def changed(*args: Any, **kwargs: Any) -> Any:
         with checkpointed(checkpoints):
             return inner(*args, **kwargs)
@@ -100,7 +107,7 @@ def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints)
         return changed
     options = jit_adapter.jit_options(step)
     jitted: Callable[..., Any] = jax.jit(
-        functools.wraps(inner)(changed),
+        changed,
         donate_argnums=options.donate_argnums,
         static_argnums=options.static_argnums,
         static_argnames=options.static_argnames,

@@ -49,7 +49,7 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
         jaxpr: without calls of other jaxprs, except for those of loops, branches and custom derivatives.
     """
     equations = jaxpr.eqns
-    made = np.array([_size(equation.outvars) for equation in equations], dtype=np.float64)
+    made = np.array([made_bytes(equation.outvars) for equation in equations], dtype=np.float64)
     found = _longest_run(_numbers(equations), made)
     if found is None or made[found[0] : found[0] + found[2]].sum() < _LEAST_SHARE * max(made.sum(), 1.0):
         if not equations or any(map(is_loop, equations)):
@@ -112,7 +112,7 @@ def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repea
     last_use.update({atom: len(jaxpr.eqns) for atom in jaxpr.outvars if isinstance(atom, core.Var)})
 
     def crossing(cut: int) -> int:
-        return sum(_size([var]) for var, place in made_at.items() if place < cut <= last_use.get(var, -1))
+        return sum(made_bytes([var]) for var, place in made_at.items() if place < cut <= last_use.get(var, -1))
 
     most = covered // period
     candidates = [
@@ -124,5 +124,6 @@ def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repea
     return Repeated(start=start, length=period, count=count)
 
 
-def _size(atoms: Sequence[Any]) -> int:
+def made_bytes(atoms: Sequence[Any]) -> int:
+    """The bytes of some values."""
     return sum(prod(atom.aval.shape) * atom.aval.dtype.itemsize for atom in atoms if hasattr(atom.aval, "dtype"))

@@ -43,25 +43,34 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
     ]
 
 
-def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints) -> Flat:
+def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy) -> Flat:
     """The same function with `jax.checkpoint` around each of its blocks.
 
     Args:
         closed: without calls.
-        checkpoints: the results of a block that are kept. The bodies of scans count as first blocks.
+        checkpoints: the results of a block that are kept, or a policy for all blocks. The bodies of scans count as first
+            blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
     number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}
-    in_loops = policy_of(checkpoints.kept)
+
+    def policy_at(number: int) -> Policy | None:
+        if not isinstance(checkpoints, Checkpoints):
+            return checkpoints
+        kept = checkpoints.kept_by(number)
+        return None if kept is None else policy_of(kept)
+
+    in_loops = policy_at(0)
+    assert in_loops is not None
 
     def evaluate(*args: Any) -> list[Any]:
         known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
         place = 0
         while place < len(jaxpr.eqns):
-            kept = checkpoints.kept_by(number_at[place]) if place in number_at else None
-            if repeated is not None and kept is not None:
-                place = _run_block(jaxpr, place, repeated, policy_of(kept), known)
+            policy = policy_at(number_at[place]) if place in number_at else None
+            if repeated is not None and policy is not None:
+                place = _run_block(jaxpr, place, repeated, policy, known)
                 continue
             equation = jaxpr.eqns[place]
             is_block = repeated is None and is_loop(equation)

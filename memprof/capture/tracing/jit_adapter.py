@@ -70,6 +70,15 @@ def jit_options(jitted: Any) -> Any:
     return jitted._jit_info
 
 
+def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
+    """The same function with all its options, and more arguments donated (jax 0.10.2 to 0.12)."""
+    from jax._src import pjit
+
+    options = jitted._jit_info
+    donated = tuple(sorted({*options.donate_argnums, *positions}))
+    return pjit._cpp_pjit(jitted._fun, options._replace(donate_argnums=donated))
+
+
 def jit_shardings(jitted: Any) -> tuple[Any, ...]:
     """What a jit was told of the shardings of its arguments and results (jax 0.10.2 to 0.12)."""
     inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)
@@ -438,10 +447,16 @@ def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[.
         if of_jax is original:
             jax.vjp = vjp
         try:
-            with _trace_key()(object()):
+            with traced_anew():
                 yield
         finally:
             api.vjp, jax.vjp = original, of_jax
+
+
+def traced_anew() -> AbstractContextManager[Any]:
+    """Have functions traced again that JAX's caches know, for a while."""
+    around: AbstractContextManager[Any] = _trace_key()(object())
+    return around
 
 
 @functools.cache
@@ -456,3 +471,15 @@ def _trace_key() -> Any:
         include_in_jit_key=True,
         include_in_trace_context=True,
     )
+
+
+def calls_to(equation: Any) -> tuple[tuple[str, str, int], ...]:
+    """The calls of the user's code that led to an equation, outermost first (jax 0.10.2 to 0.12).
+
+    Returns:
+        The qualified name, the file and the line of each.
+    """
+    from jax._src import source_info_util
+
+    frames = tuple(source_info_util.user_frames(equation.source_info.traceback))
+    return tuple((each.function_name, each.file_name, each.start_line) for each in reversed(frames))

@@ -328,6 +328,14 @@ def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) ->
     return _closed_over_static_leaves(step, donated, static)
 
 
+def framework_of(spec: StepSpec) -> str:
+    """The package whose jit a step needs that is not jitted: `flax`, `equinox` or `jax`."""
+    given = (spec.args, dict(spec.kwargs))
+    if _contains(given, _is_nnx):
+        return "flax"
+    return "equinox" if _contains((spec.fn, given), _is_equinox) else "jax"
+
+
 def _is_nnx(node: Any) -> bool:
     """Whether a node is a module, optimizer or variable of NNX; what `nnx.split` makes of one is a tree of arrays."""
     names = {cls.__name__ for cls in type(node).__mro__ if cls.__module__.startswith("flax.nnx")}

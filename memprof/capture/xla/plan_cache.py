@@ -35,8 +35,8 @@ from memprof.untrusted import open_regular
 
 FOLDER_VARIABLE, SIZE_VARIABLE = "MEMPROF_CACHE_DIR", "MEMPROF_CACHE_SIZE"
 _DEFAULT_SIZE = "1GiB"
-SUFFIX = ".memprof-plan"
-_OURS = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}|\.memprof-[0-9a-f]{{16}}")  # the second: see `files.py`
+SUFFIX, _NOTE_SUFFIX = ".memprof-plan", ".memprof-note"
+_OURS = re.compile(r"[0-9a-f]{64}\.memprof-(plan|note)|\.memprof-[0-9a-f]{16}")  # the second: see `files.py`
 CLAIMS = ".claims"  # see `claims.py`
 _VERSION = b"memprof.plan/4\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -44,6 +44,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 # and the partitioner's messages follow.
 _HEAD = struct.Struct("<dQQQQ")
 _MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
+_MOST_OF_NOTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,22 @@ class PlanCache:
                 plan = make()
                 self.keep(key, plan)
         return plan
+
+    def find_note(self, key: str) -> bytes | None:
+        """The answer that was kept under a key: something small that was made from plans."""
+        if not self.limit_bytes or not self.is_own():
+            return None
+        try:
+            with open_regular(self.folder / f"{key}{_NOTE_SUFFIX}") as file:
+                return file.read(_MOST_OF_NOTE)
+        except (OSError, MemprofError):
+            return None
+
+    def keep_note(self, key: str, note: bytes) -> None:
+        """Keep an answer."""
+        with suppress(OSError, MemprofError):
+            if self._is_made():
+                write_whole(self.folder / f"{key}{_NOTE_SUFFIX}", note, what="the answer", if_taken=IfTaken.REPLACE)
 
     def remove(self, key: str) -> None:
         """Remove the plan with that key, which is not what it should be."""

@@ -17,6 +17,7 @@ from memprof.reports.document import (
     Bar,
     Block,
     Cell,
+    Code,
     Column,
     Document,
     Facts,
@@ -66,6 +67,8 @@ def _block(block: Block, paper: Paper) -> str:
             return _facts(block, paper)
         case Note():
             return f"- {_sign(block.tone, paper)}{_text(block.text, paper)}"
+        case Code():
+            return fenced(block.text.splitlines(), language="python")
         case Table():
             return "\n".join(_table(block, paper))
         case Gauge() | StackedBars() | StackedChart():
@@ -136,11 +139,11 @@ def escape_markdown(text: str) -> str:
     return _SPECIAL.sub(lambda match: f"`{match[0]}`" if match["linking"] else f"\\{match[0]}", text)
 
 
-def fenced(lines: list[str]) -> str:
+def fenced(lines: list[str], *, language: str = "text") -> str:
     """Lines as a block of code, whatever they hold."""
     longest = max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}text", *lines, fence])
+    return "\n".join([f"{fence}{language}", *lines, fence])
 
 
 FORMAT = document_format(

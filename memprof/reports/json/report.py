@@ -233,14 +233,28 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     what: Annotated[str, about("What to do.")]
     evidence: Annotated[str, about("What in this program says so.")]
     cost: Annotated[str, about("What it takes in exchange.")]
-    how_to: Annotated[str, about("One line of code.")]
+    code: Annotated[str, about("The code.")]
+    how_to: Annotated[str, about("The same as code.")]
     technique: Annotated[str | None, about("The label of the technique that does it; null where memprof has none.")]
     saving_bytes: Annotated[
-        Size, about("By how much the footprint would be lower, as the timeline without these buffers says.")
+        Size, about("By how much the footprint is lower in the compiled step; an upper bound if is_compiled is false.")
     ]
-    true_saving_bytes: Annotated[
-        int | None, about("The same once it was compiled (run --advise --verify); null where it was not.")
+    is_compiled: Annotated[bool, about("Whether memprof has compiled the step with this change.")]
+    footprint_after_bytes: Annotated[Size | None, about("Of the step with this change; null where it is not compiled.")]
+    recomputed_flops: Annotated[
+        int | None, about("Floating-point operations that it computes again beside those of now; null likewise.")
     ]
+    added_seconds: Annotated[
+        float | None, about("By how much the roofline bound on the time of a step is higher; null where unknown.")
+    ]
+    meaning: Annotated[
+        str,
+        about(
+            "Whether the step computes the same, by a run of both on the CPU: equal, close (within a tolerance),"
+            " unproved (not run) or different; empty where it is not compiled."
+        ),
+    ]
+    true_saving_bytes: Annotated[int | None, about("saving_bytes where it is compiled, otherwise null.")]
     refusal: Annotated[str, about("Why it could not be compiled; empty where it was, or was not asked for.")]
 
 
@@ -359,12 +373,19 @@ def report_json(report: Report, advice: Sequence[Advice] | None = None) -> Repor
 
 def advice_json(advice: Advice) -> AdviceJson:
     """What is printed of one piece of advice."""
+    compiled = advice.compiled
     return filled(
         AdviceJson,
         advice.proposal,
         rule=advice.rule,
+        code=advice.proposal.how_to,
         saving_bytes=advice.saving_bytes,
-        true_saving_bytes=advice.true_saving_bytes,
+        is_compiled=advice.is_compiled,
+        footprint_after_bytes=None if compiled is None else compiled.footprint_bytes,
+        recomputed_flops=None if compiled is None else compiled.recomputed_flops,
+        added_seconds=None if compiled is None else compiled.seconds,
+        meaning="" if compiled is None else compiled.meaning.value,
+        true_saving_bytes=None if compiled is None else compiled.saving_bytes,
         refusal=advice.refusal,
     )
 

@@ -6,6 +6,7 @@ import re
 
 from memprof.reports.document import (
     Block,
+    Code,
     Document,
     Facts,
     Gauge,
@@ -46,6 +47,8 @@ def _block_lines(block: Block, paper: Paper) -> list[Line]:
             return fact_lines(block, paper)
         case Note():
             return note_lines(block, paper)
+        case Code():
+            return [(), *((Span(text=paper.clean(line)),) for line in block.text.splitlines()), ()]
         case Gauge():
             return gauge_lines(block, paper)
         case StackedBars():

@@ -9,6 +9,7 @@ from memprof.reports.document import (
     Align,
     Block,
     Cell,
+    Code,
     Column,
     Document,
     Fact,
@@ -20,18 +21,24 @@ from memprof.reports.document import (
     Table,
     Tone,
 )
-from memprof.reports.units import format_bytes, format_share
+from memprof.reports.units import format_bytes, format_flops, format_share
 from memprof.reports.views.cells import aside_cell
 from memprof.reports.views.header import TONES, pressure_notes
-from memprof.studies.advice.advice import Advice
+from memprof.studies.advice.advice import Advice, Meaning
 from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
 _CAUTION = (
-    "Predicted from this program alone, each by itself: two together save less than their sum, and XLA may need memory "
-    "for something new in exchange. `--verify` of `memprof run` compiles what memprof can apply."
+    'Each saving stands by itself: two together save less than their sum. "up to" is an upper bound, which nobody has'
+    " compiled; `memprof advise` with the name of a step compiles what memprof can change itself."
 )
+_MEANING = {
+    Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
+    Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",
+    Meaning.UNPROVED: "unproved: no small instance of the step could be run on the CPU",
+    Meaning.DIFFERENT: "other numbers than before",
+}
 
 
 def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
@@ -44,10 +51,10 @@ def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
 
 def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
     """The advice as a part of a report."""
-    heading = Heading(text="What could be done", level=2, aside="what saves most first")
+    heading = Heading(text="What could be done", level=2, aside="what costs least first")
     if not advice:
         return (heading, NOTHING_TO_SAVE)
-    details = (_details(number, each) for number, each in enumerate(advice, start=1))
+    details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))
     caution = Note(text=_CAUTION, tone=Tone.MUTED)
     return (heading, *_unpressed_note(report), _overview(report, advice), *details, caution)
 
@@ -75,7 +82,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
             Row(
                 cells=(
                     Cell(text=each.proposal.what, link="advice-in-detail-section"),
-                    Cell(text=f"~{format_bytes(each.saving_bytes)}", link=_buffers_link(report, each)),
+                    Cell(text=_saving(each), link=_buffers_link(report, each)),
                     aside_cell(format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                     aside_cell(each.proposal.technique or ""),
                 )
@@ -87,12 +94,19 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
 
 
 def _overview(report: Report, advice: Sequence[Advice]) -> Table:
-    is_verified = any(each.true_saving_bytes is not None or each.refusal for each in advice)
-    compiled = (Column(title="compiled", align=Align.RIGHT, priority=1),) if is_verified else ()
+    is_any_compiled = any(each.is_compiled for each in advice)
+    costs = (
+        (
+            Column(title="recomputes", align=Align.RIGHT, priority=1),
+            Column(title="time bound", align=Align.RIGHT, priority=2),
+        )
+        if is_any_compiled
+        else ()
+    )
     columns = (
         Column(title="", align=Align.RIGHT),
-        Column(title="saves about", align=Align.RIGHT),
-        *compiled,
+        Column(title="saves", align=Align.RIGHT),
+        *costs,
         Column(title="share", align=Align.RIGHT, priority=2),
         Column(title="what", shorten=Shorten.END, min_width=30),
         Column(title="technique", priority=3),
@@ -101,8 +115,8 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
         Row(
             cells=(
                 Cell(text=f"{number}"),
-                Cell(text=format_bytes(each.saving_bytes), link=_buffers_link(report, each)),
-                *((_compiled(each),) if is_verified else ()),
+                Cell(text=_saving(each), link=_buffers_link(report, each)),
+                *(_costs(each) if is_any_compiled else ()),
                 Cell(text=format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                 Cell(text=each.proposal.what),
                 Cell(text=each.proposal.technique or ""),
@@ -113,27 +127,36 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
+def _saving(advice: Advice) -> str:
+    size = format_bytes(advice.saving_bytes)
+    return size if advice.is_compiled else f"up to {size}"
+
+
+def _costs(advice: Advice) -> tuple[Cell, Cell]:
+    """The operations that a change repeats, and by how much it raises the bound on the time of a step."""
+    if advice.compiled is None:
+        return aside_cell(""), aside_cell("")
+    seconds = advice.compiled.seconds
+    return (
+        Cell(text=format_flops(advice.compiled.recomputed_flops) if advice.compiled.recomputed_flops else "-"),
+        Cell(text="" if seconds is None else f"{seconds * 1e3:+.2f} ms"),
+    )
+
+
 def _buffers_link(report: Report, advice: Advice) -> str:
     """To the buffers that it would change; empty if it changes their order alone, or is about another plan."""
     is_shown = report.without_limit is None and changed_at_peak(report, advice.proposal.without)
     return f"advice={advice.proposal.what}" if is_shown else ""
 
 
-def _compiled(advice: Advice) -> Cell:
-    if advice.true_saving_bytes is not None:
-        return Cell(text=format_bytes(advice.true_saving_bytes))
-    return aside_cell("no" if advice.refusal else "")
-
-
-def _details(number: int, advice: Advice) -> Facts:
+def _details(number: int, advice: Advice) -> tuple[Block, ...]:
     proposal = advice.proposal
     texts = {
         f"{number}.": proposal.what,  # whole, where the overview has no room for it
         "why": proposal.evidence,
         "cost": proposal.cost,
-        "how": proposal.how_to,
+        "numbers": "" if advice.compiled is None else _MEANING[advice.compiled.meaning],
         "not compiled": advice.refusal,
     }
-    return Facts(
-        facts=tuple(Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items() if text)
-    )
+    facts = [Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items() if text]
+    return Facts(facts=tuple(facts)), Code(text=proposal.how_to.rstrip())

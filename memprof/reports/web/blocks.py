@@ -15,6 +15,7 @@ from memprof.reports.document import (
     Bar,
     Block,
     Cell,
+    Code,
     Column,
     Document,
     Fact,
@@ -60,6 +61,8 @@ def block_html(block: Block) -> str:
             return _facts(block)
         case Note():
             return f'<p class="note tone-{block.tone.value}">{_bullet(block)}{escaped(block.text)}</p>'
+        case Code():
+            return f'<pre class="code">{escaped(block.text)}</pre>'
         case Gauge():
             return _gauge(block)
         case StackedBars():

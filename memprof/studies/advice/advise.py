@@ -1,4 +1,4 @@
-"""From a report to advice: every rule is asked, and what it proposes is held against the timeline.
+"""From a report to advice: every rule is asked, and its proposal is held against the timeline.
 
 A rule is a function of a report. It yields what it would do about the peak, and nothing where the program does not have
 what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
@@ -9,10 +9,10 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from memprof.analysis.records.report import Report
-from memprof.studies.advice.advice import Advice, Proposal
+from memprof.studies.advice.advice import Advice, Proposal, ranked
 from memprof.studies.advice.inference import (
     copied_cache,
     copied_weights,
@@ -80,26 +80,70 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 )
 
 
-def advise(report: Report) -> tuple[Advice, ...]:
-    """What could be done about a peak, what saves most first; empty if nothing would save a share worth having.
+def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...]:
+    """What could be done about a peak: compiled savings first, then upper bounds.
 
-    If XLA recomputes values under memory pressure, the advice is that of the plan without pressure.
+    A rule whose change was compiled has no bound beside it, be it that the change saves too little. If XLA recomputes
+    values under memory pressure, the advice is that of the plan without pressure.
+
+    Args:
+        compiled: changes that were made to the step, with their true savings (see `known.py`).
     """
+    least = SMALLEST_SHARE * report.unpressed.footprint_bytes
+    worthwhile = [each for each in compiled if each.saving_bytes > least]
+    best = [each for place, each in enumerate(worthwhile) if not _is_beaten(each, worthwhile[:place], worthwhile)]
+    rules = {each.rule for each in compiled}
+    recomputes = any(each.proposal.intent.aim.recomputes for each in compiled)
+    bounds = [
+        each
+        for each in upper_bounds(report)
+        if each.rule not in rules and not (recomputes and each.proposal.intent.aim.recomputes)
+    ]
+    return ranked((*best, *bounds))
+
+
+def _is_beaten(advice: Advice, before: Sequence[Advice], others: Sequence[Advice]) -> bool:
+    """Whether another way to recompute saves as much for as little, the first of equal ones excepted."""
+    mine = _worth(advice)
+    return mine is not None and any(
+        theirs[0] >= mine[0] and theirs[1] <= mine[1] and (theirs != mine or other in before)
+        for other in others
+        if (theirs := _worth(other)) is not None
+    )
+
+
+def _worth(advice: Advice) -> tuple[int, int] | None:
+    """The saving of a way to recompute, and its operations; None: it recomputes nothing."""
+    if advice.compiled is None or not advice.proposal.intent.aim.recomputes:
+        return None
+    return advice.compiled.saving_bytes, advice.compiled.recomputed_flops
+
+
+def upper_bounds(report: Report) -> tuple[Advice, ...]:
+    """What the rules propose, each with the most that it could save; the largest predicted saving first."""
     report = report.unpressed
     found = [
-        Advice(
-            rule=rule.__name__,
-            proposal=proposal,
-            saving_bytes=_saving_bytes(report, proposal),
-        )
-        for rule in RULES
-        for proposal in rule(report)
+        (predicted_saving(report, proposal), rule.__name__, proposal) for rule in RULES for proposal in rule(report)
     ]
-    worthwhile = [advice for advice in found if advice.saving_bytes > SMALLEST_SHARE * report.footprint_bytes]
-    return tuple(sorted(worthwhile, key=lambda advice: -advice.saving_bytes))
+    worthwhile = [each for each in found if each[0] > SMALLEST_SHARE * report.footprint_bytes]
+    return tuple(
+        Advice(rule=rule, proposal=proposal, bound_bytes=bound_bytes(report, proposal))
+        for _, rule, proposal in sorted(worthwhile, key=lambda each: -each[0])
+    )
 
 
-def _saving_bytes(report: Report, proposal: Proposal) -> int:
+def predicted_saving(report: Report, proposal: Proposal) -> int:
+    """By how much the footprint would be lower if the timeline were played again with other buffers."""
     if proposal.live_peak_bytes is not None:
         return report.live_peak_bytes - proposal.live_peak_bytes
     return report.footprint_bytes - footprint_without(report, proposal.without, is_packed=proposal.is_packed)
+
+
+def bound_bytes(report: Report, proposal: Proposal) -> int:
+    """The most that a proposal could save: all that it takes away from what is live at the peak."""
+    gone = sum(
+        buffer.size_bytes - (instead.size_bytes if instead.spans is None else 0)
+        for buffer in report.buffers
+        if (instead := proposal.without(buffer)) is not None
+    )
+    return max(gone, predicted_saving(report, proposal))

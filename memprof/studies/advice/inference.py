@@ -48,6 +48,8 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
 
 def relaid_cache(report: Report) -> Iterator[Proposal]:
     """Copies of the caches of several layers in the order of axes that attention wants."""
+    if not is_inference(report):
+        return
     kinds = _cache_kinds(report, looped=False)
 
     def without(buffer: LiveBuffer) -> Instead | None:

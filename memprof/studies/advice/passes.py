@@ -17,6 +17,9 @@ from memprof.workloads.intents import Aim, Intent
 MADE_IN_PASSES = frozenset({Category.ACTIVATIONS, Category.COTANGENTS, Category.FORWARD_TEMPS, Category.RECOMPUTED})
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 _HALF = ("bf16", "f16")
+_SHARE = 0.25  # of the largest array in float32: a smaller one in 16 bits says little
+# Primitives without a 16-bit form, as the names of operations end.
+_EXACT = ("cholesky", "triangular_solve", "lu", "eigh", "eig", "svd", "qr", "householder_product", "fft")
 _LEAST_CAPABILITY_OF_ATTENTION = (8, 0)  # of cuDNN's kernel
 _NUM_CHUNKS = 8  # of the loss
 _WIDER = 2  # logits than whatever else the model computes
@@ -30,9 +33,18 @@ _LEAST_CAPABILITY_OF_GENERATED = (8, 0)  # below it XLA generates none: on a T4 
 
 
 def half_precision(report: Report) -> Iterator[Proposal]:
-    """Activations in float32 that bfloat16 would hold in half the bytes."""
+    """Activations in float32 that bfloat16 would hold in half the bytes.
+
+    A step that computes in 16 or 8 bits already keeps some values in float32 on purpose, and factorizations and
+    transforms have no 16-bit form.
+    """
     wide = changed_at_peak(report, _in_half)
-    if any(buffer.category is Category.ACTIVATIONS for buffer in wide):
+    passes = [buffer for buffer in report.temp_buffers if buffer.category in MADE_IN_PASSES]
+    is_narrow = bool(wide) and any(
+        _is_narrow(buffer.dtype) and buffer.size_bytes >= _SHARE * wide[0].size_bytes for buffer in passes
+    )
+    is_exact = any(buffer.op.rpartition("/")[2] in _EXACT for buffer in passes)
+    if any(buffer.category is Category.ACTIVATIONS for buffer in wide) and not (is_narrow or is_exact):
         yield Proposal(
             intent=Intent(aim=Aim.CAST_PASSES),
             what="Compute in bfloat16, with parameters and optimizer in float32",
@@ -40,6 +52,10 @@ def half_precision(report: Report) -> Iterator[Proposal]:
             cost="8 bits of mantissa in the passes; softmax, normalization and loss stay in float32",
             without=_in_half,
         )
+
+
+def _is_narrow(dtype: str) -> bool:
+    return dtype in _HALF or dtype.startswith("f8")
 
 
 def _in_half(buffer: LiveBuffer) -> Instead | None:

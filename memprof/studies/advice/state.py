@@ -20,6 +20,7 @@ _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
 _CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # what comes back without an update
 _SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
 _FLOAT32 = 4
+_NARROW = ("bf16", "f16")
 
 
 def donate_state(report: Report) -> Iterator[Proposal]:
@@ -61,15 +62,15 @@ def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
 
 
 def param_copies(report: Report) -> Iterator[Proposal]:
-    """Copies of parameters, mostly casts to bfloat16, that are kept from the forward to the backward pass."""
-    at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
+    """Casts of parameters to 16 bits that are kept from the forward to the backward pass."""
+    at_peak = [buffer for buffer in report.buffers if _is_cast(buffer)]
     if len(at_peak) < 2 or is_inference(report):
         return
     # Layers take turns: one at a time still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        if buffer.category is not Category.PARAM_COPIES or (buffer.name, buffer.start) == (largest.name, largest.start):
+        if not _is_cast(buffer) or (buffer.name, buffer.start) == (largest.name, largest.start):
             return None
         return Instead(size_bytes=0)
 
@@ -80,6 +81,11 @@ def param_copies(report: Report) -> Iterator[Proposal]:
         cost="the casts again, and what else the checkpointed layer computes",
         without=without,
     )
+
+
+def _is_cast(buffer: LiveBuffer) -> bool:
+    """Whether a copy of a parameter is a cast; others are transposed or broadcast."""
+    return buffer.category is Category.PARAM_COPIES and (buffer.dtype in _NARROW or buffer.dtype.startswith("f8"))
 
 
 def factored_optimizer(report: Report) -> Iterator[Proposal]:
@@ -180,13 +186,16 @@ def _with_optimizer_state_of(report: Report, size_bytes: int) -> Without:
 
 
 def narrow_accumulators(report: Report) -> Iterator[Proposal]:
-    """Accumulators of gradients in float32, alive while minibatches are worked on."""
+    """Accumulators of gradients in float32, alive while minibatches are worked on.
+
+    The turns of a loop over minibatches are known; those of a line search or of an adaptive solver are not.
+    """
     gradients = [buffer for buffer in report.temp_buffers if _is_wide_gradient(buffer)]
     of_passes = (buffer for buffer in report.temp_buffers if buffer.category is not Category.GRADIENTS)
     last_forward = max((buffer.start for buffer in of_passes if buffer.phase is Phase.FORWARD), default=-1)
     # Gradients of one batch are born after its forward pass: what is there before adds up several.
     accumulators = [buffer for buffer in gradients if buffer.start < last_forward <= buffer.end]
-    if not accumulators:
+    if not accumulators or not any((loop.trip_count or 0) > 1 for loop in report.program.loops):
         return
     additions = {buffer.op for buffer in accumulators}
 
@@ -205,7 +214,8 @@ def narrow_accumulators(report: Report) -> Iterator[Proposal]:
 
 
 def _is_wide_gradient(buffer: LiveBuffer) -> bool:
-    return buffer.category is Category.GRADIENTS and buffer.dtype == "f32" and buffer.is_temp
+    is_one = buffer.category is Category.GRADIENTS and not buffer.is_stacked
+    return is_one and buffer.dtype == "f32" and buffer.is_temp
 
 
 def update_peak(report: Report) -> Iterator[Proposal]:

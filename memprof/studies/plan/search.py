@@ -16,7 +16,7 @@ from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.capture.checkpointing.apply import checkpointed
 from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.operations import block_of
-from memprof.capture.compile import capture_of
+from memprof.capture.compile import capture_of, traced_jaxpr
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
 from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of
@@ -95,8 +95,9 @@ class _Search:
 
     def as_it_is(self) -> Capture:
         """Compile the step without a change, and find its blocks."""
+        capture = self._capture(AS_IT_IS)
         with checkpointed(None) as functions:
-            capture = self._capture(AS_IT_IS)
+            traced_jaxpr(self._spec, self._target)
         if not functions:
             raise MemprofError(
                 f"{self._spec.label} differentiates nothing in reverse mode, so no checkpoint changes its memory"

@@ -94,7 +94,11 @@ OPT = Technique(
 TECHNIQUES = (OPT,)
 MEANS = {
     Aim.FACTOR_OPTIMIZER_STATE: Means(
-        code="optimizer = optax.adafactor(learning_rate)", technique=f"{OPT.name}=adafactor"
+        code="optimizer = optax.adafactor(1e-3)  # at a learning rate of its own", technique=f"{OPT.name}=adafactor"
+    ),
+    Aim.NARROW_OPTIMIZER_STATE: Means(
+        code="state = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.ndim else leaf, state)"
+        "  # between updates"
     ),
     Aim.CHUNK_UPDATE: Means(
         code="updates = jax.tree.map(update_one, gradients, params)  # not one stacked or flattened array"

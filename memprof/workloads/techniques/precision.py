@@ -180,8 +180,8 @@ TECHNIQUES = (
 )
 MEANS = {
     Aim.CAST_PASSES: Means(
-        code="params, x = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (params, x))"
-        "  # in the loss, floats alone; Flax: Model(dtype=jnp.bfloat16)",
+        code="params, x = jax.tree.map(lambda a: a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a, (params, x))"
+        "  # in the loss; Flax: Model(dtype=jnp.bfloat16)",
         technique=BF16.name,
     ),
     Aim.CAST_WEIGHTS: Means(

@@ -91,7 +91,10 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
             "width",
         },
     ),
-    ("advise", "capture"): (["advise", "one.memprof"], set()),
+    ("advise", "capture"): (
+        ["advise", "one.memprof"],
+        {"arguments", "preset", "overrides", "technique", "role", "phase", "target"},
+    ),
     ("import", "programs"): (["import", "dump"], set()),
     ("explain", "log"): (["explain", "run.log"], {"pool"}),
     ("show", "capture"): (["show", "one.memprof"], {"source", "depth", "top", "editor"}),

@@ -32,7 +32,7 @@ def test_advice_that_is_shown_is_not_suggested() -> None:
 
 def _advice(aim: Aim, saving_bytes: int) -> Advice:
     proposal = Proposal(intent=Intent(aim=aim), what=aim.name, evidence="", cost="", without=lambda buffer: None)
-    return Advice(rule="", proposal=proposal, saving_bytes=saving_bytes)
+    return Advice(rule="", proposal=proposal, bound_bytes=saving_bytes)
 
 
 def _named(table: Table) -> list[str]:

@@ -214,10 +214,13 @@ def _optimizer(param: tuple[int, ...], *state: tuple[int, ...], target=H100, pha
     return replace(made, timeline=replace(made.timeline, phases=spans))
 
 
-def _accumulation(dtype: str = "f32", *, start: int = 1) -> Report:
-    """A sum of gradients beside a forward pass that ends at position 5."""
+def _accumulation(dtype: str = "f32", *, start: int = 1, turns: int | None = 4, is_stacked: bool = False) -> Report:
+    """A sum of gradients in a loop, beside a forward pass that ends at position 5."""
     total = buffer((64, 64), dtype, Category.GRADIENTS, op="jit(step)/while/body/add", phase=Phase.BACKWARD)
-    return report([_at(total, start, 9), _at(_passes((16, 16), "bf16"), 5, 8)])
+    total = replace(_at(total, start, 9), is_stacked=is_stacked)
+    made = report([total, _at(_passes((16, 16), "bf16"), 5, 8)])
+    loop = Loop(op="jit(step)/while", phase=Phase.FORWARD, trip_count=turns)
+    return replace(made, program=replace(made.program, loops=(loop,)))
 
 
 def _update(*, peak: int = 9, shape: tuple[int, ...] = (4, 16, 16)) -> Report:
@@ -321,6 +324,10 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             ),
             "float32 is of the update": lambda: report(
                 [_passes(_KB, "f32", Category.UPDATE_TEMPS), _passes((8,), "bf16")]
+            ),
+            "a softmax in float32 of a step in bfloat16": lambda: report([_passes(_KB, "f32"), _passes(_KB, "bf16")]),
+            "a factorization": lambda: report(
+                [_passes(_KB, "f32"), replace(_passes(_KB, "f32"), op="jit(step)/jvp()/cholesky")]
             ),
         },
     ),
@@ -426,6 +433,8 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "gradients of one batch": lambda: _accumulation(start=6),
             "16 bits already": lambda: _accumulation("bf16"),
+            "a line search, whose steps nobody knows": lambda: _accumulation(turns=None),
+            "gradients that a scan stacks": lambda: _accumulation(is_stacked=True),
         },
     ),
     "update_peak": (

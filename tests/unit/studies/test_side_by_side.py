@@ -15,11 +15,8 @@ from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import CompileResult
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla.portable_program import TO_THE_PLAN
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies import side_by_side
-from memprof.studies.advice import verify
-from memprof.studies.advice.advise import advise
 from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
 from memprof.studies.subject import find_subject, request_digest
 
@@ -111,25 +108,3 @@ def test_where_every_row_failed_a_reason_that_is_the_same_is_told_once() -> None
         set_side_by_side([], [*same, FailedRow(label="c", reason="no step")])
     assert "c" in caught.value.details
     assert "no step" in caught.value.details
-
-
-def test_advice_is_verified_with_each_technique_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unit.studies.test_advice import CASES
-
-    advised = CASES["remat_modules"][0]()
-    advice = advise(advised)
-    assert [each.proposal.technique for each in advice] == ["remat-dots", "remat"]
-    subject = find_subject("mlp", preset="tiny")
-    tasks, refusals = verify.tasks_for(subject, "bf16", [*advice, *advice], target=resolve("l4"), settings=TO_THE_PLAN)
-    assert [task.label for task in tasks] == []
-    assert set(refusals) == {"remat-dots", "remat"}  # an MLP has no blocks to recompute
-    subject = find_subject("transformer", preset="tiny")
-    tasks, refusals = verify.tasks_for(subject, "bf16", [*advice, *advice], target=resolve("l4"), settings=TO_THE_PLAN)
-    assert ([task.label for task in tasks], refusals) == (["remat-dots", "remat"], {})
-    assert tasks[0].recipe == subject.plan("bf16+remat-dots")
-    monkeypatch.setattr(verify, "compile_all", _results("dots"))
-    said: list[tuple[str, str]] = []
-    found = verify.verify(advised, advice, tasks, {}, num_jobs=2, progress=lambda *stage: said.append(stage))
-    saved = advised.footprint_bytes - analyze(added_up_step().capture()).footprint_bytes
-    assert [(each.true_saving_bytes, each.refusal) for each in found] == [(None, "out of luck"), (saved, "")]
-    assert [stage for _, stage in said][1::2] == ["done", "failed"]

@@ -1,0 +1,124 @@
+"""Advice whose savings are compiled: the changes that memprof makes itself to a step, each with the true footprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.pool import PoolSettings
+from memprof.analysis.records.report import Report
+from memprof.capture.compile import capture_of
+from memprof.capture.processes.launch import num_at_a_time
+from memprof.capture.tracing.step import StepSpec
+from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
+from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
+from memprof.studies.advice.advise import advise, upper_bounds
+from memprof.studies.advice.known import are_known, keep_changes, known_advice
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.compiling import Outcome, compile_changes
+from memprof.studies.changes.donation import donations
+from memprof.studies.changes.optimizer_state import narrow_optimizer_states
+from memprof.studies.changes.recomputation import recomputations
+from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
+from memprof.studies.changes.techniques import techniques
+
+FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
+    donations,
+    recomputations,
+    narrow_optimizer_states,
+    techniques,  # last: they import the user's code again
+)
+
+
+def advise_step(
+    spec: StepSpec,
+    target: Target,
+    *,
+    progress: Callable[[str], None],
+    rows: Callable[[Sequence[str]], AbstractContextManager[Callable[[str, str], None]]],
+    settings: CompileSettings = TO_THE_PLAN,
+    pool: PoolSettings | None = None,
+    with_technique: Callable[[str], StepSpec] | None = None,
+    is_built_in: bool = False,
+) -> tuple[Report, tuple[Advice, ...]]:
+    """Compile a step as it is, then with each change that memprof can make to it.
+
+    The outcomes are kept for later reports of the same program, of which none is compiled again.
+
+    Args:
+        progress: called with each stage of the first compile as it begins.
+        rows: from the labels of the changes to what is called with a label and the stage that its compile is at.
+        pool: the settings of JAX's allocator to judge by; None: those of the capture.
+        with_technique, is_built_in: see `Step`.
+
+    Raises:
+        MemprofError, WorkloadError: see `capture_of`.
+        Exception: whatever the step raises while it is traced.
+    """
+    settings = replace(settings, cluster=None)
+    capture = capture_of(spec, target, progress=progress, settings=settings)
+    progress("analysing")
+    report = analyze(capture, pool=pool)
+    if settings.use_cache and are_known(report):
+        return report, known_advice(report)
+    progress("looking for changes")
+    step = Step(
+        spec=spec,
+        target=target,
+        report=report,
+        advice=upper_bounds(report),
+        with_technique=with_technique,
+        is_built_in=is_built_in,
+    )
+    changes = [change for family in FAMILIES for change in family(step)]
+    with rows([change.rule for change in changes]) as row:
+        num_jobs = num_at_a_time(settings, target)
+        return report, _advice_of(
+            step, compile_changes(changes, target, num_jobs=num_jobs, settings=settings, progress=row)
+        )
+
+
+def _advice_of(step: Step, outcomes: Iterable[Outcome]) -> tuple[Advice, ...]:
+    small = small_instance(step)
+    before = cache(partial(_numbers_before, small))
+    found: list[Advice] = []
+    refused: dict[str, str] = {}
+    for outcome in outcomes:
+        change = outcome.change
+        if outcome.capture is None:
+            refused[change.rule] = outcome.refusal
+            continue
+        found.append(_advice(step.report, change, analyze(outcome.capture), meaning_of(change, small, before)))
+    keep_changes(step.report, found)
+    return tuple(replace(each, refusal=refused.get(each.rule, "")) for each in advise(step.report, found))
+
+
+def _advice(before: Report, change: Change, after: Report, meaning: Meaning) -> Advice:
+    before, after = before.unpressed, after.unpressed
+    saving_bytes = before.footprint_bytes - after.footprint_bytes
+    bounds = [each.roofline.at_least_seconds for each in (before, after) if each.roofline is not None]
+    proposal = Proposal(
+        intent=change.intent,
+        what=change.what,
+        evidence=change.evidence,
+        cost=change.cost,
+        code=change.code,
+        without=lambda buffer: None,
+    )
+    compiled = Compiled(
+        footprint_bytes=after.footprint_bytes,
+        saving_bytes=saving_bytes,
+        recomputed_flops=after.recomputed_flops - before.recomputed_flops,
+        seconds=bounds[1] - bounds[0] if len(bounds) == 2 else None,
+        meaning=meaning,
+    )
+    return Advice(rule=change.rule, proposal=proposal, bound_bytes=max(saving_bytes, 0), compiled=compiled)
+
+
+def _numbers_before(small: StepSpec | None) -> list[Any]:
+    return [] if small is None else results_of(small, nullcontext)

@@ -1,0 +1,109 @@
+"""Savings that were compiled before, kept on disk by the program that they are about.
+
+`memprof advise` compiles changes of a step and keeps the outcomes here. Every later report of the same program has
+them, be it that of a saved capture, without JAX. Files lie beside the cache of plans and are removed with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from memprof.analysis.records.report import Report
+from memprof.capture.xla.plan_cache import PlanCache
+from memprof.errors import MemprofError
+from memprof.studies.advice.advice import Advice, Compiled, Proposal
+from memprof.studies.advice.advise import advise
+from memprof.untrusted import convert
+from memprof.version import __version__
+from memprof.workloads.intents import Intent
+
+_VERSION = "memprof.changes/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A piece of advice as it is on disk."""
+
+    rule: str
+    intent: Intent
+    what: str
+    evidence: str
+    cost: str
+    code: str
+    compiled: Compiled
+
+
+def known_advice(report: Report) -> tuple[Advice, ...]:
+    """The advice for a report, with the savings that are known."""
+    return advise(report, known_changes(report))
+
+
+def known_changes(report: Report) -> tuple[Advice, ...]:
+    """The compiled advice that is known of a report's program; empty: nobody compiled any."""
+    note = _note(report)
+    if note is None:
+        return ()
+    try:
+        return tuple(map(_advice, convert(msgspec.json.decode(note), tuple[_Kept, ...])))
+    except msgspec.MsgspecError:
+        return ()
+
+
+def are_known(report: Report) -> bool:
+    """Whether the changes of a report's program were compiled before."""
+    return _note(report) is not None
+
+
+def keep_changes(report: Report, advice: Sequence[Advice]) -> None:
+    """Keep compiled advice for later reports of the same program."""
+    kept = [_kept(each, each.compiled) for each in advice if each.compiled is not None]
+    with suppress(MemprofError):
+        PlanCache.of_user().keep_note(_key(report), msgspec.json.encode(kept))
+
+
+def _note(report: Report) -> bytes | None:
+    with suppress(MemprofError):  # a variable of the environment does not say where the cache is
+        return PlanCache.of_user().find_note(_key(report))
+    return None
+
+
+def _key(report: Report) -> str:
+    """What a program holds, where and when: equal in all processes that have compiled the same step."""
+    facts = hashlib.sha256(
+        repr((_VERSION, __version__, report.toolchain.jaxlib, report.target.name, report.target.topology)).encode()
+    )
+    facts.update(repr(report.arguments).encode())
+    for each in (*report.buffers, *report.temp_buffers):
+        place = (each.op, each.source, each.shape, each.dtype, each.size_bytes, each.offset, each.start, each.end)
+        facts.update(repr(place).encode())
+    return facts.hexdigest()
+
+
+def _kept(advice: Advice, compiled: Compiled) -> _Kept:
+    proposal = advice.proposal
+    return _Kept(
+        rule=advice.rule,
+        intent=proposal.intent,
+        what=proposal.what,
+        evidence=proposal.evidence,
+        cost=proposal.cost,
+        code=proposal.code,
+        compiled=compiled,
+    )
+
+
+def _advice(kept: _Kept) -> Advice:
+    proposal = Proposal(
+        intent=kept.intent,
+        what=kept.what,
+        evidence=kept.evidence,
+        cost=kept.cost,
+        code=kept.code,
+        without=lambda buffer: None,
+    )
+    return Advice(rule=kept.rule, proposal=proposal, bound_bytes=kept.compiled.saving_bytes, compiled=kept.compiled)

@@ -1,0 +1,78 @@
+"""Changed steps, compiled: traced one after another in this process, compiled several at a time in others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+
+from memprof.analysis.records.capture import Capture, Target
+from memprof.capture.compile import lower_step, planned
+from memprof.capture.processes.child_process import Children
+from memprof.capture.user_traceback import first_line
+from memprof.capture.xla.portable_program import CompileSettings
+from memprof.errors import MemprofError
+from memprof.studies.changes.change import Change
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A change and its compile.
+
+    Attributes:
+        capture: None where it could not be compiled.
+        refusal: why.
+    """
+
+    change: Change
+    capture: Capture | None
+    refusal: str = ""
+
+
+def compile_changes(
+    changes: Sequence[Change], target: Target, *, num_jobs: int, settings: CompileSettings, progress: Progress
+) -> Iterator[Outcome]:
+    """Compile changes, and give each outcome as soon as it is known.
+
+    Args:
+        progress: called with the rule of a change and the stage that it is at, at the end `done` or `failed`; from
+            several threads.
+    """
+    children, executor = Children(), ThreadPoolExecutor(max_workers=num_jobs)
+    futures: dict[Future[Capture], Change] = {}
+    try:
+        for change in changes:
+            stage = partial(progress, change.rule)
+            try:
+                with change.around(), warnings.catch_warnings():
+                    # Equinox donates all arguments or none, and keeps JAX's warning about the batch to itself.
+                    warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+                    lowered = lower_step(change.spec, target, stage)
+                futures[executor.submit(planned(lowered, progress=stage, settings=settings, children=children))] = (
+                    change
+                )
+            except Exception as error:  # of the user's code with ours in it
+                yield _failed(change, error, progress)
+        for future in as_completed(futures):
+            change = futures[future]
+            try:
+                capture = future.result()
+            except Exception as error:  # XLA's own have no common type
+                yield _failed(change, error, progress)
+            else:
+                progress(change.rule, "done")
+                yield Outcome(change=change, capture=capture)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        children.end()
+        executor.shutdown(wait=True)
+
+
+def _failed(change: Change, error: Exception, progress: Progress) -> Outcome:
+    progress(change.rule, "failed")
+    reason = str(error) if isinstance(error, MemprofError) else f"{type(error).__name__}: {first_line(error)}"
+    return Outcome(change=change, capture=None, refusal=reason)

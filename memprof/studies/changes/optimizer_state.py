@@ -1,0 +1,118 @@
+"""The optimizer's state stored in bfloat16, whatever the optimizer is."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Role
+from memprof.capture.own_attributes import own
+from memprof.capture.tracing.jitting import framework_of
+from memprof.capture.tracing.rebinding import Bound, bound_places, pasted_anew
+from memprof.capture.tracing.step import StepSpec
+from memprof.studies.changes.change import Change, Step
+from memprof.workloads.intents import Aim, Intent
+
+_CODE = '''import jax
+import jax.numpy as jnp
+import optax
+
+
+def in_bfloat16(optimizer):
+    """`optimizer`, with the float32 arrays of its state stored in bfloat16."""
+
+    def cast(state, old, new):
+        return jax.tree.map(lambda leaf: leaf.astype(new) if leaf.dtype == old and leaf.ndim else leaf, state)
+
+    def init(params):
+        return cast(optimizer.init(params), jnp.float32, jnp.bfloat16)
+
+    def update(gradients, state, params=None, **more):
+        state = cast(state, jnp.bfloat16, jnp.float32)
+        updates, state = optax.with_extra_args_support(optimizer).update(gradients, state, params, **more)
+        return updates, cast(state, jnp.float32, jnp.bfloat16)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+# after the definition of {name}; make its state anew
+{name} = in_bfloat16({name})
+'''
+
+
+def narrow_optimizer_states(step: Step) -> Iterator[Change]:
+    """The state in half the bytes, where it is float32 and the step calls its optimizer by a name."""
+    wide = [leaf for leaf in step.report.arguments if _is_wide(leaf)]
+    bound = _optimizer(step.spec) if wide and framework_of(step.spec) == "jax" else None
+    args = None if bound is None else _narrow_args(step)
+    if bound is None or args is None:
+        return
+    code = _CODE.replace("{name}", bound.name)
+    yield Change(
+        rule="narrow_optimizer_state",
+        intent=Intent(aim=Aim.NARROW_OPTIMIZER_STATE),
+        what="Store the optimizer's state in bfloat16",
+        evidence=f"{sum(leaf.size_bytes for leaf in wide):,} bytes of it are float32",
+        cost="8 bits of mantissa in the moments between updates; small updates of an average can be lost",
+        code=code,
+        spec=replace(step.spec, args=args),
+        around=partial(pasted_anew, code, [bound]),
+        keeps_numbers=False,
+    )
+
+
+def _is_wide(leaf: ArgumentLeaf) -> bool:
+    return leaf.role is Role.OPTIMIZER_STATE and leaf.dtype == "float32" and bool(leaf.shape)
+
+
+def _optimizer(spec: StepSpec) -> Bound | None:
+    """The one optimizer of optax that the code of a step names."""
+    optax: Any = sys.modules.get("optax")
+    function = inspect.unwrap(spec.fn)
+    code = own(function, "__code__")
+    if optax is None or code is None:
+        return None
+    cells = dict(zip(code.co_freevars, own(function, "__closure__") or (), strict=False))
+    seen = {name: cell.cell_contents for name, cell in cells.items()}
+    seen |= {name: function.__globals__[name] for name in _names(code) if name in function.__globals__}
+    found = {name: value for name, value in seen.items() if isinstance(value, optax.GradientTransformation)}
+    if len(found) != 1:
+        return None
+    ((name, value),) = found.items()
+    return bound_places(name, value, globals_of=function)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return {*code.co_names, *(name for each in inner for name in _names(each))}
+
+
+def _narrow_args(step: Step) -> tuple[Any, ...] | None:
+    """The arguments with a narrow state; None where a leaf is not the argument that its report names."""
+    args: list[Any] = []
+    for number, value in enumerate(step.spec.args):
+        leaves, structure = jax.tree.flatten(value)
+        known = [leaf for leaf in step.report.arguments if leaf.position == number]
+        if [tuple(leaf.shape) for leaf in known] != [tuple(own(leaf, "shape") or ()) for leaf in leaves]:
+            return None
+        args.append(
+            jax.tree.unflatten(
+                structure,
+                [
+                    jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16, sharding=own(leaf, "sharding"))
+                    if _is_wide(each)
+                    else leaf
+                    for each, leaf in zip(known, leaves, strict=True)
+                ],
+            )
+        )
+    return tuple(args)

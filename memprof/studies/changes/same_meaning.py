@@ -1,0 +1,110 @@
+"""Whether a changed step computes the same: both are run on the CPU, with the same small random values.
+
+A step that is too large for that is run with two examples, where its batch can be cut. What cannot be run is unproved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memprof.analysis.records.categories import Role
+from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.jitting import is_array, jit_step
+from memprof.capture.tracing.step import StepSpec
+from memprof.studies.advice.advice import Meaning
+from memprof.studies.changes.change import Change, Step
+
+_MOST_BYTES, _MOST_FLOPS = 256 << 20, 10**10
+_NUM_EXAMPLES = 2
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # of float32; XLA adds in another order what is computed again
+_COARSE = {"bfloat16": 2**-6, "float16": 2**-8}
+
+
+def small_instance(step: Step) -> StepSpec | None:
+    """A step that can be run here in a moment: the step itself, or with two examples; None: neither can."""
+    if _is_small(step.spec, step.report.flops):
+        return step.spec
+    examples = [
+        leaf.shape[0] for leaf in step.report.arguments if leaf.role is Role.BATCH and leaf.shape and leaf.shape[0] > 1
+    ]
+    if not examples or len(set(examples)) > 1 or any(leaf.role is Role.KV_CACHE for leaf in step.report.arguments):
+        return None
+    batches = {(leaf.shape, leaf.dtype) for leaf in step.report.arguments if leaf.role is Role.BATCH and leaf.shape}
+    cut = replace(step.spec, args=jax.tree.map(lambda leaf: _cut(leaf, batches), step.spec.args))
+    return cut if _is_small(cut, step.report.flops * _NUM_EXAMPLES // examples[0]) else None
+
+
+def meaning_of(change: Change, small: StepSpec | None, before: Callable[[], list[Any]]) -> Meaning:
+    """Whether a change leaves the numbers of a step as they are.
+
+    Args:
+        small: what to run in place of the step.
+        before: the results of that without the change.
+    """
+    if not change.keeps_numbers:
+        return Meaning.DIFFERENT
+    if small is None:
+        return Meaning.UNPROVED
+    try:
+        changed = results_of(replace(change.spec, args=small.args), change.around)
+        return _compared(before(), changed)
+    except Exception:  # of the user's code, on a processor that it may not be for
+        return Meaning.UNPROVED
+
+
+def results_of(spec: StepSpec, around: Callable[[], AbstractContextManager[object]]) -> list[Any]:
+    """The arrays that a step returns for random values, and those that it leaves in its arguments."""
+    random = np.random.default_rng(0)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]), around(), jit_adapter.traced_anew():
+        args = jax.tree.map(lambda leaf: _value(leaf, random), spec.args)
+        step = jit_step(replace(spec, args=args))
+        results = step.fn(*step.args, **step.kwargs)
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(results) if is_array(leaf)]
+
+
+def _compared(before: list[Any], after: list[Any]) -> Meaning:
+    if not before or [each.shape for each in before] != [each.shape for each in after]:
+        return Meaning.UNPROVED
+    pairs = list(zip(before, after, strict=True))
+    if all(np.array_equal(old, new, equal_nan=old.dtype.kind == "f") for old, new in pairs):
+        return Meaning.EQUAL
+    return Meaning.CLOSE if all(_is_close(old, new) for old, new in pairs) else Meaning.DIFFERENT
+
+
+def _is_close(old: Any, new: Any) -> bool:
+    coarse = _COARSE.get(str(old.dtype), 0.0)
+    old, new = (np.asarray(jnp.asarray(each).astype(jnp.float32)) for each in (old, new))
+    scale = max(float(np.max(np.abs(old), initial=0.0)), 1.0)
+    return bool(np.allclose(old, new, rtol=max(_RELATIVE, coarse), atol=max(_ABSOLUTE, coarse) * scale, equal_nan=True))
+
+
+def _is_small(spec: StepSpec, flops: int) -> bool:
+    leaves = [leaf for leaf in jax.tree.leaves((spec.args, dict(spec.kwargs))) if is_array(leaf)]
+    return flops <= _MOST_FLOPS and sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) <= _MOST_BYTES
+
+
+def _cut(leaf: Any, batches: set[tuple[tuple[int, ...], str]]) -> Any:
+    if not is_array(leaf) or (tuple(leaf.shape), str(leaf.dtype)) not in batches:
+        return leaf
+    return jax.ShapeDtypeStruct((_NUM_EXAMPLES, *leaf.shape[1:]), leaf.dtype)
+
+
+def _value(leaf: Any, random: np.random.Generator) -> Any:
+    """An array of a leaf's shape: of floats small positive ones, which roots and logarithms take."""
+    if not is_array(leaf):
+        return leaf
+    dtype, shape = leaf.dtype, leaf.shape
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        keys = jax.random.split(jax.random.key(0), max(prod(shape), 1))
+        return keys.reshape(shape)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(random.uniform(0.01, 0.1, shape), dtype)
+    return jnp.asarray(random.integers(0, 2, shape), dtype)

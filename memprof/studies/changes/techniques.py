@@ -1,0 +1,53 @@
+"""Techniques of memprof's as changes: options of the compiler for any step, and the others for a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from memprof.capture.tracing.step import StepSpec
+from memprof.errors import MemprofError
+from memprof.studies.changes.change import Change, Step
+from memprof.workloads.composition import apply_techniques, parse_techniques
+from memprof.workloads.intents import Aim
+from memprof.workloads.train_config import TrainConfig
+
+_CHANGE_NUMBERS = frozenset(
+    {Aim.CAST_ACCUMULATORS, Aim.CAST_WEIGHTS, Aim.CAST_PASSES, Aim.FACTOR_OPTIMIZER_STATE}
+)  # fmt: skip
+
+
+def techniques(step: Step) -> Iterator[Change]:
+    """The step with each technique that advice names, each technique once."""
+    seen: set[str] = set()
+    for advice in step.advice:
+        proposal = advice.proposal
+        label, is_ours = proposal.technique, proposal.intent.aim.recomputes and not step.is_built_in
+        if label is None or label in seen or is_ours:
+            continue
+        seen.add(label)
+        spec = _with_technique(step, label)
+        if spec is not None:
+            yield Change(
+                rule=advice.rule,
+                intent=proposal.intent,
+                what=proposal.what,
+                evidence=proposal.evidence,
+                cost=proposal.cost,
+                spec=spec,
+                keeps_numbers=proposal.intent.aim not in _CHANGE_NUMBERS,
+            )
+
+
+def _with_technique(step: Step, label: str) -> StepSpec | None:
+    """The step with a technique; None where it does not apply."""
+    applied = parse_techniques(label)
+    if all(set(each.technique.sets) == {"compiler_options"} for each in applied):
+        options = apply_techniques(TrainConfig(), applied).compiler_option_values()
+        return replace(step.spec, compiler_options={**step.spec.compiler_options, **options})
+    if step.with_technique is None:
+        return None
+    try:
+        return step.with_technique(label)
+    except MemprofError:  # it does not apply to this loss, or is applied already
+        return None

@@ -1,0 +1,234 @@
+"""Advice whose savings are compiled: equal to the footprint when the printed code is pasted by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from integration.command import Command
+
+import memprof as package
+from memprof.studies.advice.advice import Advice, Meaning
+
+pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning")
+
+_PLAIN = """
+import jax, jax.numpy as jnp, memprof, optax
+
+def block(w, x, *, name):
+    h = jax.nn.gelu(x @ w["up"])
+    return x + jnp.sin(h) @ w["down"] if name == "layer" else x
+
+def loss(params, x, y):
+    for w in params:
+        x = block(w, x, name="layer")
+    return jnp.mean((x - y) ** 2)
+
+optimizer = optax.adam(1e-3)
+
+def step(params, state, x, y):
+    value, gradients = jax.value_and_grad(loss)(params, x, y)
+    updates, state = optimizer.update(gradients, state, params)
+    return optax.apply_updates(params, updates), state, value
+
+S = jax.ShapeDtypeStruct
+params = [{"up": S((64, 256), jnp.float32), "down": S((256, 64), jnp.float32)} for _ in range(6)]
+x = S((512, 64), jnp.float32)
+args = (params, jax.eval_shape(optimizer.init, params), x, x)
+
+def step_spec():
+    return memprof.StepSpec(step, args, workload="plain")
+"""
+_SCANNED = """
+import jax, jax.numpy as jnp
+
+def step(weights, x):
+    def loss(weights):
+        def body(x, w):
+            return x + jnp.sin(jnp.tanh(x @ w["up"]) @ w["down"]), None
+        # here
+        return jnp.sum(jax.lax.scan(body, x, weights)[0] ** 2)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+step = jax.jit(step)
+S = jax.ShapeDtypeStruct
+args = ({"up": S((8, 64, 256), jnp.float32), "down": S((8, 256, 64), jnp.float32)}, S((512, 64), jnp.float32))
+"""
+_NNX = """
+import jax, jax.numpy as jnp, optax
+from flax import nnx
+
+class Block(nnx.Module):
+    def __init__(self, width, rngs):
+        self.up = nnx.Linear(width, 4 * width, rngs=rngs)
+        self.down = nnx.Linear(4 * width, width, rngs=rngs)
+    def __call__(self, x):
+        return x + self.down(nnx.gelu(self.up(x)))
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.blocks = nnx.List([Block(64, rngs) for _ in range(6)])
+    def __call__(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+@nnx.jit
+def step(model, optimizer, x, y):
+    value, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
+    optimizer.update(model, gradients)
+    return value
+
+x = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+model = nnx.eval_shape(lambda: Net(nnx.Rngs(0)))
+args = (model, nnx.eval_shape(lambda: nnx.Optimizer(Net(nnx.Rngs(0)), optax.adam(1e-3), wrt=nnx.Param)), x, x)
+"""
+_EQUINOX = """
+import equinox as eqx, jax, jax.numpy as jnp
+
+class Block(eqx.Module):
+    norm: eqx.nn.LayerNorm
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+    def __init__(self, width, key):
+        first, second = jax.random.split(key)
+        self.norm = eqx.nn.LayerNorm(width)
+        self.up = eqx.nn.Linear(width, 4 * width, key=first)
+        self.down = eqx.nn.Linear(4 * width, width, key=second)
+    def __call__(self, x, *, inference=False):
+        hidden = jax.vmap(self.up)(jax.vmap(self.norm)(x))
+        return x + jax.vmap(self.down)(hidden if inference else jax.nn.gelu(hidden))
+
+class Net(eqx.Module):
+    blocks: list
+    def __init__(self, key):
+        self.blocks = [Block(64, each) for each in jax.random.split(key, 6)]
+    def __call__(self, x):
+        for block in self.blocks:
+            x = block(x, inference=False)
+        return x
+
+@eqx.filter_jit
+def step(model, x, y):
+    gradients = eqx.filter_grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, model, gradients)
+
+x = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+args = (eqx.filter_eval_shape(Net, jax.random.key(0)), x, x)
+"""
+_LINEN = """
+import jax, jax.numpy as jnp, optax
+from flax import linen as nn
+from flax.training.train_state import TrainState
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        hidden = nn.Dense(256)(x)
+        return x + nn.Dense(64)(nn.gelu(hidden) if train else hidden)
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        for _ in range(6):
+            x = Block()(x, train)
+        return x
+
+def create():
+    net = Net()
+    params = net.init(jax.random.key(0), jnp.zeros((2, 64)), True)["params"]
+    return TrainState.create(apply_fn=net.apply, params=params, tx=optax.sgd(0.1))
+
+@jax.jit
+def step(state, x, y):
+    loss = lambda params: jnp.mean((state.apply_fn({"params": params}, x, True) - y) ** 2)
+    return state.apply_gradients(grads=jax.grad(loss)(state.params))
+
+x = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+args = (jax.eval_shape(create), x, x)
+"""
+_PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
+
+
+def _names(source: str, folder: Path, name: str) -> dict[str, Any]:
+    """The names of a program that is a file, as JAX's source lines need it."""
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(source, str(path), "exec"), names)
+    return names
+
+
+def _compiled(advice: tuple[Advice, ...]) -> dict[str, Advice]:
+    return {each.rule: each for each in advice if each.is_compiled}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -> None:
+    own = _names(_PROGRAMS[name], tmp_path, name)
+    before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
+    advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))
+    assert "donate_state" in advice
+    if name != "equinox":  # on the CPU, XLA of jaxlib 0.10 merges what Equinox's checkpoint computes again
+        assert any(rule.startswith("recompute") for rule in advice)
+    assert ("narrow_optimizer_state" in advice) == (name == "plain")
+    for rule, each in advice.items():
+        assert each.compiled is not None
+        is_other = rule == "narrow_optimizer_state"
+        assert (each.compiled.meaning is Meaning.DIFFERENT) == is_other, rule
+        pasted = _names(_PROGRAMS[name], tmp_path, name)
+        exec(each.proposal.how_to, pasted)
+        if is_other:
+            pasted["args"] = (own["params"], jax.eval_shape(pasted["optimizer"].init, own["params"]), *own["args"][2:])
+        by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu").footprint_bytes
+        assert by_hand == each.compiled.footprint_bytes == before - each.saving_bytes, rule
+
+
+def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
+    own = _names(_SCANNED, tmp_path, "scanned")
+    advice = _compiled(package.advise(own["step"], *own["args"], target="cpu"))["recompute_nothing"]
+    code = advice.proposal.how_to
+    assert "after the definition of body" in code
+    pasted = _names(_SCANNED.replace("        # here\n", "".join(f"        {line}\n" for line in code.splitlines())),
+                    tmp_path, "pasted")  # fmt: skip
+    by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu")
+    assert advice.compiled is not None
+    assert by_hand.footprint_bytes == advice.compiled.footprint_bytes
+    assert advice.compiled.recomputed_flops == by_hand.report.recomputed_flops > 0
+
+
+def test_compiled_advice_stands_in_every_later_report(memprof: Command) -> None:
+    (memprof.folder / "train.py").write_text(_PLAIN)
+    step = ("train.py:step_spec", "--target", "cpu", "--format", "json")
+    advised = memprof("advise", *step)
+    assert advised.returncode == 0, advised.stderr
+    found = json.loads(advised.stdout)["advice"]
+    assert [each["is_compiled"] for each in found] == sorted((each["is_compiled"] for each in found), reverse=True)
+    assert found[0]["rule"] == "donate_state"  # it is free
+    for each in found:
+        assert each["is_compiled"] == (each["footprint_after_bytes"] is not None) == bool(each["meaning"])
+    again = memprof("advise", *step)
+    assert json.loads(again.stdout)["advice"] == found
+    assert "recompute" not in again.stderr  # nothing is compiled again
+    ran = memprof("run", *step, "-o", "step.memprof")
+    assert json.loads(ran.stdout)["advice"] == found
+    shown = memprof("advise", "step.memprof", "--format", "json")
+    assert json.loads(shown.stdout)["advice"] == found
+
+
+def test_what_is_there_already_is_not_advised(tmp_path: Path) -> None:
+    source = _PLAIN.replace("block(w, x, name", 'jax.checkpoint(lambda w, x: block(w, x, name="layer"))(w, x)  #')
+    own = _names(source.replace("def loss(", "def loss("), tmp_path, "done")
+    step = jax.jit(own["step"], donate_argnums=(0, 1))
+    advice = package.advise(step, *own["args"], target="cpu")
+    assert "donate_state" not in {each.rule for each in advice}
+    assert not [each for each in advice if each.is_compiled and each.rule == "recompute_nothing"]
+
+
+def test_a_step_that_differentiates_nothing_has_no_checkpoints() -> None:
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    assert not [each for each in package.advise(lambda x: jnp.sin(x) @ x, x, target="cpu") if each.is_compiled]
