@@ -28,6 +28,7 @@ NOT_RUN = {
     "--target v5": "takes the extra tpu: integration/test_tpu.py",
     "--target v6e": "takes the extra tpu: integration/test_tpu.py",
 }
+_SETTINGS = re.compile(r'^(?:[A-Z_]+=(?:"[^"]*"|\S*) )+')  # of the environment, before a command
 _PROGRAMS = ("memprof", "pip", "python", "python3", "dask", "export", "tensorboard")
 
 
@@ -93,5 +94,5 @@ def write_scripts(folder: Path) -> None:
 
 
 def _is_command(line: str) -> bool:
-    words = [word for word in line.split() if not re.match(r"[A-Z_]+=", word)]
-    return bool(words) and words[0].rpartition("/")[2] in _PROGRAMS
+    program = _SETTINGS.sub("", line).partition(" ")[0]
+    return program.rpartition("/")[2] in _PROGRAMS
