@@ -124,11 +124,12 @@ def _run(command: Printed, memprof: Command) -> str:
 
 def test_a_dump_is_written_and_imported_as_printed(memprof: Command) -> None:
     write_scripts(memprof.folder)
-    written, *imports, shown = commands(ROOT / "docs" / "import.md")
+    written, *others = commands(ROOT / "docs" / "import.md")
+    imports = [each for each in others if each.text.startswith("memprof import dump")]
+    assert len(imports) == 4
     assert "loss 6.9" in _run(written, memprof)
     for command in imports:
         assert "train_step" in _run(command, memprof), command
-    assert "report.html" in shown.text  # of a program for an H100
 
 
 @pytest.mark.parametrize("command", _with("memprof watch train.py", "memprof watch --target"), ids=str)

@@ -25,6 +25,7 @@ from memprof.capture.targets.resolve import resolve
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.user.build import UserStep
 from tests.unit.capture.test_importing import GPU, proto_of, training_step
+from tests.unit.capture.test_memory_profiles import made, written
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -67,6 +68,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         gpus()["h100-80gb"].target_config()
     )
     (folder / "slurm-1234.out").write_text(next(iter(POSTED.values())).text, encoding="utf-8")
+    for name, count in (("before.prof", 2), ("after.prof", 5)):
+        written(folder / name, made(value=[count, 8 * count]))
     write_capture(_named(replace(made_capture(), target=resolve("h100-80gb")), "transformer", "gpt2"), folder / _FIRST)
     return PrintedCommands(monkeypatch, capsys, folder)
 
