@@ -28,7 +28,7 @@ from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
-_CAUTION = (
+CAUTION = (
     "Predicted from this program alone, each by itself: two together save less than their sum, and XLA may need memory "
     "for something new in exchange. `--verify` of `memprof run` compiles what memprof can apply."
 )
@@ -48,11 +48,12 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (_details(number, each) for number, each in enumerate(advice, start=1))
-    caution = Note(text=_CAUTION, tone=Tone.MUTED)
-    return (heading, *_unpressed_note(report), _overview(report, advice), *details, caution)
+    caution = Note(text=CAUTION, tone=Tone.MUTED)
+    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution)
 
 
-def _unpressed_note(report: Report) -> tuple[Note, ...]:
+def unpressed_note(report: Report) -> tuple[Note, ...]:
+    """Which plan the savings are of, if there are two."""
     if report.without_limit is None:
         return ()
     size = format_bytes(report.without_limit.footprint_bytes)
@@ -75,7 +76,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
             Row(
                 cells=(
                     Cell(text=each.proposal.what, link="advice-in-detail-section"),
-                    Cell(text=f"~{format_bytes(each.saving_bytes)}", link=_buffers_link(report, each)),
+                    Cell(text=f"~{format_bytes(each.saving_bytes)}", link=buffers_link(report, each)),
                     aside_cell(format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                     aside_cell(each.proposal.technique or ""),
                 )
@@ -101,7 +102,7 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
         Row(
             cells=(
                 Cell(text=f"{number}"),
-                Cell(text=format_bytes(each.saving_bytes), link=_buffers_link(report, each)),
+                Cell(text=format_bytes(each.saving_bytes), link=buffers_link(report, each)),
                 *((_compiled(each),) if is_verified else ()),
                 Cell(text=format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                 Cell(text=each.proposal.what),
@@ -113,7 +114,7 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-def _buffers_link(report: Report, advice: Advice) -> str:
+def buffers_link(report: Report, advice: Advice) -> str:
     """To the buffers that it would change; empty if it changes their order alone, or is about another plan."""
     is_shown = report.without_limit is None and changed_at_peak(report, advice.proposal.without)
     return f"advice={advice.proposal.what}" if is_shown else ""
