@@ -24,9 +24,9 @@ _WITHOUT = """
 import os, signal, socket, subprocess, sys, tempfile  # the standard library asks what there is when it is imported
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"):
     sys.modules[name] = None
-for name in ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_TMPFILE", "chown",
-             "fchmod", "fchown", "fork", "getegid", "geteuid", "getgid", "getpgid", "getuid", "killpg", "link_fd", "mkfifo", "sched_getaffinity",
-             "setsid", "statvfs", "uname", "wait3", "waitid"):
+for name in ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_TMPFILE", "chown", "fchmod", "fchown", "fork",
+             "getegid", "geteuid", "getgid", "getpgid", "getuid", "killpg", "mkfifo", "sched_getaffinity", "setsid",
+             "statvfs", "uname", "wait3", "waitid"):
     if hasattr(os, name):
         delattr(os, name)
 for name in ("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGSTOP", "SIGTSTP",
