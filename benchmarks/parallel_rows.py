@@ -48,7 +48,7 @@ class Measurement:
 
 def measure(what: str, *, num_jobs: int, complete: bool = False) -> tuple[Measurement, Sequence[Report]]:
     started = time.perf_counter()
-    tasks = ROWS.tasks(resolve(TARGET), settings=CompileSettings(complete=complete))
+    tasks, _ = ROWS.tasks(resolve(TARGET), settings=CompileSettings(complete=complete))
     reports, failures = compile_rows(
         tasks, num_jobs=num_jobs, progress=lambda label, stage: None, keep=lambda capture: None
     )

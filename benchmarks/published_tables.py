@@ -118,7 +118,7 @@ def main() -> int:
         techniques=tuple(row.techniques for row in table.rows),
     )
     reports, failures = compile_rows(
-        rows.tasks(resolve(table.target)),
+        rows.tasks(resolve(table.target))[0],
         num_jobs=arguments.jobs or default_num_jobs(),
         progress=lambda label, stage: print(f"{label}: {stage}", file=sys.stderr),
         keep=lambda capture: None,

@@ -66,7 +66,7 @@ def main() -> None:
     subject = find_subject(WORKLOAD, preset=PRESET, overrides=OVERRIDES)
     rows = Rows(subject=subject, techniques=tuple(wanted))
     found, failures = compile_rows(
-        rows.tasks(resolve(TARGET)),
+        rows.tasks(resolve(TARGET))[0],
         num_jobs=default_num_jobs(),
         progress=lambda row, stage: print(f"{row}: {stage}", flush=True),
         keep=lambda capture: None,

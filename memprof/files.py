@@ -156,7 +156,7 @@ class _UnnamedFile:
 
     file: BinaryIO
     hidden: Path | None
-    folder: int
+    folder: int | None
 
     def take(self, path: Path) -> bool:
         """Give it a name, unless that is taken."""
@@ -164,6 +164,7 @@ class _UnnamedFile:
             if self.hidden is None:
                 self._link(path)
             else:
+                self.file.close()  # Windows gives no name to an open file
                 _link_or_move(self.hidden, path)
         except FileExistsError:
             return False
@@ -175,6 +176,8 @@ class _UnnamedFile:
         if hidden is None:
             hidden = _hidden_name(path.parent)
             self._link(hidden)
+        else:
+            self.file.close()
         try:
             if path.exists():
                 hidden.chmod(stat.S_IMODE(path.stat().st_mode))
@@ -199,7 +202,7 @@ def _unnamed_file(folder: Path) -> Iterator[_UnnamedFile]:
     descriptor, hidden = _open_without_name(folder), None
     if descriptor is None:
         hidden = _hidden_name(folder)
-        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "w+b") as file, _descriptor_of(folder) as folder_descriptor:
             yield _UnnamedFile(file=file, hidden=hidden, folder=folder_descriptor)
@@ -212,7 +215,7 @@ def _open_without_name(folder: Path) -> int | None:
     if not hasattr(os, "O_TMPFILE") or not _OPEN_FILES.is_dir():
         return None
     try:
-        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o666)
     except OSError as error:
         if error.errno in _NOT_SUPPORTED:
             return None
@@ -220,8 +223,12 @@ def _open_without_name(folder: Path) -> int | None:
 
 
 @contextmanager
-def _descriptor_of(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def _descriptor_of(folder: Path) -> Iterator[int | None]:
+    """A descriptor of a folder; None on Windows, which opens no folders."""
+    if fcntl is None:
+        yield None
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor
     finally:
@@ -256,7 +263,7 @@ def _move_beside(path: Path, number: int) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Let other commands wait that give names in a folder, where the file system has locks."""
     with _descriptor_of(folder) as descriptor:
-        if fcntl is not None:
+        if descriptor is not None:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -272,7 +279,7 @@ def _link_or_move(hidden: Path, path: Path) -> None:
         if error.errno not in _NOT_SUPPORTED:
             raise
         # A file system without hard links: an empty file takes the name, and is replaced at once.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o666))
         os.replace(hidden, path)
 
 

@@ -143,7 +143,7 @@ def compare(
     subject.check_changeable(technique)
     rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
     aim = compiling.resolved(runs=bool(steps))
-    tasks = rows.tasks(aim, num_steps=steps or 0, settings=settings)
+    tasks, refused = rows.tasks(aim, num_steps=steps or 0, settings=settings)
     rows.check_reference(reference)
     # Steps that are timed want the device for themselves.
     num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
@@ -163,7 +163,7 @@ def compare(
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
-    print_comparison(set_side_by_side([*reports, *traced], failures, reference=reference), show)
+    print_comparison(set_side_by_side([*reports, *traced], [*refused, *failures], reference=reference), show)
 
 
 def _traced_rows(

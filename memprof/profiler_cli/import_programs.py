@@ -14,6 +14,7 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages, write
 from memprof.profiler_cli.endings import is_capture
+from memprof.profiler_cli.memory_profiles import memory_profile_in, print_profile
 from memprof.profiler_cli.render import print_report, rendering
 
 if TYPE_CHECKING:
@@ -26,13 +27,18 @@ _Paths = Annotated[
     list[Path],
     typer.Argument(
         help="Dumps of XLA (--xla_dump_to), log directories of XProf or TensorBoard, or files of them; StableHLO"
-        " (*.mlir) and what jax.export has serialized, which are compiled for --target.",
+        " (*.mlir) and what jax.export has serialized, which are compiled for --target; or a memory profile of JAX"
+        " (*.prof).",
         metavar="PATH",
     ),
 ]
 _Programs = Annotated[
     list[str],
-    typer.Option("--program", help="A program to capture, by its name in the table; repeatable.", metavar="NAME"),
+    typer.Option(
+        "--program",
+        help="A program to capture, by its name in the table; repeatable. Of a memory profile: a capture of the step.",
+        metavar="NAME",
+    ),
 ]
 _Largest = Annotated[
     int | None,
@@ -43,7 +49,8 @@ _Output = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="The folder to write captures to, or the file (*.memprof) of a single capture.",
+        help="The folder to write captures to, or the file (*.memprof) of a single capture; of a memory profile, the"
+        " report.",
         metavar="FOLDER|FILE",
     ),
 ]
@@ -76,6 +83,10 @@ def import_programs(
 
         memprof import logs/plugins/profile/2026_11_22 --program jit_train_step
         memprof import dump --role 'model.scale=other_state'
+
+    What jax.profiler.save_device_memory_profile has written is a report of the arrays that were alive:
+
+        memprof import memory.prof --program train-step.memprof
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import write_capture
@@ -88,6 +99,10 @@ def import_programs(
     for path in paths:
         if is_capture(str(path)):
             raise MemprofError(f"{path} is a capture, as memprof writes them: show it with `memprof show`")
+    profile = memory_profile_in(paths)
+    if profile is not None:
+        print_profile(profile, program, rendering(None, output=output, force=force, width=width))
+        return
     show = rendering("terminal", width=width, full=False)
     aim, roles = resolve_asked(target), parse_roles(role)
     file = output if output is not None and is_capture(output.name) and not output.is_dir() else None

@@ -142,7 +142,7 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # it is gone, or somebody else's
         yield False
         return

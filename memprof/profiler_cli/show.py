@@ -13,6 +13,8 @@ from memprof.files import as_argument
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import capture_or_latest, stem
 from memprof.profiler_cli.console import say
+from memprof.profiler_cli.endings import is_capture
+from memprof.profiler_cli.memory_profiles import memory_profile_in, print_profile, print_profile_diff
 from memprof.profiler_cli.option_table import XPROF
 from memprof.profiler_cli.render import print_diff, print_document, print_report, rendering
 from memprof.reports.options import By, editor_link
@@ -59,6 +61,10 @@ def show(
 
         memprof show transformer-gpt2-h100-80gb.memprof --why model.py:40
 
+    It shows memory profiles of JAX (jax.profiler.save_device_memory_profile), too; two of them tell what leaked:
+
+        memprof show after.prof --diff before.prof
+
     With --format xprof the capture becomes a session of a log directory, for the memory viewer and the graph viewer of
     XProf and of TensorBoard's profile plugin:
 
@@ -93,6 +99,13 @@ def show(
         source=source,
         editor=editor_link(editor),
     )
+    profile = None if is_capture(capture.name) else memory_profile_in([capture])
+    if profile is not None:
+        if diff is None:
+            print_profile(profile, (), wanted)
+        else:
+            print_profile_diff(diff, profile, wanted)
+        return
     judged_by = options.chosen_pool(pool)
     if why is not None:
         wanted.check_shows_documents("why a buffer is live")

@@ -89,6 +89,8 @@ def watch(
 
         memprof watch --target h100-80gb -m my_project.train --config large
     """
+    if os.name == "nt":
+        raise MemprofError("memprof watch needs Linux or macOS, where one process can watch another one")
     from memprof.capture.processes.work_folder import work_folder
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.watching.process import Script, end_by_signal, roomy_folder, run_script

@@ -31,28 +31,34 @@ class Rows:
 
     def tasks(
         self, target: Target | None, *, num_steps: int = 0, settings: CompileSettings = TO_THE_PLAN
-    ) -> tuple[Task, ...]:
-        """The compile of each row.
+    ) -> tuple[tuple[Task, ...], tuple[FailedRow, ...]]:
+        """The compile of each row, and the rows whose techniques lack something.
 
         Raises:
-            MemprofError: a name or a value is wrong, or two rows are the same.
+            MemprofError: a name or a value is wrong, two rows are the same, or no row can be compiled.
         """
-        tasks = tuple(
-            self.subject.task(
-                techniques,
-                target=target,
-                label=self.label(techniques),
-                num_steps=num_steps,
-                settings=settings,
-            )
-            for techniques in self.techniques
-        )
+        for techniques in self.techniques:
+            parse_techniques(techniques)
+        tasks: list[Task] = []
+        refused: list[FailedRow] = []
+        refusal: MemprofError | None = None
+        for techniques in self.techniques:
+            label = self.label(techniques)
+            try:
+                task = self.subject.task(techniques, target=target, label=label, num_steps=num_steps, settings=settings)
+            except MemprofError as error:
+                refusal = refusal or error
+                refused.append(FailedRow(label=label, reason=str(error)))
+            else:
+                tasks.append(task)
+        if refusal is not None and not tasks:
+            raise refusal
         repeated = sorted({row for row in self.techniques if self.techniques.count(row) > 1})
         if repeated:
             raise MemprofError(
                 f"the row {repeated[0]} is there more than once; each row of a comparison must be another"
             )
-        return tasks
+        return tuple(tasks), tuple(refused)
 
     def check_reference(self, reference: str | None) -> None:
         """Raises `MemprofError` where the row to compare with is none of these."""

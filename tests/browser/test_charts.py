@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -12,23 +13,76 @@ from reports_data import many_buffers
 from stacked_report import stacked
 from transformer_report import transformer
 
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.timeline import LiveChange
 from memprof.reports.formats.html import FORMAT
 from memprof.reports.options import RenderOptions
 from memprof.reports.units import format_bytes
 
 
-def test_hovering_shows_what_is_live_there(open_page: OpenPage) -> None:
+def test_pointing_shows_a_moment_in_a_box_with_a_crosshair(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    tip, lines = page.locator(".chart > .tip").first, page.locator("#timeline .cross")
+    assert tip.is_hidden()
+    page.mouse.move(*point_at(page, "#timeline", 0.255))
+    until(page, "!document.querySelector('.chart > .tip').hidden")
+    assert tip.inner_text().split("\n") == [
+        "4.00 MiB live",
+        "position 25, forward",
+        "Aactivations 3.00 MiB",
+        "Pparams 1.00 MiB",
+        "jit(step)/second/dot",
+    ]
+    upright, level = lines.all()
+    area = page.locator("#timeline .area").bounding_box()
+    assert upright.bounding_box()["x"] == pytest.approx(area["x"] + 0.255 * area["width"], abs=2)
+    # 4 of 8 MiB, of a chart that is 1.1 times as high as the peak
+    assert level.bounding_box()["y"] == pytest.approx(area["y"] + area["height"] * (1 - 0.5 / 1.1), abs=2)
+    page.mouse.move(0, 0)
+    assert tip.is_hidden()
+    assert lines.first.is_hidden()
+
+
+def test_the_moment_stands_beside_the_chart_with_its_buffers(open_page: OpenPage) -> None:
     page = open_page(report_html(staircase()))
     panel = page.locator("#timeline-panel")
     assert "8.00 MiB live at position 30 (forward), 4 buffers" in panel.inner_text()
-    page.mouse.move(*point_at(page, "#timeline", 0.255))
-    until(page, "document.querySelector('#timeline-panel').innerText.includes('4.00 MiB live at')")
+    page.mouse.click(*point_at(page, "#timeline", 0.255))
     assert [row.split("\t")[0] for row in panel.locator("tbody tr").all_inner_texts()] == [
         "2.00 MiB",
         "1.00 MiB",
         "1.00 MiB",
     ]
     assert "net/third" not in panel.inner_text()
+    chart, beside = page.locator("#timeline .area").bounding_box(), panel.bounding_box()
+    assert beside["x"] > chart["x"] + chart["width"]
+    assert beside["y"] < chart["y"] + chart["height"]
+
+
+def test_arrows_move_a_pin_to_the_next_change(open_page: OpenPage) -> None:
+    page = open_page(report_html(staircase()))
+    page.mouse.click(*point_at(page, "#timeline", 0.255))
+    page.locator("#timeline .area").focus()
+    found = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+        title = page.locator("#timeline-panel h2").inner_text()
+        found.append(title.partition("position ")[2].partition(" ")[0])
+    assert found == ["30", "60", "30", "20", "10", "10"]
+
+
+def test_the_peak_is_seen_at_its_height_however_short_it_is(open_page: OpenPage) -> None:
+    """A peak of one position of 100,000 is two pixels wide."""
+    made = staircase()
+    changes = [LiveChange(50_000, Category.ACTIVATIONS, 64 << 20), LiveChange(50_001, Category.ACTIVATIONS, -64 << 20)]
+    timeline = replace(made.timeline, num_positions=100_000, changes=tuple(changes), peak_position=50_000)
+    page = open_page(report_html(replace(made, timeline=replace(timeline, temp_changes=((0, 1),) * 3))))
+    widths = page.evaluate(
+        "[...document.querySelectorAll('#timeline path[data-category=activations]')].map((path) => "
+        "path.getBBox()).filter((box) => box.y < 100).map((box) => box.width)"
+    )
+    area = page.locator("#timeline .area").bounding_box()
+    assert min(widths) * area["width"] / 1000 == pytest.approx(2, abs=0.1)
 
 
 def test_a_click_pins_a_point_until_it_is_released(open_page: OpenPage) -> None:
@@ -65,7 +119,7 @@ def test_zooming_into_the_timeline_keeps_what_it_shows_exact(open_page: OpenPage
     assert shown_positions(page, "#timeline") == "positions 20 to 39"
     assert page.locator("#timeline .selection").is_hidden()
     page.mouse.move(*point_at(page, "#timeline", 0.99))
-    assert "8.00 MiB live at position 39" in page.locator("#timeline-panel").inner_text()
+    assert "position 39" in page.locator(".chart > .tip").first.inner_text()
     assert page.locator("#timeline-panel.pinned").count() == 0
     page.mouse.dblclick(*point_at(page, "#timeline", 0.5))
     assert shown_positions(page, "#timeline") == "positions 0 to 99"
@@ -103,8 +157,8 @@ def test_marks_outside_of_what_is_shown_are_not_drawn(open_page: OpenPage) -> No
     page.mouse.click(*point_at(page, "#timeline", 0.4))
     marks = page.locator("#timeline .peak-mark, #timeline .pin-line")
     assert marks.count() == 2
-    for key in ("+", "+", "ArrowRight", "ArrowRight"):
-        page.keyboard.press(key)
+    for title in ("zoom in", "zoom in", "move right", "move right"):
+        page.locator("#timeline").get_by_role("button", name=title).click()
     assert shown_positions(page, "#timeline") == "positions 50 to 74"
     assert marks.count() == 0
 
@@ -241,13 +295,23 @@ def test_a_legend_lights_up_its_category(open_page: OpenPage) -> None:
     assert page.locator("[data-only]").count() == 0
 
 
-def test_zooming_keeps_the_lit_category_alone(open_page: OpenPage) -> None:
+def test_a_category_filters_chart_flame_graph_and_buffers_and_is_in_the_address(open_page: OpenPage) -> None:
     page = open_page(report_html(staircase()))
     figure = page.locator("figure", has=page.locator("#timeline"))
+    drawn = (
+        "[...new Set([...document.querySelectorAll('#timeline path[data-category]')].map((p) => p.dataset.category))]"
+    )
+    assert page.evaluate(drawn) == ["params", "activations"]
     figure.get_by_role("button", name="activations").click()
     page.locator("#timeline").get_by_role("button", name="zoom in").click()
-    opacities = page.evaluate(
-        "[...document.querySelectorAll('#timeline path[data-category]')].map((path) => "
-        "[path.dataset.category, getComputedStyle(path).opacity])"
-    )
-    assert dict(opacities) == {"params": "0.15", "activations": "1"}
+    until(page, "location.hash.includes('category=activations')")  # it is written a little later
+    for _ in range(2):
+        assert page.evaluate(drawn) == ["activations"]
+        assert page.locator("#buffer-count").inner_text() == "3 buffers, 7.00 MiB"
+        assert page.locator("#flame .box").first.get_attribute("aria-label") == "live at the peak, 7.00 MiB"
+        assert figure.get_by_role("button", name="activations").get_attribute("aria-pressed") == "true"
+        page.reload()
+        page.wait_for_selector("html[data-ready]", state="attached")
+    page.locator("#buffer-category").select_option("")
+    assert page.evaluate(drawn) == ["params", "activations"]
+    assert page.locator("[data-only]").count() == 0

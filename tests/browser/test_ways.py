@@ -73,7 +73,7 @@ def test_arrows_go_from_row_to_row(open_page: OpenPage) -> None:
     for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
         reached.append(page.evaluate("document.activeElement.dataset.buffer ?? document.activeElement.id"))
-    assert reached == ["0", "1", "0", "buffer-search"]
+    assert reached == ["0", "4", "0", "buffer-search"]  # the four layers of attention are one row
 
 
 def test_a_row_shows_the_whole_stack_with_libraries_folded(open_page: OpenPage) -> None:
@@ -172,18 +172,19 @@ def test_the_table_of_contents_stays_and_leads_to_every_section(open_page: OpenP
         assert page.locator(".contents").bounding_box()["y"] == 0
 
 
-def test_verdict_timeline_and_advice_are_within_the_first_screen(open_page: OpenPage) -> None:
+def test_verdict_timeline_and_its_largest_buffers_are_within_the_first_screen(open_page: OpenPage) -> None:
     page = open_page(report_html(staircase()))
-    for place in (".verdict", "#timeline .area", "#timeline .positions", "#advice-section"):
+    for place in (".verdict", "#timeline .area", "#timeline .positions", "#timeline-panel"):
         box = page.locator(place).bounding_box()
         assert box["y"] + box["height"] < 800
 
 
 def test_advice_leads_to_the_buffers_that_it_is_about(open_page: OpenPage) -> None:
     page = open_page(report_html(transformer()))
-    row = page.locator("#advice-section tbody tr").first
-    what = row.locator("th").inner_text()
-    row.get_by_role("link", name="~").click()
+    piece = page.locator(".advice").first
+    what = piece.locator(".what").inner_text()
+    piece.locator("summary").click()
+    piece.get_by_role("link").click()
     assert page.locator("#buffer-advice").input_value() == what
     count = page.locator("#buffer-count")
     few = count.inner_text()

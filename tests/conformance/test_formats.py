@@ -28,9 +28,10 @@ from memprof.reports.units import format_bytes, format_exact_bytes, format_signe
 
 pytestmark = pytest.mark.with_one_jax
 
+_BINARY = {"pdf": b"%PDF-", "png": b"\x89PNG\r\n", "pprof": b"\x1f\x8b"}  # how a file of theirs begins
 every_format = pytest.mark.parametrize("format_", formats(), ids=lambda format_: format_.name)
 every_text_format = pytest.mark.parametrize(
-    "format_", [format_ for format_ in formats() if format_.name != "png"], ids=lambda format_: format_.name
+    "format_", [format_ for format_ in formats() if format_.name not in _BINARY], ids=lambda format_: format_.name
 )
 _REPORTS = {name: make() for name, make in REPORTS.items()}
 _COMPARISONS = {name: make() for name, make in COMPARISONS.items()}
@@ -115,7 +116,7 @@ def test_it_renders_everything_and_the_same_each_time(format_: Format, name: str
 def _is_well_formed(rendered: str | bytes) -> bool:
     """A text is whole lines that do not end in blanks; bytes say what they are by their first ones."""
     if isinstance(rendered, bytes):
-        return rendered.startswith(b"\x89PNG\r\n")
+        return rendered.startswith(tuple(_BINARY.values()))
     *lines, after_the_last = rendered.split("\n")
     has_whole_lines = after_the_last == "" and lines[-1] != ""
     is_unicode = rendered == rendered.encode(errors="replace").decode()

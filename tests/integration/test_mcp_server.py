@@ -25,11 +25,11 @@ pytestmark = pytest.mark.with_one_jax
 Ask = Callable[..., Awaitable[Any]]
 
 
-def with_server(memprof: Command, ask: Callable[[ClientSession], Awaitable[None]]) -> None:
+def with_server(memprof: Command, ask: Callable[[ClientSession], Awaitable[None]], *options: str) -> None:
     """Start the server as an agent does, in the command's folder, and ask it."""
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "memprof.profiler_cli.main", "mcp"],
+        args=["-m", "memprof.profiler_cli.main", "mcp", *options],
         env=dict(memprof.environment),
         cwd=memprof.folder,
     )
@@ -53,7 +53,9 @@ def test_an_agent_compiles_a_step_and_looks_at_it_from_other_sides(memprof: Comm
         ran = await client.call_tool("run", {"step": "mlp", "target": "cpu", "preset": "tiny", "settings": ["seed=3"]})
         assert not ran.is_error, text(ran)
         assert "P params" in text(ran)
-        assert "inferred" in text(ran)  # its caveats come with the numbers
+        handle = text(ran).rpartition("handle='")[2].partition("'")[0]
+        rest = await client.call_tool("more", {"handle": handle})
+        assert "inferred" in text(rest)  # its caveats come with the numbers
         (capture,) = memprof.folder.glob("*.memprof")
         by = await client.call_tool("show", {"capture": capture.name, "by": "dtype"})
         assert "f32" in text(by)
@@ -66,8 +68,16 @@ def test_an_agent_compiles_a_step_and_looks_at_it_from_other_sides(memprof: Comm
 def test_its_tools_say_what_they_do_and_a_mistake_is_a_sentence(memprof: Command, tmp_path: Path) -> None:
     async def ask(client: ClientSession) -> None:
         tools = (await client.list_tools()).tools
-        assert {"run", "compare", "fit", "advise", "show", "import_programs"} <= {tool.name for tool in tools}
-        assert all(tool.description for tool in tools)
+        names = {"run", "compare", "fit", "check", "plan", "watch", "advise", "show", "explain", "import_programs"}
+        assert {tool.name for tool in tools} == {*names, "list_names", "more"}
+        for tool in tools:
+            assert tool.description
+            for name, described in tool.input_schema["properties"].items():
+                assert described["description"], (tool.name, name)
+                assert described["examples"], (tool.name, name)
+                assert "default" in described or name in tool.input_schema["required"]
+        running = {tool.name for tool in tools if "the user's code" in tool.description}
+        assert running == {"run", "compare", "fit", "check", "plan", "watch"}
         for arguments, sentence in (
             ({"step": "mlpp"}, "did you mean 'mlp'"),
             ({"step": "mlp", "target": "cpu", "settings": ["sed=3"]}, "sed"),
@@ -81,6 +91,40 @@ def test_its_tools_say_what_they_do_and_a_mistake_is_a_sentence(memprof: Command
             assert "Traceback" not in text(result)
 
     with_server(memprof, ask)
+
+
+def test_no_answer_is_longer_than_a_page_and_pages_make_the_whole(memprof: Command) -> None:
+    async def ask(client: ClientSession) -> None:
+        found = await client.call_tool("list_names", {"kind": "techniques"})
+        handle = text(found).rpartition("handle='")[2].partition("'")[0]
+        pages = [text(found)]
+        while "more(handle=" in pages[-1]:
+            pages.append(text(await client.call_tool("more", {"handle": handle, "page": len(pages) + 1})))
+        assert max(map(len, pages)) <= 1500
+        lines = [line for page in pages for line in page.splitlines() if "more(handle=" not in line]
+        assert "\n".join(lines) == memprof("list", "techniques").stdout.strip()
+        for wrong in ({"handle": "answer-99"}, {"handle": handle, "page": 99}):
+            assert (await client.call_tool("more", wrong)).is_error
+
+    with_server(memprof, ask)
+
+
+def test_user_code_is_refused_where_the_configuration_says_so(memprof: Command) -> None:
+    (memprof.folder / "train.py").write_text("raise SystemExit('it ran')")
+
+    async def ask(client: ClientSession) -> None:
+        for tool, arguments in (
+            ("run", {"step": "train.py:step_spec"}),
+            ("check", {"step": "train.py:step_spec"}),
+            ("compare", {"step": "train:step_spec", "rows": ["baseline"]}),
+            ("watch", {"script": "train.py"}),
+        ):
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert "which this server refuses" in text(result)
+        assert not (await client.call_tool("list_names", {})).is_error
+
+    with_server(memprof, ask, "--no-user-code")
 
 
 SLOW = """

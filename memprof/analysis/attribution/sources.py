@@ -135,24 +135,32 @@ class Sources:
 
     def _kind(self, file: str) -> _Kind:
         if file not in self._kinds:
-            self._kinds[file] = self._classify(file)
+            self._kinds[file] = _kind_of(file, self._folders)
         return self._kinds[file]
 
-    def _classify(self, file: str) -> _Kind:
-        if file.startswith("<"):
-            return _Kind.USER if _TYPED.match(file) else _Kind.NOBODY
-        if _MACHINERY.search(file):
-            return _Kind.MEMPROF
-        if _WORKLOAD.search(file):
-            return _Kind.USER
-        installed = _INSTALLED.match(file)
-        if any(_lies_in(file, folder) and not _INSTALLED.match(file[len(folder) :]) for folder in self._folders.user):
-            return _Kind.USER
-        if installed:
-            return _Kind.JAX if _JAX.match(installed.group(1)) else _Kind.LIBRARY
-        if _STANDARD_LIBRARY.search(file) or any(_lies_in(file, folder) for folder in self._folders.standard_library):
-            return _Kind.NOBODY
+
+def call_of(file: str, function: str, line: int) -> StackFrame:
+    """A call that is known by its names alone, with its file as reports name it."""
+    installed = _INSTALLED.match(file)
+    is_own = _kind_of(file, CodeFolders()) is _Kind.USER
+    return StackFrame(installed.group(1) if installed else file, function, line, is_own)
+
+
+def _kind_of(file: str, folders: CodeFolders) -> _Kind:
+    if file.startswith("<"):
+        return _Kind.USER if _TYPED.match(file) else _Kind.NOBODY
+    if _MACHINERY.search(file):
+        return _Kind.MEMPROF
+    if _WORKLOAD.search(file):
         return _Kind.USER
+    installed = _INSTALLED.match(file)
+    if any(_lies_in(file, folder) and not _INSTALLED.match(file[len(folder) :]) for folder in folders.user):
+        return _Kind.USER
+    if installed:
+        return _Kind.JAX if _JAX.match(installed.group(1)) else _Kind.LIBRARY
+    if _STANDARD_LIBRARY.search(file) or any(_lies_in(file, folder) for folder in folders.standard_library):
+        return _Kind.NOBODY
+    return _Kind.USER
 
 
 def _lies_in(file: str, folder: str) -> bool:

@@ -48,8 +48,7 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
 
     Args:
         closed: without calls.
-        checkpoints: the results of a block that are kept, or a policy for all blocks. The bodies of scans count as first
-            blocks.
+        checkpoints: the results of a block that are kept, or a policy for all blocks. Bodies of scans are first blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
     number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}

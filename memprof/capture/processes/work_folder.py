@@ -6,7 +6,6 @@ it. So a folder of ours that can be locked belongs to nobody.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -19,6 +18,11 @@ from pathlib import Path
 
 from memprof.capture.processes import process_tree
 from memprof.errors import MemprofError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _LOCK = "in-use.lock"
 _UNLOCKED_SECONDS = 60.0  # a folder of ours is without its lock for a moment, when it is new
@@ -52,6 +56,8 @@ def work_folder(parent: Path | None = None, *, prefix: str = "memprof-") -> Iter
 
 def remove_abandoned(parent: Path, *, prefix: str = "memprof-") -> None:
     """Remove the folders of commands that were killed, and end what still works in them."""
+    if fcntl is None:
+        return
     name = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}")  # as `tempfile.mkdtemp` makes them
     for folder in parent.glob(f"{prefix}*"):
         if not name.fullmatch(folder.name) or not _is_ours(folder):
@@ -79,9 +85,10 @@ def _make(parent: Path, prefix: str) -> tuple[Path, int]:
     """A new folder and the descriptor that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         with suppress(OSError):  # a file system without locks: there nobody takes a folder for abandoned
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _LOCK).exists():
             return folder, lock
         os.close(lock)  # another command had locked it first, and removed it
@@ -99,7 +106,7 @@ def _is_ours(folder: Path) -> bool:
 def _locked(folder: Path) -> Iterator[bool]:
     """Lock a folder for a while, if its command is gone. Yields whether it is."""
     try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         yield _is_old_and_empty(folder)
         return

@@ -23,6 +23,7 @@ ASKED_FOR = "asked for"
 OF_PROJECT = "the default of this project"
 DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
 _SIZE = "[0-9]{1,9}"
+_MODEL = re.compile(r"[a-z]+\d+[a-z]*|\d{3,}(?!\d*gb)")  # of a name: `a6000`, `h100`, `4090`
 _MOST_DEVICES = 2**16  # XLA makes a topology of each of them
 _AMPLE_BYTES = 1 << 50  # 1 PiB; XLA multiplies it by percentages in 64 bits
 
@@ -72,8 +73,10 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     several = meant or [other for other in known if asked and other.startswith(asked)]
     if len(several) > 1:
         raise MemprofError(f"'{name}' is the beginning of several targets: choose from {', '.join(several)}")
-    close = [other for other in known if asked and other.startswith(asked)] or difflib.get_close_matches(
-        asked, known, 1
+    close = (
+        [other for other in known if asked and other.startswith(asked)]
+        or [other for other in known if not set(asked.split("-")).isdisjoint(_MODEL.findall(other))]  # a6000-48gb
+        or difflib.get_close_matches(asked, known, 1)
     )
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     raise MemprofError(

@@ -10,7 +10,6 @@ compiled twice, and the cache keeps one of them.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import sys
@@ -18,6 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _PAUSE_SECONDS = 0.05
 _LONGEST_SECONDS = 600.0  # whoever has it may have been stopped: then it is compiled here, too
@@ -38,6 +42,9 @@ def claimed(file: Path, key: str, *, waiting: Callable[[], object]) -> Iterator[
         Exception: whatever `waiting` raises.
     """
     descriptor = None
+    if fcntl is None:
+        yield
+        return
     with suppress(OSError):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:

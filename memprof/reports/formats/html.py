@@ -24,6 +24,7 @@ from memprof.reports.views.configurations import compared_rows, configuration_ta
 from memprof.reports.views.diff import diff_document
 from memprof.reports.views.page import first_sections, later_sections
 from memprof.reports.views.report import timeline_chart
+from memprof.reports.web.advice import advice_section
 from memprof.reports.web.blocks import block_html, section_of, sections_of
 from memprof.reports.web.page import Section, asset, page, palette_css
 from memprof.reports.web.report_data import lines_of, report_data, source_texts
@@ -35,6 +36,7 @@ _CHART_SCRIPTS = (
 )
 # The parts that scripts draw, by their titles in the table of contents.
 _EXPLORED = {"Flame graph": "flame.html", "Buffers": "buffers.html", "Addresses": "addresses.html"}
+_LARGEST = "<!-- largest -->"  # for those who run no scripts
 _NUM_BUFFERS = 5
 
 
@@ -44,14 +46,19 @@ def render_report(report: Report, options: RenderOptions) -> str:
     if options.by is not None or not report.buffers:
         return _page_of_tables(title, report_document(report, replace(options, with_advice=True)))
     advice = options.advice_for(report)
-    later = later_sections(report, advice, depth=options.depth, top=options.top)
+    later = later_sections(report, depth=options.depth, top=options.top)
+    largest = block_html(largest_buffers_table(report.buffers, top=options.top))
     buffers = (*report.buffers, *report.temp_buffers)
     sources = source_texts(lines_of(buffers), report.source_lines) if options.source else {}
     return page(
         title=title,
         sections=[
-            *(section_of(*each) for each in first_sections(report, advice).items()),
-            *(Section(title=name, html=asset(file)) for name, file in _EXPLORED.items()),
+            *(section_of(*each) for each in first_sections(report).items()),
+            advice_section(report, advice),
+            *(
+                Section(title=name, html=asset(file).replace(_LARGEST, f"<noscript>{largest}</noscript>"))
+                for name, file in _EXPLORED.items()
+            ),
             *(section_of(*each) for each in later.items()),
         ],
         scripts=(*_TABLE_SCRIPTS, *_CHART_SCRIPTS),

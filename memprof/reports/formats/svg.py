@@ -1,4 +1,4 @@
-"""SVG: the main charts as a picture whose texts are texts, for papers and READMEs; `png` is the same picture in pixels.
+"""SVG: the main charts as a picture whose texts are texts, for papers and READMEs; `pdf` and `png` show the same.
 
 The pictures of a document (gauge, bars, timeline) stand one below the other, in the colours of all formats.
 """
@@ -15,6 +15,7 @@ from memprof.errors import MemprofError
 from memprof.reports.document import (
     Block,
     Document,
+    Facts,
     Gauge,
     Heading,
     Part,
@@ -38,7 +39,9 @@ _DOTS_PER_INCH = 160
 _LONGEST_LABEL = 60
 _LEGEND_COLUMNS = 3
 _GAUGE_INCHES, _BAR_INCHES, _CHART_INCHES, _TICKS_INCHES = 0.6, 0.34, 3.4, 0.3
+_DATED = {"pdf": "CreationDate", "png": "Software", "svg": "Date"}
 _STYLE = {
+    "pdf.fonttype": 42,  # journals refuse the fonts of type 3
     "svg.fonttype": "none",
     "svg.hashsalt": "memprof",
     "font.size": 10,
@@ -48,7 +51,7 @@ _STYLE = {
 Picture = Gauge | StackedBars | StackedChart
 
 
-def draw(document: Document, file_type: Literal["svg", "png"]) -> bytes:
+def draw(document: Document, file_type: Literal["pdf", "png", "svg"]) -> bytes:
     """The document's pictures under its title, as the bytes of a file. The same document gives the same bytes.
 
     Raises:
@@ -74,14 +77,19 @@ def draw(document: Document, file_type: Literal["svg", "png"]) -> bytes:
             _draw(axes, picture)
         for axes in every_axes[len(pictures) :]:
             axes.set_axis_off()
-        metadata = {"Date": None} if file_type == "svg" else {"Software": None}
+        metadata = {_DATED[file_type]: None}  # else equal documents would give other bytes
         figure.savefig(data, format=file_type, dpi=_DOTS_PER_INCH, metadata=metadata)
     return data.getvalue()
 
 
-def _title(figure: Figure, blocks: Iterable[Block]) -> None:
+def _title(figure: Figure, blocks: Sequence[Block]) -> None:
+    """What is drawn, and the target, which a picture that is passed on would lack."""
     heading = next(block for block in blocks if isinstance(block, Heading))
-    figure.suptitle(_label(heading.text), x=0.01, ha="left", fontweight="bold").set_parse_math(False)
+    targets = [
+        fact.values[0] for block in blocks if isinstance(block, Facts) for fact in block.facts if fact.label == "target"
+    ]
+    text = f"{_label(heading.text)} on {_label(targets[0])}" if targets else _label(heading.text)
+    figure.suptitle(text, x=0.01, ha="left", fontweight="bold").set_parse_math(False)
 
 
 def _height(picture: Picture) -> float:

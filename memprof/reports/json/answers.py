@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, json
 
 from memprof.analysis.records.report import Report
 from memprof.reports.json.comparison import ComparisonJson, DiffJson
+from memprof.reports.json.memory_profile import MemoryProfileDiffJson, MemoryProfileJson
 from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json.runs import ExplanationJson, JobJson
 from memprof.reports.json.serving import ServingJson
@@ -239,6 +240,8 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "fit_techniques": FitTechniquesJson,
     "explanation": ExplanationJson,
     "job": JobJson,
+    "memory_profile": MemoryProfileJson,
+    "memory_profile_diff": MemoryProfileDiffJson,
     "plan": PlanJson,
     "serving": ServingJson,
     "why": WhyJson,

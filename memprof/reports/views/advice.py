@@ -29,7 +29,7 @@ from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
-_CAUTION = (
+CAUTION = (
     'Each saving stands by itself: two together save less than their sum. "up to" is an upper bound, which nobody has'
     " compiled; `memprof advise` with the name of a step compiles what memprof can change itself."
 )
@@ -55,11 +55,12 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))
-    caution = Note(text=_CAUTION, tone=Tone.MUTED)
-    return (heading, *_unpressed_note(report), _overview(report, advice), *details, caution)
+    caution = Note(text=CAUTION, tone=Tone.MUTED)
+    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution)
 
 
-def _unpressed_note(report: Report) -> tuple[Note, ...]:
+def unpressed_note(report: Report) -> tuple[Note, ...]:
+    """Which plan the savings are of, if there are two."""
     if report.without_limit is None:
         return ()
     size = format_bytes(report.without_limit.footprint_bytes)
@@ -82,7 +83,7 @@ def best_advice_table(report: Report, advice: Sequence[Advice], *, top: int) -> 
             Row(
                 cells=(
                     Cell(text=each.proposal.what, link="advice-in-detail-section"),
-                    Cell(text=_saving(each), link=_buffers_link(report, each)),
+                    Cell(text=saving_text(each), link=buffers_link(report, each)),
                     aside_cell(format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                     aside_cell(each.proposal.technique or ""),
                 )
@@ -115,7 +116,7 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
         Row(
             cells=(
                 Cell(text=f"{number}"),
-                Cell(text=_saving(each), link=_buffers_link(report, each)),
+                Cell(text=saving_text(each), link=buffers_link(report, each)),
                 *(_costs(each) if is_any_compiled else ()),
                 Cell(text=format_share(each.saving_bytes, report.unpressed.footprint_bytes)),
                 Cell(text=each.proposal.what),
@@ -127,7 +128,8 @@ def _overview(report: Report, advice: Sequence[Advice]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-def _saving(advice: Advice) -> str:
+def saving_text(advice: Advice) -> str:
+    """A true saving, or an upper bound."""
     size = format_bytes(advice.saving_bytes)
     return size if advice.is_compiled else f"up to {size}"
 
@@ -143,20 +145,24 @@ def _costs(advice: Advice) -> tuple[Cell, Cell]:
     )
 
 
-def _buffers_link(report: Report, advice: Advice) -> str:
+def buffers_link(report: Report, advice: Advice) -> str:
     """To the buffers that it would change; empty if it changes their order alone, or is about another plan."""
     is_shown = report.without_limit is None and changed_at_peak(report, advice.proposal.without)
     return f"advice={advice.proposal.what}" if is_shown else ""
 
 
-def _details(number: int, advice: Advice) -> tuple[Block, ...]:
-    proposal = advice.proposal
+def advice_facts(advice: Advice) -> dict[str, str]:
+    """What stands beside the code, by label."""
     texts = {
-        f"{number}.": proposal.what,  # whole, where the overview has no room for it
-        "why": proposal.evidence,
-        "cost": proposal.cost,
+        "why": advice.proposal.evidence,
+        "cost": advice.proposal.cost,
         "numbers": "" if advice.compiled is None else _MEANING[advice.compiled.meaning],
         "not compiled": advice.refusal,
     }
-    facts = [Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items() if text]
-    return Facts(facts=tuple(facts)), Code(text=proposal.how_to.rstrip())
+    return {label: text for label, text in texts.items() if text}
+
+
+def _details(number: int, advice: Advice) -> tuple[Block, ...]:
+    texts = {f"{number}.": advice.proposal.what, **advice_facts(advice)}  # whole: the overview may have no room for it
+    facts = [Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items()]
+    return Facts(facts=tuple(facts)), Code(text=advice.proposal.how_to.rstrip())

@@ -59,14 +59,15 @@ def more_label(num_left_out: int) -> str:
     return f"({num_left_out:,} more)"
 
 
-def share_table(title: str, sizes: Mapping[str, int], *, nameless: str, top: int) -> Table:
-    """One row per key with its share of the footprint.
+def share_table(title: str, sizes: Mapping[str, int], *, nameless: str, top: int, whole: str = "footprint") -> Table:
+    """One row per key with its share of the whole.
 
     Args:
         title: what the keys are.
-        sizes: bytes by key; they add up to the footprint.
+        sizes: bytes by key.
         nameless: what the empty key is called.
         top: how many rows; the rest is summed up in one.
+        whole: what the sizes add up to.
     """
     total_bytes = sum(sizes.values())
     largest = sorted(((key, size) for key, size in sizes.items() if size), key=lambda item: (-item[1], item[0]))
@@ -77,7 +78,7 @@ def share_table(title: str, sizes: Mapping[str, int], *, nameless: str, top: int
     if rest:
         rows.append(_share_row(aside_cell(more_label(len(rest))), sum(rest), total_bytes))
     name_column = Column(title=title, shorten=Shorten.MIDDLE, min_width=16)
-    return Table(columns=(name_column, *share_columns()), rows=tuple(rows), total=share_total("footprint", total_bytes))
+    return Table(columns=(name_column, *share_columns()), rows=tuple(rows), total=share_total(whole, total_bytes))
 
 
 def share_columns() -> tuple[Column, ...]:

@@ -8,20 +8,15 @@ from dataclasses import replace
 from memprof.analysis.records.report import Report
 from memprof.reports.document import Block, Heading
 from memprof.reports.views import header
-from memprof.reports.views.advice import NOTHING_TO_SAVE, advice_blocks, best_advice_table
-from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.cells import category_table, group_legend
 from memprof.reports.views.measured import measured_blocks, measured_summary, operation_blocks
 from memprof.reports.views.mesh import mesh_blocks
 from memprof.reports.views.modules import module_table
 from memprof.reports.views.report import notes, timeline_chart, warnings
-from memprof.studies.advice.advice import Advice
-
-_BEST_ADVICE = 5
 
 
-def first_sections(report: Report, advice: Sequence[Advice]) -> Mapping[str, Sequence[Block]]:
-    """By their titles: whether it fits, when it takes how much, and what could be done."""
+def first_sections(report: Report) -> Mapping[str, Sequence[Block]]:
+    """By their titles: whether it fits, and when it takes how much."""
     overview = (
         header.subject_heading(report),
         *header.pressure_notes(report),
@@ -34,33 +29,26 @@ def first_sections(report: Report, advice: Sequence[Advice]) -> Mapping[str, Seq
     if report.live_peak_bytes and report.timeline.num_positions:
         chart = timeline_chart(report.timeline, live_peak_bytes=report.live_peak_bytes)
         sections["Timeline"] = (_heading("Timeline", "live bytes over program order"), chart)
-    best = best_advice_table(report, advice, top=_BEST_ADVICE) if advice else NOTHING_TO_SAVE
-    return sections | {"Advice": (_heading("Advice", "what saves most"), best)}
+    return sections
 
 
-def later_sections(report: Report, advice: Sequence[Advice], *, depth: int, top: int) -> Mapping[str, Sequence[Block]]:
+def later_sections(report: Report, *, depth: int, top: int) -> Mapping[str, Sequence[Block]]:
     """By their titles: the tables, and what was compiled with what.
 
     Args:
         report: the facts.
-        advice: what could be done about the peak.
         depth: levels of the module tree.
         top: rows of the longest lists.
     """
     sections: dict[str, Sequence[Block]] = {
         "Categories": (_heading("Categories", "what the footprint is made of"), category_table(report.categories)),
+        "Measured": (*measured_blocks(report), *operation_blocks(report, top=top)),
+        "Mesh": mesh_blocks(report),
         "Modules": (
             _heading("Modules", f"{depth} levels, equal layers together"),
             module_table(report.modules, depth=depth, top=top),
             group_legend(),
         ),
-        "Largest": (
-            _heading("Largest buffers at the peak", "alike ones of all layers together"),
-            largest_buffers_table(report.buffers, top=top),
-        ),
-        "Measured": (*measured_blocks(report), *operation_blocks(report, top=top)),
-        "Mesh": mesh_blocks(report),
-        "Advice in detail": advice_blocks(report, advice) if advice else (),
         "Setup": (
             _heading("Setup", "what was compiled, for what, with what"),
             header.setup_facts(report),

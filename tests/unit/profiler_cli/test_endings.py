@@ -28,7 +28,7 @@ def test_without_a_file_or_an_ending_it_is_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "fragment"),
     [
-        (None, "r.pdf", "ends in .pdf, which is no format"),
+        (None, "r.docx", "ends in .docx, which is no format"),
         (None, "r.memprof", "is the name of a capture"),
         ("html", "r.memprof", "is the name of a capture"),
         ("json", "r.html", "is the name of a report as html, and --format says json"),
@@ -44,7 +44,7 @@ def test_a_capture_is_never_written_under_the_name_of_a_report() -> None:
     assert capture_or_report(None, otherwise="") == (None, None)
     assert capture_or_report(capture, otherwise="") == (capture, None)
     assert capture_or_report(report, otherwise="") == (None, report)
-    for name in ("r.pdf", "r"):
+    for name in ("r.docx", "r"):
         with pytest.raises(MemprofError, match=r"neither that it is a capture nor a report: end it in \.memprof"):
             capture_or_report(Path(name), otherwise="end it in .memprof")
 

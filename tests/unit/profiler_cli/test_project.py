@@ -51,7 +51,7 @@ def test_a_nearer_file_without_the_table_is_passed_over(table: Path) -> None:
         ('target = "H100"', "target of .tool.memprof.: 'H100' is the beginning of several targets"),
         ('memory = "much"', "memory of .tool.memprof.: "),
         ('reserve = "some"', "reserve of .tool.memprof.: "),
-        ('format = "pdf"', "format of .tool.memprof.: There is no format 'pdf'"),
+        ('format = "docx"', "format of .tool.memprof.: There is no format 'docx'"),
         ("target = ", "is no TOML, so it is not known what .tool.memprof. says"),
     ],
 )

@@ -17,8 +17,10 @@ def test_formats_are_found_by_their_files() -> None:
         ("html", ".html"),
         ("json", ".json"),
         ("markdown", ".md"),
+        ("pdf", ".pdf"),
         ("perfetto", ".perfetto.json"),
         ("png", ".png"),
+        ("pprof", ".pb.gz"),
         ("speedscope", ".speedscope.json"),
         ("svg", ".svg"),
         ("terminal", ".txt"),
@@ -27,9 +29,9 @@ def test_formats_are_found_by_their_files() -> None:
 
 
 def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
-    allowed = "csv, html, json, markdown, perfetto, png, speedscope, svg, terminal"
-    with pytest.raises(MemprofError, match=rf"^There is no format 'pdf'\. Use one of: {allowed}\.$"):
-        format_named("pdf")
+    allowed = "csv, html, json, markdown, pdf, perfetto, png, pprof, speedscope, svg, terminal"
+    with pytest.raises(MemprofError, match=rf"^There is no format 'docx'\. Use one of: {allowed}\.$"):
+        format_named("docx")
 
 
 def test_reports_need_neither_jax_nor_typer() -> None:

@@ -1,4 +1,4 @@
-"""SVG and PNG."""
+"""SVG, PNG and PDF."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformer_report import transformer
 from memprof.analysis.records.categories import Category
 from memprof.errors import MemprofError
 from memprof.reports.document import Document, Heading, Part, StackedBar, StackedBars
-from memprof.reports.formats import png, svg, terminal
+from memprof.reports.formats import pdf, png, svg, terminal
 from memprof.reports.options import RenderOptions
 from memprof.reports.web.blocks import sections_of
 
@@ -31,8 +31,12 @@ def test_the_texts_of_an_svg_are_texts() -> None:
     assert f"fits: footprint 11.1 GiB of {pool}, 48.2 GiB to spare" in texts
 
 
+def test_the_title_says_what_was_compiled_and_for_what() -> None:
+    assert "transformer donate on h100-80gb" in _texts(svg.FORMAT.render_report(transformer(), RenderOptions()))
+
+
 def test_names_are_neither_markup_nor_formulas() -> None:
-    assert "[bold]label[/bold] <script>alert('x')</script>" in _texts(
+    assert "[bold]label[/bold] <script>alert('x')</script> on h100-80gb" in _texts(
         svg.FORMAT.render_report(hostile_names(), RenderOptions())
     )
     assert "a|b `c` *d* __e__ @everyone #1 https://example.org" in _texts(
@@ -69,7 +73,7 @@ def test_a_capacity_that_would_leave_the_picture_empty_is_not_shown(
     assert mark in bars(capacity_bytes=40)
 
 
-@pytest.mark.parametrize("format_", [png.FORMAT, svg.FORMAT], ids=["png", "svg"])
+@pytest.mark.parametrize("format_", [pdf.FORMAT, png.FORMAT, svg.FORMAT], ids=["pdf", "png", "svg"])
 def test_without_matplotlib_it_says_what_is_missing(format_: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MemprofError, match="needs matplotlib, which is not installed"):

@@ -43,7 +43,7 @@ def _results(failing: str) -> Callable[..., Iterator[CompileResult]]:
 def test_rows_keep_their_order_and_what_fails_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "compile_all", _results("donate"))
     rows = Rows(subject=find_subject("mlp", preset="tiny"), techniques=("baseline", "bf16", "donate"))
-    tasks = rows.tasks(resolve("l4"), num_steps=2)
+    tasks, _ = rows.tasks(resolve("l4"), num_steps=2)
     assert [(task.label, task.num_steps) for task in tasks] == [
         ("mlp baseline", 2),
         ("mlp bf16", 2),
@@ -65,6 +65,18 @@ def test_rows_keep_their_order_and_what_fails_has_its_reason(monkeypatch: pytest
         ("mlp bf16", "compile, 3 at a time"), ("mlp bf16", "done"),
         ("mlp baseline", "compile, 3 at a time"), ("mlp baseline", "done"),
     ]  # fmt: skip
+
+
+def test_a_row_that_lacks_something_has_its_reason_and_the_others_go_on() -> None:
+    subject = find_subject("transformer", preset="tiny")
+    tasks, refused = Rows(subject=subject, techniques=("baseline", "flash", "flash+bf16")).tasks(resolve("l4"))
+    assert [task.label for task in tasks] == ["transformer baseline", "transformer flash+bf16"]
+    assert [row.label for row in refused] == ["transformer flash"]
+    assert "add bf16 or fp16" in refused[0].reason
+    with pytest.raises(MemprofError, match="add bf16 or fp16"):
+        Rows(subject=subject, techniques=("flash",)).tasks(resolve("l4"))
+    with pytest.raises(MemprofError, match="no technique 'flahs'"):
+        Rows(subject=subject, techniques=("baseline", "flahs")).tasks(resolve("l4"))
 
 
 def test_a_row_that_stands_twice_and_a_reference_that_is_none_are_refused() -> None:

@@ -1,11 +1,13 @@
-// The table of all buffers: searched, sorted, opened. Only the rows that are looked at are made.
+// The table of all buffers: searched, sorted, opened. Buffers that differ in their layer alone are one row. Only the rows
+// that are looked at are made.
 
-const ROWS_AT_A_TIME = 25;
+const ROWS_AT_A_TIME = 10;
 const COLUMNS = [
-  { title: "size", isNumber: true, value: (index) => buffers.size_bytes[index], cell: (index) => openerOf(index) },
+  { title: "size", isNumber: true, value: (index, group) => bytesOf(group), cell: (index, group) => openerOf(index, group) },
+  { title: "count", isNumber: true, value: (index, group) => group.length, cell: (index, group) => formatCount(group.length) },
   { title: "array", value: (index) => textOf("array", index) },
   { title: "category", value: (index) => categories[buffers.category[index]].name, cell: (index) => forMouse(categoryLink(buffers.category[index])) },
-  { title: "module", value: (index) => textOf("module", index), cell: (index) => moduleLink(index) },
+  { title: "module", value: (index) => textOf("module", index), cell: (index, group) => moduleLink(moduleOf(group)) },
   { title: "phase", value: (index) => textOf("phase", index), cell: (index) => forMouse(linkTo("phase", textOf("phase", index), textOf("phase", index))) },
   { title: "live", isNumber: true, value: (index) => buffers.start[index], cell: (index) => lifetime(index) },
   { title: "source", value: (index) => textOf("source", index), cell: (index) => forMouse(element("span", {}, editorLink(textOf("source", index)))) },
@@ -14,6 +16,23 @@ const COLUMNS = [
 const SEARCHED = ["array", "module", "op", "name", "source", "why"];
 
 const PLACES = ["ArrowDown", "ArrowUp"];
+const anyLayer = kept((name) => report.strings[name].replace(/(?<=[_/])\d+(?=\/|$)/g, "*"));
+
+// What buffers that differ in their layer alone have in common.
+const kindOf = kept((index) => {
+  const { array, category, phase, module, op, source } = buffers;
+  return [array[index], category[index], phase[index], source[index], anyLayer(module[index]), anyLayer(op[index])].join();
+});
+
+function moduleOf([index, ...others]) {
+  const module = textOf("module", index);
+  if (!others.some((other) => textOf("module", other) !== module)) return module;
+  return foldedModule(index) === module ? anyLayer(buffers.module[index]) : foldedModule(index);
+}
+
+function bytesOf(group) {
+  return group.reduce((sum, index) => sum + buffers.size_bytes[index], 0);
+}
 
 function drawBuffers() {
   const table = document.getElementById("buffer-table");
@@ -26,7 +45,7 @@ function drawBuffers() {
   const changed = Object.fromEntries(Object.entries(report.advice).map(([what, numbers]) => [what, new Set(numbers)]));
   const filters = {
     category: choice("category", present("category").map((number) => categories[number].name), (index, value) => categories[buffers.category[index]].name === value),
-    module: choice("module", allBuffers.map(foldedModule).filter((name) => name), (index, value) => isWithin(foldedModule(index), value) || isWithin(textOf("module", index), value)),
+    module: choice("module", allBuffers.map(foldedModule).filter((name) => name), (index, value) => [foldedModule(index), textOf("module", index), anyLayer(buffers.module[index])].some((name) => isWithin(name, value))),
     phase: choice("phase", present("phase").map((number) => report.strings[number]), (index, value) => textOf("phase", index) === value),
     advice: choice("advice", Object.keys(changed), (index, value) => changed[value]?.has(index)),
   };
@@ -50,11 +69,20 @@ function drawBuffers() {
     const select = document.getElementById(`buffer-${key}`);
     const offer = (value) => select.append(element("option", { value }, value));
     [...new Set(values)].sort().forEach(offer);
-    select.addEventListener("change", restart);
-    onAddress(key, (value) => {
-      if (![...select.options].some((option) => option.value === value)) offer(value);
+    const take = (value) => {
+      if (value && ![...select.options].some((option) => option.value === value)) offer(value);
       select.value = value;
       restart();
+    };
+    if (key === "category") {
+      onCategory((name) => take(name ?? ""));
+      select.addEventListener("change", () => chooseCategory(select.value || null));
+    } else {
+      select.addEventListener("change", restart);
+    }
+    onAddress(key, (value) => {
+      if (key === "category") chooseCategory(value);
+      else take(value);
       document.getElementById("buffers-section").scrollIntoView();
       reveal(select);
     });
@@ -73,7 +101,8 @@ function drawBuffers() {
     }
     const { column, sign } = sorting;
     const order = (a, b) => (a < b ? -sign : a > b ? sign : 0);
-    return found.map((index) => [column.value(index), index]).sort(([a], [b]) => order(a, b)).map(([, index]) => index);
+    const groups = [...groupedBy(found, kindOf).values()];
+    return groups.map((group) => [column.value(group[0], group), group]).sort(([a], [b]) => order(a, b)).map(([, group]) => group);
   }
 
   function redraw() {
@@ -83,8 +112,9 @@ function drawBuffers() {
       const isSorted = COLUMNS[number] === sorting.column;
       head.setAttribute("aria-sort", isSorted ? (sorting.sign > 0 ? "ascending" : "descending") : "none");
     });
-    const bytes = shown.reduce((sum, index) => sum + buffers.size_bytes[index], 0);
-    count.textContent = `${formatCount(shown.length)} buffers, ${formatBytes(bytes)}${all.checked ? " (not all at one time)" : ""}`;
+    const bytes = shown.reduce((sum, group) => sum + bytesOf(group), 0);
+    const number = shown.reduce((sum, group) => sum + group.length, 0);
+    count.textContent = `${formatCount(number)} buffers, ${formatBytes(bytes)}${all.checked ? " (not all at one time)" : ""}`;
     more.hidden = shown.length <= numRows;
   }
 
@@ -92,7 +122,7 @@ function drawBuffers() {
     numRows = ROWS_AT_A_TIME;
     redraw();
     remember("q", search.value);
-    for (const { key, select } of Object.values(filters)) remember(key, select.value);
+    for (const { key, select } of Object.values(filters)) if (key !== "category") remember(key, select.value);
     remember("all", all.checked ? "yes" : null);
   }
 
@@ -104,16 +134,18 @@ function drawBuffers() {
   // Opens the row of one buffer, whatever is searched.
   function openBuffer(index) {
     if (!(index >= 0 && index < numBuffers)) return;
-    if (!shown.includes(index)) {
+    if (!shown.some((group) => group.includes(index))) {
       search.value = "";
+      chooseCategory(null);
       for (const { select } of Object.values(filters)) select.value = "";
       all.checked ||= index >= report.num_at_peak;
       restart();
     }
-    const place = shown.indexOf(index);
+    const place = shown.findIndex((group) => group.includes(index));
     if (place >= numRows) showMore(place + 1 - numRows);
-    const opener = table.querySelector(`button[data-buffer="${index}"]`);
-    if (opener.getAttribute("aria-expanded") === "false") toggleDetails(opener, index);
+    const opener = table.querySelector(`button[data-buffer="${shown[place][0]}"]`);
+    if (opener.getAttribute("aria-expanded") === "true") toggleDetails(opener);
+    toggleDetails(opener, index, shown[place]);
     reveal(opener);
     opener.closest("tr").scrollIntoView({ block: "center" });
   }
@@ -158,18 +190,19 @@ function isWithin(module, value) {
   return module === value || module.startsWith(`${value}/`);
 }
 
-function bufferRow(index) {
+function bufferRow(group) {
+  const [index] = group;
   const cells = COLUMNS.map((column) => {
     const cell = element("td", { class: column.isNumber ? "number" : "" });
-    cell.append(column.cell ? column.cell(index) : column.value(index));
+    cell.append(column.cell ? column.cell(index, group) : column.value(index, group));
     return cell;
   });
   return element("tr", {}, ...cells);
 }
 
-function openerOf(index) {
-  const opener = element("button", { type: "button", class: "button", "data-buffer": index, "aria-expanded": "false" }, formatBytes(buffers.size_bytes[index]));
-  opener.addEventListener("click", () => toggleDetails(opener, index));
+function openerOf(index, group) {
+  const opener = element("button", { type: "button", class: "button", "data-buffer": index, "aria-expanded": "false" }, formatBytes(bytesOf(group)));
+  opener.addEventListener("click", () => toggleDetails(opener, index, group));
   return opener;
 }
 
@@ -179,8 +212,7 @@ function forMouse(place) {
   return place;
 }
 
-function moduleLink(index) {
-  const module = textOf("module", index);
+function moduleLink(module) {
   return module ? forMouse(linkTo("module", module, module)) : "";
 }
 
@@ -194,12 +226,25 @@ function lifetime(index) {
   return link;
 }
 
-function toggleDetails(opener, index) {
+// Of several alike buffers the details are those of one, with links to the others.
+function toggleDetails(opener, index, group = []) {
   const row = opener.closest("tr");
   const isOpen = opener.getAttribute("aria-expanded") === "true";
   opener.setAttribute("aria-expanded", String(!isOpen));
   row.classList.toggle("opened", !isOpen);
   remember("buffer", isOpen ? null : index + 1);
-  if (isOpen) row.nextElementSibling.remove();
-  else row.after(element("tr", { class: "opened" }, element("td", { class: "details", colspan: COLUMNS.length }, element("div", {}, ...details(index)))));
+  if (isOpen) return row.nextElementSibling.remove();
+  const others = group.length > 1 ? [alike(group, index)] : [];
+  row.after(element("tr", { class: "opened" }, element("td", { class: "details", colspan: COLUMNS.length }, element("div", {}, ...others, ...details(index)))));
+}
+
+const MOST_ALIKE = 200;
+
+function alike(group, index) {
+  const links = group.slice(0, MOST_ALIKE).map((each) => {
+    const name = textOf("module", each) || textOf("name", each) || `#${each + 1}`;
+    return element("li", {}, each === index ? element("b", {}, name) : linkTo("buffer", each + 1, name));
+  });
+  const title = element("h3", {}, `one of ${formatCount(group.length)} alike, of ${formatBytes(buffers.size_bytes[index])} each`);
+  return element("div", {}, title, element("ul", { class: "alike" }, ...links));
 }

@@ -67,6 +67,14 @@ function moments(first, last, numSlices) {
   return found;
 }
 
+// Puts a small box beside a point of the window, inside of it.
+function placeTip(tip, x, y) {
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(0, x + 14 + width > document.documentElement.clientWidth ? x - 14 - width : x + 14)}px`;
+  tip.style.top = `${y + 14 + height > window.innerHeight ? Math.max(0, y - 14 - height) : y + 14}px`;
+}
+
 function categoryKey(number) {
   return element("b", { class: "key", "data-category": categories[number].name }, categories[number].letter);
 }

@@ -107,7 +107,8 @@ function largestCategories(node) {
 }
 
 function drawFlame(place, choices) {
-  const atPeak = buffers.size_bytes.slice(0, report.num_at_peak).map((_, index) => index);
+  const all = buffers.size_bytes.slice(0, report.num_at_peak).map((_, index) => index);
+  let atPeak = all;
   const nodes = new Map(); // of the boxes
   const area = element("div", { class: "flame", role: "group", "aria-label": "what is live at the peak; arrows move, Enter zooms in, Escape out" });
   const tip = element("div", { class: "tip", role: "status", hidden: "" });
@@ -181,10 +182,7 @@ function drawFlame(place, choices) {
     const node = nodes.get(box);
     const shares = largestCategories(node).map(({ size, number }) => element("div", {}, categoryKey(number), `${categories[number].name} ${formatBytes(size)}`));
     tip.replaceChildren(element("b", {}, node.label), element("div", {}, `${formatBytes(node.size)}, ${formatShare(node.size, report.live_peak_bytes)} of the peak`), ...shares);
-    tip.hidden = false;
-    const { width, height } = tip.getBoundingClientRect();
-    tip.style.left = `${Math.max(0, Math.min(x + 14, document.documentElement.clientWidth - width))}px`;
-    tip.style.top = `${y + 14 + height > window.innerHeight ? Math.max(0, y - 14 - height) : y + 14}px`;
+    placeTip(tip, x, y);
   }
 
   const boxAt = (event) => event.target.closest(".box");
@@ -207,6 +205,10 @@ function drawFlame(place, choices) {
   onAddress("flame", (value) => {
     const [name, ranks] = value.split(" ");
     if (Object.hasOwn(HIERARCHIES, name)) choose(name, ranks);
+  });
+  onCategory((name) => {
+    atPeak = name === null ? all : all.filter((index) => categories[buffers.category[index]].name === name);
+    choose(by);
   });
   choose("stack");
 }

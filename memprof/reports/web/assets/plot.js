@@ -18,7 +18,7 @@ const MOVES = {
 // Puts a chart into `place`. `whole` is all there is to see: positions `x` and bytes `y`. `draw` returns what is shown of
 // `ranges`, made with `across` and `up`, which give shares of the area. `lanes` are rows of spans below it.
 // What is zoomed into stands in the address as `key`.
-function makePlot(place, { key, name, whole, zoomsBytes = false, lanes = [], draw, onPoint, onPick = () => {} }) {
+function makePlot(place, { key, name, whole, zoomsBytes = false, lanes = [], draw, onPoint, onLeave = () => {}, onPick = () => {}, onKey = () => false }) {
   const area = element("div", { class: "area", tabindex: 0, role: "group", "aria-label": `${name}; + - 0 and arrows zoom and move` });
   const shown = element("div", { class: "shown" });
   const below = element("div", { class: "below" });
@@ -67,7 +67,8 @@ function makePlot(place, { key, name, whole, zoomsBytes = false, lanes = [], dra
 
   onPointer(area, {
     selectsHeight: zoomsBytes,
-    onPoint: (point) => onPoint(at(point)),
+    onPoint: (point, event) => onPoint(at(point), event),
+    onLeave,
     onPick: (point) => onPick(at(point)),
     onSelect: (from, to) => {
       const [low, high] = [at(from), at(to)];
@@ -77,6 +78,7 @@ function makePlot(place, { key, name, whole, zoomsBytes = false, lanes = [], dra
   area.addEventListener("dblclick", () => zoom(whole));
   area.addEventListener("keydown", (event) => {
     const move = Object.values(MOVES).find(({ key, y }) => key === event.key && (zoomsBytes || !y));
+    if (onKey(event)) return;
     if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     apply(move);
@@ -86,7 +88,7 @@ function makePlot(place, { key, name, whole, zoomsBytes = false, lanes = [], dra
     if ([first, stop, low, high].every(Number.isFinite)) zoom({ x: [first, stop], y: [low, high] });
   });
   redraw();
-  return { redraw };
+  return { redraw, area, across, up };
 }
 
 // A range scaled about its middle and moved by a share of itself, never out of the whole.

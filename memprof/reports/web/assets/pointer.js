@@ -3,7 +3,7 @@
 
 const SHORTEST_DRAG = 5; // pixels; what is shorter is a click
 
-function onPointer(area, { selectsHeight, onPoint, onPick, onSelect }) {
+function onPointer(area, { selectsHeight, onPoint, onLeave, onPick, onSelect }) {
   const selection = element("div", { class: "selection", hidden: "" });
   let pressed = null;
   area.append(selection);
@@ -41,7 +41,7 @@ function onPointer(area, { selectsHeight, onPoint, onPick, onSelect }) {
   });
   area.addEventListener("pointermove", (event) => {
     if (pressed) show(cornersTo(event));
-    else onPoint(pointOf(event));
+    else onPoint(pointOf(event), event);
   });
   area.addEventListener("pointerup", (event) => {
     if (!pressed) return;
@@ -51,4 +51,5 @@ function onPointer(area, { selectsHeight, onPoint, onPick, onSelect }) {
     else onPick(pointOf(event));
   });
   area.addEventListener("pointercancel", release);
+  area.addEventListener("pointerleave", onLeave);
 }

@@ -1,0 +1,125 @@
+"""What `--format json` prints of JAX's memory profiles."""
+
+# Without `from __future__ import annotations`: from texts msgspec makes these types in three times the time.
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Struct
+
+from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import StackFrame
+from memprof.analysis.records.memory_profile import Kind, MemoryProfile
+from memprof.reports.json.types import Shape, Size, about, filled
+from memprof.studies.live_memory import BesideStep, by_calls, by_folder, changes
+
+_Calls = Annotated[tuple[str, ...], about("`file.py:12 function`, of the user's own code, outermost first.")]
+
+
+class MadeJson(Struct, frozen=True, kw_only=True):
+    """What the same calls made."""
+
+    kind: Kind
+    count: Size
+    size_bytes: Size
+    calls: _Calls
+
+
+class StepArraysJson(Struct, frozen=True, kw_only=True):
+    """Arguments of one type that a step takes."""
+
+    category: Category
+    shape: Shape
+    dtype: str
+    num_wanted: Annotated[Size, about("How many the step takes.")]
+    num_alive: Annotated[Size, about("For how many of them an array of their size is alive.")]
+    each_bytes: Size
+
+
+class OtherJson(Struct, frozen=True, kw_only=True):
+    """Live arrays that are no arguments of the step."""
+
+    count: Size
+    each_bytes: Size
+    like: Annotated[tuple[Category, ...], about("Arguments of the step that have the same size.")]
+    calls: _Calls
+
+
+class BesideStepJson(Struct, frozen=True, kw_only=True):
+    """The profile beside a step; arrays are matched by size, since JAX writes neither shape nor dtype."""
+
+    label: str
+    device: Annotated[str, about("The fullest one, which the numbers are of.")]
+    step: tuple[StepArraysJson, ...]
+    others: tuple[OtherJson, ...]
+    other_bytes: Size
+    executable_bytes: Size
+    footprint_bytes: Size
+    pool_bytes: Annotated[Size | None, about("JAX's memory pool; null if it is not known.")]
+    left_bytes: Annotated[int | None, about("What the pool has left for the step; null if the pool is not known.")]
+
+
+class MemoryProfileJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.memory_profile/1"):
+    """What was alive when JAX wrote a memory profile: `memprof import memory.prof --format json`."""
+
+    name: str
+    buffer_bytes: Annotated[Size, about("Of arrays, on all devices.")]
+    executable_bytes: Size
+    devices: Annotated[dict[str, Size], about("Bytes of arrays on each device.")]
+    folders: Annotated[dict[str, Size], about("Bytes of arrays by the folder of the innermost own line.")]
+    made: Annotated[tuple[MadeJson, ...], about("By stack, the most bytes first.")]
+    beside_step: BesideStepJson | None
+
+
+class ChangedJson(Struct, frozen=True, kw_only=True):
+    """Allocations of one size that the same calls made."""
+
+    kind: Kind
+    each_bytes: Size
+    before_count: Size
+    after_count: Size
+    delta_bytes: int
+    calls: _Calls
+
+
+class MemoryProfileDiffJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="memprof.memory_profile_diff/1"):
+    """What is more or less alive than before: `memprof show AFTER.prof --diff BEFORE.prof --format json`."""
+
+    before: str
+    after: str
+    delta_bytes: Annotated[int, about("Of arrays.")]
+    changes: Annotated[tuple[ChangedJson, ...], about("What grew most first.")]
+
+
+def memory_profile_json(profile: MemoryProfile, beside: BesideStep | None) -> MemoryProfileJson:
+    """What is printed of one profile."""
+    return MemoryProfileJson(
+        name=profile.name,
+        buffer_bytes=profile.size_of(Kind.BUFFER),
+        executable_bytes=profile.size_of(Kind.EXECUTABLE),
+        devices={device: profile.size_of(Kind.BUFFER, device) for device in profile.devices},
+        folders=dict(by_folder(profile.of(Kind.BUFFER))),
+        made=tuple(filled(MadeJson, each, calls=_texts(each.calls)) for each in by_calls(profile.alive)),
+        beside_step=None
+        if beside is None
+        else filled(
+            BesideStepJson,
+            beside,
+            step=[filled(StepArraysJson, each) for each in beside.step],
+            others=[filled(OtherJson, each, calls=_texts(each.calls)) for each in beside.others],
+        ),
+    )
+
+
+def memory_profile_diff_json(before: MemoryProfile, after: MemoryProfile) -> MemoryProfileDiffJson:
+    """What is printed of two profiles."""
+    return MemoryProfileDiffJson(
+        before=before.name,
+        after=after.name,
+        delta_bytes=after.size_of(Kind.BUFFER) - before.size_of(Kind.BUFFER),
+        changes=tuple(filled(ChangedJson, each, calls=_texts(each.calls)) for each in changes(before, after)),
+    )
+
+
+def _texts(calls: Sequence[StackFrame]) -> tuple[str, ...]:
+    return tuple(f"{call.file}:{call.line} {call.function}".rstrip() for call in calls)

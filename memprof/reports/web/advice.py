@@ -1,0 +1,59 @@
+"""Advice on a page of a report: a line for each, which opens to its reason, its cost and its code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memprof.analysis.records.report import Report
+from memprof.reports.document import Heading, Note, Tone
+from memprof.reports.units import format_share
+from memprof.reports.views.advice import (
+    CAUTION,
+    NOTHING_TO_SAVE,
+    advice_facts,
+    buffers_link,
+    saving_text,
+    unpressed_note,
+)
+from memprof.reports.web.blocks import block_html
+from memprof.reports.web.page import Section, escaped
+from memprof.studies.advice.advice import Advice
+
+_NUM_SHOWN = 6
+
+
+def advice_section(report: Report, advice: Sequence[Advice]) -> Section:
+    """What could be done about the peak."""
+    blocks = [
+        block_html(
+            Heading(text="Advice", level=2, aside="what costs least first; open one for its reason and its code")
+        )
+    ]
+    if not advice:
+        blocks.append(block_html(NOTHING_TO_SAVE))
+        return Section(title="Advice", html="\n".join(blocks))
+    pieces = [_piece(report, each) for each in advice]
+    blocks += [*map(block_html, unpressed_note(report)), *pieces[:_NUM_SHOWN]]
+    if pieces[_NUM_SHOWN:]:
+        more = "".join(pieces[_NUM_SHOWN:])
+        blocks.append(f"<details><summary>{len(pieces) - _NUM_SHOWN} more</summary>{more}</details>")
+    blocks.append(block_html(Note(text=CAUTION, tone=Tone.MUTED)))
+    return Section(title="Advice", html="\n".join(blocks))
+
+
+def _piece(report: Report, advice: Advice) -> str:
+    proposal = advice.proposal
+    share = format_share(advice.saving_bytes, report.unpressed.footprint_bytes)
+    link = buffers_link(report, advice)
+    of_buffers = f'<p><span data-link="{escaped(link)}">the buffers that it would change</span></p>' if link else ""
+    listed = "".join(
+        f"<dt>{escaped(label)}</dt><dd>{escaped(text)}</dd>" for label, text in advice_facts(advice).items()
+    )
+    code = escaped(proposal.how_to.rstrip())
+    return (
+        f'<details class="advice"><summary><b>{escaped(saving_text(advice))}</b>'
+        f'<span class="quiet">{escaped(share)}</span><span class="what">{escaped(proposal.what)}</span>'
+        f"<code>{escaped(proposal.technique or '')}</code></summary>"
+        f'<div><dl class="facts">{listed}</dl><div class="code"><pre tabindex="0"><code>{code}</code></pre></div>'
+        f"{of_buffers}</div></details>"
+    )
