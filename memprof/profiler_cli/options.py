@@ -248,7 +248,7 @@ class StepOptions:
         str | None,
         typer.Option(
             "--phase", hidden=True, metavar="NAME",
-            help="The phase of the workload decoder: prefill, decode or chunked-prefill; short for --set phase=NAME.",
+            help="The phase of a workload: inference, or of decoder prefill, decode or chunked-prefill.",
         ),
     ] = None  # fmt: skip
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import glob
+import importlib.util
 import json
 import os
 import threading
@@ -13,10 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.exported import Exported
+from memprof.capture.capture_file import decoded_without_program
 from memprof.capture.processes.child_process import ChildProcess, Children, Progress
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import (
+    EXPORTED_FILE,
     PLAN_FILE,
     PLAN_TASK_FILE,
     RECOMPUTED_FILE,
@@ -133,6 +140,28 @@ def trace_in_child(
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_session(capture, folder / TRACE_FOLDER)
+
+
+@contextmanager
+def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Capture, Exported, tuple[Path, ...]]]:
+    """Write a step as an ONNX model in a child process.
+
+    Yields:
+        What is known of the step, without a program; what was written; and the files, gone with the block: the model,
+        and large weights.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`; or onnx is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MemprofError("ONNX is not installed: pip install 'jax-memprof[onnx]'")
+    with _done(task, progress) as folder:
+        exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
+        yield (
+            decoded_without_program(Handover.read(folder).lowered),
+            exported,
+            tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
+        )
 
 
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
