@@ -97,6 +97,23 @@ Frameworks = Annotated[
         "--framework", help="The framework of the rows; repeat it for rows of both.", rich_help_panel=STEP_OPTIONS
     ),
 ]
+
+
+class EngineName(StrEnum):
+    """What runs the program."""
+
+    XLA = "xla"
+    TENSORRT = "tensorrt"
+
+
+Engine = Annotated[
+    EngineName,
+    typer.Option("--engine", hidden=True, help="What runs an inference step; tensorrt needs the extra tensorrt."),
+]
+Engines = Annotated[
+    list[EngineName],
+    typer.Option("--engine", hidden=True, help="What runs the rows; repeat it for rows of both."),
+]
 Workload = Annotated[
     str,
     typer.Argument(

@@ -17,18 +17,21 @@ import jax
 import numpy as np
 from jax.extend import core
 
+from memprof.amounts import format_bytes
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.exported import Agreement, ExportedModel
 from memprof.capture.compile import LoweredStep
 from memprof.capture.exporting.lowering import Lowering, Value
 from memprof.capture.exporting.onnx_graph import Graph
+from memprof.capture.processes.launch import free_memory_bytes
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
 
 # The largest difference from JAX's result that counts as equal, as a share of its largest value, by the dtype of the
 # matrix products. The sums of a product are rounded in another order.
 TOLERANCES = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 5e-2}
+_COPIES = 4  # of the weights in host memory while an engine is built (measured with 302 MB of weights)
 _WEIGHT_SCALE = 0.02  # of random weights where the step brings none
 
 
@@ -44,6 +47,7 @@ def write_model(spec: StepSpec, step: LoweredStep, path: Path) -> ExportedModel:
     """
     graph = Graph()
     leaves = step.capture.arguments
+    _check_room(sum(leaf.size_bytes for leaf in leaves if leaf.role is Role.PARAMS))
     values = _weights(spec, leaves)
     arguments = [
         Value(graph.weight(model_name(leaf.path), values[number]), leaf.shape)
@@ -96,6 +100,16 @@ def compare_with_jax(spec: StepSpec, step: LoweredStep, path: Path) -> Agreement
 def model_name(path: str) -> str:
     """The name in a model of what JAX calls `params['layers'][0]`: `params.layers.0`."""
     return re.sub(r"\[(?:'([^']*)'|(\d+))\]", r".\1\2", path).strip(".")
+
+
+def _check_room(weight_bytes: int) -> None:
+    """Raises `MemprofError` if the host's memory cannot hold the weights as often as a model and its builder do."""
+    free_bytes = free_memory_bytes()
+    if free_bytes is not None and _COPIES * weight_bytes > free_bytes:
+        raise MemprofError(
+            f"the weights take {format_bytes(weight_bytes)}, of which a model and its builder hold {_COPIES} copies in"
+            f" the host's memory, and {format_bytes(free_bytes)} are free: take a smaller preset, or bf16-params"
+        )
 
 
 def _weights(spec: StepSpec, leaves: tuple[ArgumentLeaf, ...]) -> dict[int, np.ndarray[Any, Any]]:

@@ -195,7 +195,7 @@ def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
 def default_num_jobs() -> int:
     """As many as there are processors, as far as the free memory goes."""
     num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free_bytes = _free_memory_bytes()
+    free_bytes = free_memory_bytes()
     by_memory = num_processors if free_bytes is None else free_bytes // _MEMORY_PER_JOB_BYTES
     return max(1, min(num_processors, by_memory))
 
@@ -300,7 +300,7 @@ def _captured(step: Handover) -> Capture | None:
         return None
 
 
-def _free_memory_bytes() -> int | None:
+def free_memory_bytes() -> int | None:
     """Memory that new processes can use without swapping; None where the system does not tell (not Linux)."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

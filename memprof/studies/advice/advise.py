@@ -86,6 +86,8 @@ def advise(report: Report) -> tuple[Advice, ...]:
     If XLA recomputes values under memory pressure, the advice is that of the plan without pressure.
     """
     report = report.unpressed
+    if report.engine_figures is not None:  # the rules read XLA's programs
+        return ()
     found = [
         Advice(
             rule=rule.__name__,
