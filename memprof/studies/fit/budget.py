@@ -63,6 +63,8 @@ class MemoryRequest:
             kept_bytes=self._kept_bytes(memory_bytes),
             is_chosen=self.pool is not None,
         )
+        if budget.size_bytes <= 0 and not budget.kept_bytes:
+            raise MemprofError(f"{memory_bytes:,} bytes leave no room beside the CUDA context: give more with --memory")
         if budget.size_bytes <= 0:
             raise _leaves_nothing(budget.kept_bytes, budget.size_bytes + budget.kept_bytes, "pool")
         return budget

@@ -21,7 +21,7 @@ from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
-from memprof.studies.engine import XLA, EngineBuild, without_int8
+from memprof.studies.engine import INT8, XLA, EngineBuild, without_int8
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
@@ -256,10 +256,10 @@ def _result(
     step_reason: str,
     larger: LargerValue | None = None,
 ) -> FitResult:
-    report = compiles.reports[value]
+    report, int8 = compiles.reports[value], (INT8,) if INT8 in request.techniques.split("+") else ()
     return FitResult(
         subject=request.subject.label,
-        techniques=report.techniques,
+        techniques=tuple(applied.label for applied in parse_techniques(without_int8(request.techniques))) + int8,
         target=report.target.name,
         field=request.field,
         value=value,
