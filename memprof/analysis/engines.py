@@ -40,7 +40,7 @@ def analyze_engine(capture: Capture) -> Report:
     modules = _Modules(capture.arguments)
     replayed = _replay(engine, modules)
     last = max(len(engine.layers) - 1, 0)
-    held = (*_weights(engine, modules, last), *_boundary(capture, engine, modules, last))
+    held = (*_weights(capture, engine, modules, last), *_boundary(capture, engine, modules, last))
     excess = replayed.peak_bytes > engine.activation_bytes
     temps = () if excess else replayed.buffers
     live = sum(each.size_bytes for each in temps if each.at_peak)
@@ -187,13 +187,14 @@ def _replay(engine: Engine, modules: _Modules) -> _Replay:
     return _Replay(buffers=buffers, peak_bytes=peak, peak_position=peak_position)
 
 
-def _weights(engine: Engine, modules: _Modules, last: int) -> tuple[LiveBuffer, ...]:
-    """The weights as the layers read them, and what else the builder counts as weights."""
+def _weights(capture: Capture, engine: Engine, modules: _Modules, last: int) -> tuple[LiveBuffer, ...]:
+    """The weights as the layers read them, or else as the model has them, and the rest of the builder's total.
+
+    Where layers read parts of one array under several names, these add up to more than the total; where the builder
+    has made weights smaller, the model's do. If both do, the total stays whole.
+    """
     readers = {number: layer for layer in reversed(engine.layers) for number in layer.constants}
-    listed = sum(each.size_bytes for each in engine.constants)
-    if listed > engine.weights_bytes:  # layers read parts of one array under several names
-        return (_total("weights", engine.weights_bytes, Category.PARAMS, f"{_BUILDER} of weights", last),)
-    buffers = tuple(
+    of_layers = tuple(
         _buffer(
             tensor,
             Category.PARAMS,
@@ -205,11 +206,31 @@ def _weights(engine: Engine, modules: _Modules, last: int) -> tuple[LiveBuffer, 
         )
         for number, tensor in enumerate(engine.constants)
     )
-    rest_bytes = engine.weights_bytes - listed
-    if not rest_bytes:
-        return buffers
-    evidence = f"{_BUILDER} of weights less the constants of layers"
-    return (*buffers, _total("other weights", rest_bytes, Category.PARAMS, evidence, last))
+    of_model = tuple(
+        _buffer(
+            EngineTensor(name=leaf.path, shape=leaf.shape, dtype=_short(leaf.dtype), size_bytes=leaf.size_bytes),
+            Category.PARAMS,
+            Phase.ARGUMENT,
+            module=modules.of_argument(leaf.path),
+            evidence="a weight of the model",
+            end=last,
+        )
+        for leaf in capture.arguments
+        if leaf.role is Role.PARAMS
+    )
+    for found in (of_layers, of_model):
+        rest_bytes = engine.weights_bytes - sum(each.size_bytes for each in found)
+        if found and rest_bytes >= 0:
+            rest = _total("other weights", rest_bytes, Category.PARAMS, f"{_BUILDER} of weights less the others", last)
+            return (*found, *((rest,) if rest_bytes else ()))
+    return (_total("weights", engine.weights_bytes, Category.PARAMS, f"{_BUILDER} of weights", last),)
+
+
+def _short(dtype: str) -> str:
+    """XLA's word for JAX's name of a dtype: `bf16` for `bfloat16`."""
+    for name, word in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "s")):
+        dtype = dtype.replace(name, word)
+    return dtype
 
 
 def _boundary(capture: Capture, engine: Engine, modules: _Modules, last: int) -> tuple[LiveBuffer, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend import core
 
 from memprof.capture.exporting.onnx_graph import INT64, Graph, element_type
+from memprof.capture.roles.walk import scan_layout
 from memprof.capture.tracing import jit_adapter
 from memprof.errors import MemprofError
 
@@ -101,7 +102,7 @@ class Lowering:
     def _equation(self, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
         name = equation.primitive.name
         if name == "scan":
-            return self._scan(equation.params, values, scope)
+            return self._scan(equation, values, scope)
         inner = next((equation.params[key] for key in _CALLS if key in equation.params), None)
         if inner is not None and name not in ("while", "shard_map"):
             closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
@@ -117,26 +118,26 @@ class Lowering:
             )
         return RULES[name](self, equation, values, scope)
 
-    def _scan(self, params: Any, values: list[_Known], scope: str) -> list[_Known]:
+    def _scan(self, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
         """Unroll a loop: the scopes of its turns are numbered."""
-        num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
-        consts, carry = values[:num_consts], values[num_consts : num_consts + num_carry]
-        stacked, var_shapes = values[num_consts + num_carry :], params["jaxpr"].in_avals[num_consts + num_carry :]
+        body, length, is_reverse = (equation.params[name] for name in ("jaxpr", "length", "reverse"))
+        num_consts, num_carry = scan_layout(equation, body.jaxpr)
+        first_stacked = num_consts + num_carry
+        consts, carry = values[:num_consts], values[num_consts:first_stacked]
         turns: list[list[_Known]] = []
-        numbers = range(length - 1, -1, -1) if params["reverse"] else range(length)
-        for number in numbers:
+        for number in reversed(range(length)) if is_reverse else range(length):
             inside = f"{scope or 'loop'}_{number}"
             pieces = [
-                self._piece(each, number, (length, *aval.shape), inside)
-                for each, aval in zip(stacked, var_shapes, strict=True)
+                self._piece(each, number, tuple(var.aval.shape), inside)
+                for each, var in zip(values[first_stacked:], equation.invars[first_stacked:], strict=True)
             ]
-            results = self.jaxpr(params["jaxpr"], [*consts, *carry, *pieces], inside)
+            results = self.jaxpr(body, [*consts, *carry, *pieces], inside)
             carry = results[:num_carry]
             turns.append(results[num_carry:])
-        if params["reverse"]:
+        if is_reverse:
             turns.reverse()
-        stacks = zip(zip(*turns, strict=True), params["jaxpr"].out_avals[num_carry:], strict=True)
-        return [*carry, *(self._stack(pieces, aval, scope) for pieces, aval in stacks)]
+        stacks = zip(zip(*turns, strict=True), body.jaxpr.outvars[num_carry:], strict=True)
+        return [*carry, *(self._stack(pieces, var.aval, scope) for pieces, var in stacks)]
 
     def _piece(self, known: _Known, number: int, shape: tuple[int, ...], scope: str) -> _Known:
         if not isinstance(known, Value):
