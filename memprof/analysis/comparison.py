@@ -220,6 +220,8 @@ def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:
             "target": row.target.name,
             "device": row.target.description,
             "framework": row.framework,
+            "engine": row.engine or "none",
+            "tensorrt": row.toolchain.tensorrt or "none",
             "torch": row.toolchain.torch or "none",
             "jax": row.toolchain.jax or "none",
             "jaxlib": row.toolchain.jaxlib or "none",

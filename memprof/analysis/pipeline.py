@@ -22,6 +22,7 @@ from memprof.analysis.attribution.patterns import Patterns, find_patterns
 from memprof.analysis.attribution.program_facts import op_costs, program_facts
 from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.attribution.values import Values
+from memprof.analysis.engines import analyze_engine
 from memprof.analysis.hlo.buffer_table import BufferTable
 from memprof.analysis.hlo.decoded import keep_decoded, no_garbage_collection, take_decoded
 from memprof.analysis.hlo.liveness import replay
@@ -61,6 +62,8 @@ def analyze(capture: Capture, *, pool: PoolSettings | None = None) -> Report:
         InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
             Of a capture that was read from a file it is a MemprofError: the file is damaged.
     """
+    if capture.engine is not None:
+        return analyze_engine(capture)
     started = time.perf_counter()
     with _reading(capture):
         return _report(_with_pool(capture, pool), _look_into(capture), started)
@@ -79,6 +82,8 @@ def analyze_peak(
         MemprofError: nothing that is live at the peak has such a name; or as `analyze` does.
         InternalError: see `analyze`.
     """
+    if capture.engine is not None:
+        raise MemprofError(f"{capture.label} is an engine, whose builder does not say why a tensor is live")
     started = time.perf_counter()
     with _reading(capture):
         report = _report(_with_pool(capture, pool), _look_into(capture), started)

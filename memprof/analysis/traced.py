@@ -65,6 +65,7 @@ def analyze_trace(trace: Trace, *, settings: AllocatorSettings | None = None) ->
         target=trace.target,
         toolchain=trace.toolchain,
         framework=trace.framework,
+        engine="",
         compiler=CompilerTotals(
             argument_bytes=0,
             output_bytes=0,

@@ -239,7 +239,9 @@ def _check_capture(capture: Capture) -> None:
     Raises:
         _DamagedError: it does not hold.
     """
-    if capture.replay is None or (capture.proto_without_limit and capture.replay_without_limit is None):
+    if (capture.replay is None and capture.engine is None) or (
+        capture.proto_without_limit and capture.replay_without_limit is None
+    ):
         raise _DamagedError("its manifest has no totals of the replay")
     _check_known(capture)
 
@@ -260,7 +262,9 @@ def _check_known(capture: Capture) -> None:
 
 def _manifest(capture: Capture) -> bytes:
     platform, unlimited = capture.target.platform, capture.replay_without_limit
-    replay = capture.replay or replay_totals(capture.hlo_proto, platform)
+    replay = capture.replay
+    if replay is None and capture.engine is None:
+        replay = replay_totals(capture.hlo_proto, platform)
     if capture.proto_without_limit:
         unlimited = unlimited or replay_totals(capture.proto_without_limit, platform)
     fields = _plain(dataclasses.replace(capture, replay=replay, replay_without_limit=unlimited))

@@ -21,10 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import msgspec
+
 from memprof.capture.hints import as_workload_error
 from memprof.capture.processes.supervisor import fork_worker
 from memprof.capture.processes.task import (
     DUMP_FOLDER,
+    EXPORTED_FILE,
     PLAN_FILE,
     PLAN_TASK_FILE,
     RECOMPUTED_FILE,
@@ -44,6 +47,7 @@ from memprof.errors import MemprofError, WorkloadError
 
 if TYPE_CHECKING:
     from memprof.capture.compile import LoweredStep
+    from memprof.capture.tracing.step import StepSpec
 
 
 def do_task(work_folder: Path) -> NoReturn:
@@ -168,6 +172,9 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     if task.lowers_only:
         _leave_lowered(task, step, work_folder)
         return
+    if task.exports:
+        _export(task, spec, step, work_folder, progress)
+        return
     dump_folder = work_folder / DUMP_FOLDER
     compiled = as_workload_error(
         f"could not be compiled for {target.name}",
@@ -218,6 +225,22 @@ def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
     if plan is None:
         program.write(work_folder)
         (work_folder / PLAN_TASK_FILE).write_bytes(encoded_task(plan_task))
+
+
+def _export(task: Task, spec: StepSpec, step: LoweredStep, work_folder: Path, progress: Callable[[str], None]) -> None:
+    """Leave the step as an ONNX model, and what is known of both."""
+    from memprof.capture.exporting.export import compare_with_jax, write_model
+    from memprof.capture.processes.handover import Handover
+
+    path = work_folder / task.exports
+    progress("writing the ONNX model")
+    model = write_model(spec, step, path)
+    agreement = None
+    if task.verifies:
+        progress("comparing with JAX")
+        agreement = compare_with_jax(spec, step, path)
+    (work_folder / EXPORTED_FILE).write_bytes(msgspec.json.encode({"model": model, "agreement": agreement}))
+    Handover.of(step.capture, None, "").write(work_folder)
 
 
 def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) -> None:

@@ -20,7 +20,7 @@ class Finding:
 
 def examine() -> tuple[Finding, ...]:
     """Look at packages, backends and CUDA tools. Starts JAX's backends in this process; compiles nothing."""
-    return (*_packages(), *_backends(), *_cuda_tools(), _libtpu())
+    return (*_packages(), *_backends(), *_cuda_tools(), _libtpu(), _onnx(), _tensorrt())
 
 
 def _packages() -> list[Finding]:
@@ -60,6 +60,18 @@ def _libtpu() -> Finding:
 
     version = libtpu_version()
     return Finding(what="libtpu", ok=None, found=version or f"missing (TPU targets: {INSTALL_TPU})")
+
+
+def _onnx() -> Finding:
+    found = installed_version("onnx")
+    return Finding(what="onnx", ok=None, found=found or "missing (memprof export: pip install 'jax-memprof[onnx]')")
+
+
+def _tensorrt() -> Finding:
+    """Likewise; who installs it accepts its license."""
+    found = installed_version("tensorrt-rtx-cu13")
+    missing = "missing (--engine tensorrt: pip install 'jax-memprof[tensorrt]'; proprietary, NVIDIA's license)"
+    return Finding(what="TensorRT for RTX", ok=None, found=found or missing)
 
 
 def _cuda_tools() -> list[Finding]:

@@ -13,6 +13,7 @@ from memprof.profiler_cli import (
     compare,
     doctor,
     explain,
+    export,
     fit,
     import_programs,
     list_names,
@@ -49,6 +50,7 @@ app.command("watch", cls=Verb, context_settings={"allow_interspersed_args": Fals
     watch.watch
 )
 app.command("import", cls=Verb)(import_programs.import_programs)
+app.command("export", cls=Verb)(export.export)
 app.command("explain", cls=Verb)(explain.explain)
 app.command("list", cls=Verb)(list_names.list_names)
 app.command("cache", cls=Verb)(cache.cache)

@@ -21,9 +21,12 @@ from memprof.profiler_cli.render import print_comparison, rendering
 from memprof.reports.options import By, Order
 
 if TYPE_CHECKING:
-    from memprof.analysis.comparison import ReportComparison
+    from memprof.analysis.comparison import FailedRow, ReportComparison
     from memprof.analysis.records.pool import PoolSettings
     from memprof.analysis.records.report import Report
+    from memprof.capture.processes.task import Task
+    from memprof.studies.engine import EngineBuild
+    from memprof.studies.subject import Subject
 
 
 class ComparedBy(StrEnum):
@@ -90,6 +93,7 @@ def compare(
     compiling: options.CompileOptions,
     reference: _Reference = None,
     framework: options.Frameworks = [],  # noqa: B006
+    engine: options.Engines = [],  # noqa: B006
     steps: options.Steps = None,
     pool: options.HiddenPool = None,
     jobs: options.Jobs = None,
@@ -111,6 +115,8 @@ def compare(
     """
     from memprof.capture.processes.launch import num_at_a_time
     from memprof.profiler_cli.kept_captures import kept_captures
+    from memprof.studies.engine import build_rows, without_int8
+    from memprof.studies.export import as_inference
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
     from memprof.studies.subject import request_digest
     from memprof.workloads.user.reference import is_reference
@@ -140,14 +146,23 @@ def compare(
             print_comparison(set_side_by_side(traced, reference=reference), show)
             return
     subject, settings = step.subject(name, arguments), compiling.settings()
-    subject.check_changeable(technique)
-    rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
-    aim = compiling.resolved(runs=bool(steps))
-    tasks, refused = rows.tasks(aim, num_steps=steps or 0, settings=settings)
-    rows.check_reference(reference)
+    builds: list[EngineBuild] = []
+    if options.EngineName.TENSORRT in engine:
+        builds = _builds(subject, technique, compiling)
+        subject = as_inference(subject)
+        technique = [each for each in technique or ["baseline"] if without_int8(each) == each]
+    tasks: tuple[Task, ...] = ()
+    refused: tuple[FailedRow, ...] = ()
+    aim = compiling.resolved(runs=bool(steps)) or (builds[0].target if builds else None)
+    if not builds or options.EngineName.XLA in engine:
+        subject.check_changeable(technique)
+        rows = Rows(subject=subject, techniques=tuple(technique) or subject.teaching_rows())
+        tasks, refused = rows.tasks(aim, num_steps=steps or 0, settings=settings)
+        if not builds:
+            rows.check_reference(reference)
     # Steps that are timed want the device for themselves.
     num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
-    requests = {request_digest(task) for task in tasks}
+    requests = {request_digest(task) for task in tasks} | {build.digest for build in builds}
     with kept_captures(
         folder,
         file_name("compare", subject.label, step.preset or ""),
@@ -155,15 +170,39 @@ def compare(
         with_source=source,
         is_of_it=lambda capture: capture.request in requests,
     ) as kept:
-        with row_stages([task.label for task in tasks]) as progress:
+        with row_stages([*(task.label for task in tasks), *(build.label for build in builds)]) as progress:
             reports, failures = compile_rows(
                 tasks, num_jobs=num_jobs, progress=progress, keep=kept.keep, pool=judged_by
             )
+            engines, unbuilt = build_rows(builds, progress=progress, keep=kept.keep)
+        reports += engines
+        failures += unbuilt
         again = f"memprof compare {as_argument(kept.folder or Path())}"
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
     print_comparison(set_side_by_side([*reports, *traced], [*refused, *failures], reference=reference), show)
+
+
+def _builds(subject: Subject, rows: list[str], compiling: options.CompileOptions) -> list[EngineBuild]:
+    """The engines of the rows."""
+    from memprof.studies.engine import TENSORRT, EngineBuild, engine_target
+    from memprof.studies.subject import is_model_file
+
+    target = engine_target(compiling.target)
+    builds = [
+        EngineBuild(
+            subject=subject,
+            techniques=each,
+            target=target,
+            label=f"{subject.label} {each or 'baseline'} ({TENSORRT})",
+            timeout_seconds=compiling.timeout,
+        )
+        for each in rows or ["" if is_model_file(subject.name) else "baseline"]
+    ]
+    for build in builds:
+        build.check()
+    return builds
 
 
 def _traced_rows(

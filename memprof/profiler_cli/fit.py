@@ -17,6 +17,7 @@ from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
+    from memprof.analysis.records.capture import Target
     from memprof.profiler_cli.kept_captures import KeptCaptures
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest
@@ -88,6 +89,7 @@ def fit(
     step: options.StepOptions,
     technique: _Technique = [],  # noqa: B006
     compiling: options.CompileOptions,
+    engine: options.Engine = options.EngineName.XLA,
     pool: options.Pool = None,
     steps: _Steps = None,
     jobs: options.Jobs = None,
@@ -110,6 +112,8 @@ def fit(
     """
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.profiler_cli.kept_captures import kept_captures
+    from memprof.studies.engine import POOL, engine_target
+    from memprof.studies.export import as_inference
     from memprof.studies.fit.budget import MemoryRequest
     from memprof.studies.fit.results import DEVICES
     from memprof.studies.fit.techniques import TechniquesRequest
@@ -124,19 +128,20 @@ def fit(
     subject, settings, mesh = step.subject(workload, arguments), compiling.settings(), compiling.mesh
     if vary == DEVICES and mesh is None and subject.is_built_in:
         mesh = _FIRST_MESH
-    wanted = MemoryRequest(
-        target=resolve_asked(
+    judged_by = options.chosen_pool(pool)
+    target: Target | None
+    if engine is options.EngineName.TENSORRT:
+        subject, target, judged_by = as_inference(subject), engine_target(compiling.target), POOL
+    else:
+        target = resolve_asked(
             compiling.target,
             runs=bool(steps),
             mesh=mesh,
             hosts=compiling.hosts,
             chips=compiling.topology,
             slices=compiling.slices,
-        ),
-        memory=memory,
-        reserve=reserve,
-        pool=options.chosen_pool(pool),
-    )
+        )
+    wanted = MemoryRequest(target=target, memory=memory, reserve=reserve, pool=judged_by)
     kept = partial(
         kept_captures,
         output,
@@ -157,6 +162,7 @@ def fit(
         memory=wanted,
         multiple_of=multiple_of,
         settings=settings,
+        engine=engine.value,
     )
     check_fit(request)
     with kept(is_of_it=request.is_of_it) as captures:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-_COMPILING = frozenset({"run", "compare", "fit", "check", "trace"})
+_COMPILING = frozenset({"run", "compare", "fit", "check", "trace", "export"})
 _HELP = frozenset({"-h", "--help"})
 _WORKLOADS = Path(__file__).parents[1] / "workloads" / "models"
 

@@ -136,7 +136,21 @@ def _is_torch(values: Values) -> bool:
     return bool(frameworks) and all(each == "torch" for each in frameworks)
 
 
+def _is_tensorrt(values: Values) -> bool:
+    asked = values.get("engine")
+    engines = [] if asked is None else [asked] if isinstance(asked, str) else asked
+    return bool(engines) and all(each == "tensorrt" for each in engines)
+
+
 ROWS = (
+    Row(
+        where=_is_tensorrt,
+        options=(
+            *("role", "mesh", "hosts", "topology", "slices", "complete", "cache", "cluster", "framework", "steps"),
+            *("pool", "jobs", "source", "advise", "verify"),
+        ),
+        why="is for XLA, and TensorRT builds an engine",
+    ),
     Row(
         where=_is_torch,
         options=(
@@ -148,7 +162,7 @@ ROWS = (
     Row(
         commands=("compare",),
         where=_of_captures,
-        options=(*_COMPILED, "framework", "steps", "jobs", "save", "source"),
+        options=(*_COMPILED, "framework", "engine", "steps", "jobs", "save", "source"),
         why="is for rows that are compiled; captures are compared as they are",
     ),
     Row(
@@ -199,6 +213,12 @@ ROWS = (
         where=_is_auto,
         options=("mesh", "hosts", "topology", "slices"),
         why="is for several devices, and auto chooses techniques for one",
+    ),
+    Row(
+        commands=("fit",),
+        where=_is_auto,
+        options=("engine",),
+        why="builds engines, and auto chooses among techniques that XLA compiles",
     ),
     Row(
         commands=("fit",),

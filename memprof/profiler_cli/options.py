@@ -97,6 +97,23 @@ Frameworks = Annotated[
         "--framework", help="The framework of the rows; repeat it for rows of both.", rich_help_panel=STEP_OPTIONS
     ),
 ]
+
+
+class EngineName(StrEnum):
+    """What runs the program."""
+
+    XLA = "xla"
+    TENSORRT = "tensorrt"
+
+
+Engine = Annotated[
+    EngineName,
+    typer.Option("--engine", hidden=True, help="What runs an inference step; tensorrt needs the extra tensorrt."),
+]
+Engines = Annotated[
+    list[EngineName],
+    typer.Option("--engine", hidden=True, help="What runs the rows; repeat it for rows of both."),
+]
 Workload = Annotated[
     str,
     typer.Argument(
@@ -248,7 +265,7 @@ class StepOptions:
         str | None,
         typer.Option(
             "--phase", hidden=True, metavar="NAME",
-            help="The phase of the workload decoder: prefill, decode or chunked-prefill; short for --set phase=NAME.",
+            help="The phase of a workload: inference, or of decoder prefill, decode or chunked-prefill.",
         ),
     ] = None  # fmt: skip
 

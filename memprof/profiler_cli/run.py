@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +22,7 @@ from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
     from memprof.analysis.records.report import Report
+    from memprof.studies.subject import Subject
 
 _Output = Annotated[
     Path | None,
@@ -51,6 +54,7 @@ def run(
     step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
     framework: options.Framework = options.FrameworkName.JAX,
+    engine: options.Engine = options.EngineName.XLA,
     compiling: options.CompileOptions,
     steps: options.Steps = None,
     pool: options.Pool = None,
@@ -74,6 +78,7 @@ def run(
 
         memprof run transformer --target h100-80gb -t bf16+donate
         memprof run decoder --phase decode --preset llama-8b --set batch_size=16
+        memprof run decoder --phase decode --engine tensorrt --target rtx-4090
         memprof run train.py:step_spec --set batch_size=16 -- --my-own-flag
 
         memprof run transformer --preset tiny --steps 20
@@ -102,15 +107,19 @@ def run(
     if framework is options.FrameworkName.TORCH:
         print_report(_traced(workload, step, techniques, arguments, compiling.target, output), show)
         return
-    aim = compiling.resolved(runs=bool(steps))
     judged_by = options.chosen_pool(pool)
-    subject, settings = step.subject(workload, arguments), compiling.settings()
-    task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
+    subject, settings, aim = step.subject(workload, arguments), compiling.settings(), None
+    if engine is options.EngineName.TENSORRT:
+        compiled = _engine(subject, techniques, compiling)
+    else:
+        aim = compiling.resolved(runs=bool(steps))
+        task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
+        compiled = partial(compile_in_child, task)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
     with stages(f"{subject.label} {techniques}".rstrip()) as stage:
-        capture = compile_in_child(task, progress=stage)
+        capture = compiled(progress=stage)
         if is_told_by_another(capture):
             return
         if not source:
@@ -131,6 +140,20 @@ def run(
     if path:
         say(f"capture written to {path}")
     end_if_out_of_memory(report)
+
+
+def _engine(subject: Subject, techniques: str, compiling: options.CompileOptions) -> Callable[..., Capture]:
+    """What builds the engine of a step."""
+    from memprof.studies.engine import EngineBuild, engine_target
+
+    build = EngineBuild(
+        subject=subject,
+        techniques=techniques,
+        target=engine_target(compiling.target),
+        timeout_seconds=compiling.timeout,
+    )
+    build.check()
+    return build.capture
 
 
 def _traced(

@@ -83,6 +83,8 @@ def show(
             raise MemprofError("--format xprof writes a log directory: say where with -o")
         check_log_folder(output)
         saved = read_capture(capture)
+        if saved.engine is not None:
+            raise MemprofError(f"{capture} holds an engine, and --format xprof is for XLA's programs")
         session = write_compiled_session(saved, output, name=stem(saved))
         say(f"session written to {session}; open it with: tensorboard --host 127.0.0.1 --logdir {as_argument(output)}")
         return

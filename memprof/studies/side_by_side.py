@@ -162,7 +162,7 @@ def _judge(report: Report, reference: Report) -> tuple[Verdict, ...]:
 
     The evidence is that of compiled programs, which a traced step of PyTorch does not have.
     """
-    if not report.techniques or report.framework != "jax":
+    if not report.techniques or report.framework != "jax" or report.engine != "xla":
         return ()
     try:
         techniques = parse_techniques(*report.techniques)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from memprof.analysis.records.capture import Target, Topology
@@ -87,6 +89,8 @@ class Subject:
         Raises:
             MemprofError: a name or a value is wrong, or a technique does not apply.
         """
+        if is_model_file(self.name):
+            raise MemprofError(f"{self.name} is an ONNX model, which XLA does not compile: give --engine tensorrt")
         if self.is_built_in:
             return plan(
                 workload=self.name, preset=self.preset, overrides=self.overrides, techniques=[techniques], axes=axes
@@ -173,6 +177,8 @@ def find_subject(
     Raises:
         MemprofError: there is no such file, or something is given that the subject does not take.
     """
+    if is_model_file(text):
+        return _model_file(text, overrides, given={"--preset": preset, "--role": roles, "arguments": arguments})
     if not is_reference(text):
         if roles:
             raise MemprofError(f"--role is for a step of your own; what the arguments of {text} are for is known")
@@ -197,7 +203,21 @@ def program_task(task: Task, number: int, label: str) -> Task:
     return replace(task, recipe=replace(task.recipe, program=number), label=label)
 
 
-def run_command(subject: Subject, target: Target | None, techniques: str) -> str:
+def is_model_file(text: str) -> bool:
+    """Whether a text names an ONNX model."""
+    return text.endswith(".onnx")
+
+
+def _model_file(text: str, overrides: Sequence[str], *, given: Mapping[str, object]) -> Subject:
+    if not os.path.isfile(text):
+        raise MemprofError(f"there is no file {text}; `memprof export` writes ONNX models")
+    for option, value in given.items():
+        if value:
+            raise MemprofError(f"{option} is for a step of JAX, and {text} is a model: leave it out")
+    return Subject(name=text, label=Path(text).stem, is_built_in=False, overrides=tuple(overrides))
+
+
+def run_command(subject: Subject, target: Target | None, techniques: str, *, engine: str | None = None) -> str:
     """`memprof run` with all the choices of a subject, quoted for a shell."""
     words = ["memprof", "run", subject.name]
     aim = option_of(target) if target is not None else None
@@ -207,7 +227,10 @@ def run_command(subject: Subject, target: Target | None, techniques: str) -> str
     hosts = str(topology.num_hosts) if topology.num_hosts > 1 and not chips else None
     slices = str(topology.num_slices) if topology.num_slices > 1 else None
     of_mesh = (("--mesh", mesh), ("--hosts", hosts), ("--topology", chips), ("--slices", slices))
-    for option, text in (("--preset", subject.preset), ("--target", aim), *of_mesh, ("-t", techniques)):
+    for option, text in (
+        *(("--preset", subject.preset), ("--engine", engine), ("--target", aim)),
+        *(*of_mesh, ("-t", techniques)),
+    ):
         words += [option, text] if text else []
     for override in subject.overrides:
         words += ["--set", override]

@@ -29,7 +29,7 @@ from memprof.workloads.optimizers.catalogue import Optimizer
 from memprof.workloads.overrides import apply_overrides
 from memprof.workloads.technique import AppliedTechnique, ChosenTechnique
 from memprof.workloads.train_config import TrainConfig, inference_fields
-from memprof.workloads.workload import Workload
+from memprof.workloads.workload import Workload, without_dropout
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -61,10 +61,10 @@ class Plan:
         """Returns all choices as one flat dictionary, for the reports and the capture."""
         model_fields, train_fields = dataclasses.asdict(self.config), dataclasses.asdict(self.train_config)
         assert not model_fields.keys() & train_fields.keys(), "a field of the model hides one of the training"
-        if self.workload.trains:
+        if self.workload.trains(self.config):
             chosen = train_fields.keys() - inference_fields()
         else:
-            chosen = train_fields.keys() & {*self.workload.honours, "seed"}
+            chosen = train_fields.keys() & {*self.workload.honoured(self.config), "seed"}
         return {
             "preset": self.preset,
             **model_fields,
@@ -73,11 +73,10 @@ class Plan:
 
     def build(self, mesh: Mesh | None = None) -> StepSpec:
         """Returns the step, with abstract arguments: those of a mesh, or of one device."""
-        spec = (
-            self._training_step(mesh)
-            if self.workload.step is None
-            else self.workload.step(self.config, self.train_config, mesh)
-        )
+        if self.workload.step is not None:
+            spec = self.workload.step(self.config, self.train_config, mesh)
+        else:
+            spec = self._training_step(mesh) if self.workload.trains(self.config) else self._inference_step()
         return dataclasses.replace(
             spec,
             workload=self.workload.name,
@@ -100,6 +99,12 @@ class Plan:
             memory_kinds=trainer.memory_kinds(),
             feed=_feed(self, trainer),
         )
+
+    def _inference_step(self) -> StepSpec:
+        from memprof.workloads.inference import inference_step
+
+        assert self.workload.build is not None
+        return inference_step(self.workload.build(self.config, self.train_config), seed=self.train_config.seed)
 
     @property
     def recipe(self) -> BuiltInStep:
@@ -165,14 +170,21 @@ def plan(
         MemprofError: for an unknown name or a bad value, in one sentence that says what is allowed.
     """
     found = registry.workload(workload)
-    config, train_config = apply_overrides(overrides, found.preset(preset), TrainConfig(), trains=found.trains)
+    config, train_config = apply_overrides(
+        overrides, found.preset(preset), TrainConfig(), trains=found.build is not None
+    )
+    trains = found.trains(config)
+    if not trains:
+        config, train_config = apply_overrides(
+            overrides, without_dropout(found.preset(preset)), TrainConfig(), trains=False
+        )
     applied = parse_techniques(*techniques)
     train_config = apply_techniques(train_config, applied)
     check_applicable(
         applied,
         name=found.name,
-        honours=found.honours,
-        trains=found.trains,
+        honours=found.honoured(config),
+        trains=trains,
         config=config,
         train_config=train_config,
         axes=axes,

@@ -7,17 +7,20 @@ that trains nothing gives its whole step (`step`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from memprof.errors import unknown_name
-from memprof.workloads.train_config import TrainConfig
+from memprof.workloads.train_config import TrainConfig, model_fields, technique_fields
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from memprof.capture.tracing.step import StepSpec
     from memprof.workloads.model import Model
+
+
+INFERENCE = "inference"  # the phase of a workload that trains by default
 
 
 class ModelConfig(Protocol):
@@ -31,6 +34,14 @@ class ModelConfig(Protocol):
 
 
 ConfigT = TypeVar("ConfigT", bound=ModelConfig)
+
+# The technique-owned fields that the inference step of a model honours. `fp16` also sets the scale of a loss.
+_HONOURED_AT_INFERENCE = frozenset(
+    {
+        *("compute_dtype", "param_dtype", "loss_scaling", "scan_layers", "attention_kernel"),
+        *("structurally_pruned_fraction", "compiler_options"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +78,16 @@ class Workload(Generic[ConfigT]):
     def __post_init__(self) -> None:
         assert (self.build is None) != (self.step is None), "a workload either trains a model or has a step of its own"
 
-    @property
-    def trains(self) -> bool:
+    def trains(self, config: ConfigT) -> bool:
         """Whether its step is a training step."""
-        return self.build is not None
+        return self.build is not None and getattr(config, "phase", None) != INFERENCE
+
+    def honoured(self, config: ConfigT) -> frozenset[str]:
+        """The technique-owned fields that its model, or the whole of an inference step, honours."""
+        if self.build is None or self.trains(config):
+            return self.honours
+        # Every step honours what is not the model's.
+        return _HONOURED_AT_INFERENCE & (self.honours | (technique_fields().keys() - model_fields()))
 
     def preset(self, name: str | None = None) -> ConfigT:
         """Returns a preset, the default one for None; raises `MemprofError` where there is none of that name."""
@@ -78,3 +95,9 @@ class Workload(Generic[ConfigT]):
         if name not in self.presets:
             raise unknown_name(f"preset of {self.name}", name, self.presets)
         return self.presets[name]
+
+
+def without_dropout(config: ConfigT) -> ConfigT:
+    """A configuration whose dropout rates are 0."""
+    rates = [name for name in config.__dataclass_fields__ if name.endswith("dropout_rate")]
+    return replace(config, **dict.fromkeys(rates, 0.0))

@@ -18,6 +18,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from memprof.analysis.records.categories import Role
+from memprof.analysis.records.engine import Engine
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import PoolSettings
 from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
@@ -113,6 +114,10 @@ class Target:
         """The same with another amount of memory, all of it for programs."""
         return replace(self, memory_bytes=memory_bytes, reserved_bytes=0)
 
+    def with_less(self, kept_bytes: int) -> Target:
+        """The same of which some memory stays free."""
+        return self if self.memory_bytes is None else replace(self, memory_bytes=self.memory_bytes - kept_bytes)
+
     @property
     def cuda_capability(self) -> tuple[int, int] | None:
         """The compute capability as numbers; None where there is none, or the text is no CUDA compute capability."""
@@ -128,6 +133,7 @@ class Toolchain:
         jax, jaxlib: empty where another framework made the step.
         libtpu: of a TPU's compiler, where that made the step.
         torch: PyTorch's version where it made the step, else None.
+        tensorrt: of the builder, where that made an engine.
         jax_settings: of the settings of JAX those that change programs and were not as they come, by name.
     """
 
@@ -142,6 +148,7 @@ class Toolchain:
     jax_settings: Mapping[Text, Words] = field(default_factory=dict)
     torch: Text | None = None
     libtpu: Text | None = None
+    tensorrt: Text | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -262,7 +269,8 @@ class Capture:
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         refusal: the compiler's sentence where it refused the program, which does not fit the device.
-        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment.
+        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment; empty of an engine.
+        engine: what an inference engine's builder says, in place of XLA's program; else None.
         proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
             its own, or nobody compiled it so.
         measured: what was measured when the step ran; None where it did not.
@@ -300,6 +308,7 @@ class Capture:
     source_lines: SourceLines = field(default_factory=dict)
     folders: CodeFolders | None = None
     pool: PoolSettings = field(default_factory=PoolSettings)
+    engine: Engine | None = None
     file: str | None = field(default=None, compare=False)
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.engine import EngineFigures
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
@@ -197,7 +198,9 @@ class Report:
     """Where the bytes of one step are. `categories` adds up to `footprint_bytes`, byte for byte.
 
     Attributes:
-        framework: `jax` or `torch`.
+        framework: `jax` or `torch`; `onnx` of a model that the user gave.
+        engine: that runs the program: `xla`, `tensorrt`; empty where nothing is compiled.
+        engine_figures: what an inference engine holds; None of XLA's programs.
         allocator: of a step of PyTorch, whose footprint is what the allocator reserves; else None.
         footprint_bytes: what the allocator must hold: arguments, outputs that alias no argument, temp block, constants.
         live_peak_bytes: the most bytes that are live at once; footprint minus live peak is fragmentation.
@@ -278,6 +281,8 @@ class Report:
     why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
     source_lines: SourceLines = field(default_factory=dict)
     framework: str = "jax"
+    engine: str = "xla"
+    engine_figures: EngineFigures | None = None
     allocator: AllocatorFigures | None = None
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import glob
+import importlib.util
 import json
 import os
 import threading
@@ -13,10 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from memprof.analysis.records.capture import Capture, Target
+from memprof.analysis.records.exported import Exported
+from memprof.capture.capture_file import decoded_without_program
 from memprof.capture.processes.child_process import ChildProcess, Children, Progress
 from memprof.capture.processes.handover import Handover
 from memprof.capture.processes.task import (
+    EXPORTED_FILE,
     PLAN_FILE,
     PLAN_TASK_FILE,
     RECOMPUTED_FILE,
@@ -135,6 +142,28 @@ def trace_in_child(
         return capture, write_session(capture, folder / TRACE_FOLDER)
 
 
+@contextmanager
+def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Capture, Exported, tuple[Path, ...]]]:
+    """Write a step as an ONNX model in a child process.
+
+    Yields:
+        What is known of the step, without a program; what was written; and the files, gone with the block: the model,
+        and large weights.
+
+    Raises:
+        MemprofError, WorkloadError: see `compile_in_child`; or onnx is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MemprofError("ONNX is not installed: pip install 'jax-memprof[onnx]'")
+    with _done(task, progress) as folder:
+        exported = msgspec.json.decode((folder / EXPORTED_FILE).read_bytes(), type=Exported)
+        yield (
+            decoded_without_program(Handover.read(folder).lowered),
+            exported,
+            tuple(sorted(folder.glob(f"{glob.escape(task.exports)}*"))),
+        )
+
+
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
     """Count how many operations steps compute again, by tracing them: no compile, so that it takes seconds.
 
@@ -166,7 +195,7 @@ def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
 def default_num_jobs() -> int:
     """As many as there are processors, as far as the free memory goes."""
     num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free_bytes = _free_memory_bytes()
+    free_bytes = free_memory_bytes()
     by_memory = num_processors if free_bytes is None else free_bytes // _MEMORY_PER_JOB_BYTES
     return max(1, min(num_processors, by_memory))
 
@@ -271,7 +300,7 @@ def _captured(step: Handover) -> Capture | None:
         return None
 
 
-def _free_memory_bytes() -> int | None:
+def free_memory_bytes() -> int | None:
     """Memory that new processes can use without swapping; None where the system does not tell (not Linux)."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -29,6 +29,7 @@ PLAN_TASK_FILE = "plan_task.json"
 STDERR_FILE = "stderr"
 DUMP_FOLDER = "dump"
 PLAN_FILE = "plan.msgpack"
+EXPORTED_FILE = "exported.json"
 
 _Record = TypeVar("_Record")
 
@@ -61,6 +62,8 @@ class Task:
         num_steps: how many steps to run and time once it is compiled; 0: none.
         traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
         lowers_only: whether to leave in the work folder what it takes to compile the step elsewhere, and to end.
+        exports: name of a file of the work folder to write the step to as an ONNX model, and to end; empty: none.
+        verifies: whether the model's results are compared with JAX's.
         settings: the time limit counts for the steps, too.
     """
 
@@ -70,6 +73,8 @@ class Task:
     num_steps: int = 0
     traces: bool = False
     lowers_only: bool = False
+    exports: str = ""
+    verifies: bool = False
     settings: CompileSettings = TO_THE_PLAN
 
 

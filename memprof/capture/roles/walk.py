@@ -177,7 +177,7 @@ class Walk:
         name, params = equation.primitive.name, equation.params
         if name == "scan":
             body = params["jaxpr"].jaxpr
-            return self._loop(body, made, *_scan_layout(equation, body), phase, new)
+            return self._loop(body, made, *scan_layout(equation, body), phase, new)
         if name == "while":
             num_constants = params["cond_nconsts"]
             body = params["body_jaxpr"].jaxpr
@@ -395,7 +395,7 @@ def is_key(aval: Any) -> bool:
     )
 
 
-def _scan_layout(equation: Any, body: Any) -> tuple[int, int]:
+def scan_layout(equation: Any, body: Any) -> tuple[int, int]:
     """How many inputs of a scan are constants, and how many are carried from turn to turn.
 
     Inferred from the shapes, since the names of the parameters that say it change between versions of JAX: what is

@@ -65,6 +65,7 @@ class ToolchainJson(Struct, frozen=True, kw_only=True):
     ]
     libtpu: Annotated[str | None, about("The compiler of a TPU, where that made the step, else null.")]
     torch: Annotated[str | None, about("PyTorch's version where it made the step, else null.")]
+    tensorrt: Annotated[str | None, about("The version of TensorRT for RTX where that built an engine, else null.")]
 
 
 class CompilerJson(Struct, frozen=True, kw_only=True):
@@ -85,6 +86,22 @@ class AllocatorJson(Struct, frozen=True, kw_only=True):
     requested_bytes: Annotated[Size, about("The sizes of the live tensors.")]
     allocated_bytes: Annotated[Size, about("The sizes of their blocks: torch.cuda.max_memory_allocated.")]
     reserved_bytes: Annotated[Size, about("The sizes of all segments: torch.cuda.max_memory_reserved.")]
+
+
+class EngineMemoryJson(Struct, frozen=True, kw_only=True):
+    """What an inference engine holds: the builder's totals, and one figure that is inferred."""
+
+    weights_bytes: Annotated[Size, about("Reported by the builder.")]
+    activation_bytes: Annotated[Size, about("Reported by the builder, workspace included.")]
+    input_bytes: Annotated[Size, about("Of the network's inputs.")]
+    output_bytes: Annotated[Size, about("Of the network's outputs.")]
+    persistent_bytes: Annotated[Size, about("Device persistent memory, reported by the builder.")]
+    scratch_bytes: Annotated[Size, about("The largest of a layer, reported by the builder; part of activation_bytes.")]
+    host_persistent_bytes: Annotated[Size, about("Reported by the builder; not device memory.")]
+    replayed_bytes: Annotated[
+        Size, about("Inferred: the most that tensors between layers hold at once, to set beside activation_bytes.")
+    ]
+    is_dynamic: Annotated[bool, about("Shapes vary; the figures are for the maximum of the profile.")]
 
 
 class TimingsJson(Struct, frozen=True, kw_only=True):
@@ -343,7 +360,11 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
         tuple[AdviceJson, ...],
         about("What saves most first; empty where nothing would save 2% of the footprint."),
     ]
-    framework: Annotated[str, about("The framework of the step: `jax` or `torch`.")]
+    framework: Annotated[str, about("The framework of the step: `jax` or `torch`; `onnx` of a model file.")]
+    engine: Annotated[str, about("What runs the program: `xla` or `tensorrt`; empty where nothing is compiled.")]
+    engine_memory: Annotated[
+        EngineMemoryJson | None, about("What an inference engine holds, each figure with its source; else null.")
+    ]
     allocator: Annotated[
         AllocatorJson | None, about("Of a step of PyTorch, whose footprint is what the allocator reserves; else null.")
     ]
@@ -365,6 +386,7 @@ def report_json(report: Report, advice: Sequence[Advice] | None = None) -> Repor
         by_phase=_largest_first(report.by_phase),
         timings=filled(TimingsJson, report.timings, analysis_seconds=report.analysis_seconds),
         modules=[_module(node) for node in walk(report.modules)],
+        engine_memory=None if report.engine_figures is None else filled(EngineMemoryJson, report.engine_figures),
         mesh=mesh_json(report),
         measured=None if report.measured is None else _measured(report, report.measured),
         advice=[advice_json(each) for each in (advise(report) if advice is None else advice)],

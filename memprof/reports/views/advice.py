@@ -52,6 +52,8 @@ def advice_document(report: Report, advice: Sequence[Advice]) -> Document:
 def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
     """The advice as a part of a report."""
     heading = Heading(text="What could be done", level=2, aside="what costs least first")
+    if report.engine_figures is not None:
+        return (heading, Note(text="Advice is for programs of XLA, and this is an engine.", tone=Tone.MUTED))
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))

@@ -240,10 +240,13 @@ def _differences(comparison: ReportComparison) -> Note | None:
 def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     was_measured = any(row.report.measured is not None for row in rows)
     whose = "" if num_devices(rows) == 1 else "All sizes are those of one device, and FLOPs those of all together. "
+    engines = ""
+    if any(row.report.engine_figures is not None for row in rows):
+        engines = " Of engines, the totals are those of TensorRT's builder; temps are taken apart by memprof."
     text = (
-        f"{whose}Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are "
-        "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
-        f"program. {_MEASURED if was_measured else _NOT_MEASURED}"
+        f"{whose}Sizes and totals are the compiler's (XLA's buffer assignment).{engines} Categories, modules and "
+        "effects are inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the "
+        f"traced program. {_MEASURED if was_measured else _NOT_MEASURED}"
     )
     return Note(tone=Tone.MUTED, text=text)
 

@@ -9,6 +9,7 @@ from memprof.analysis.memory.verdict import amount_in_words, outside_pool
 from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.device_family import HBM
+from memprof.analysis.records.engine import EngineFigures
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import AllocatorFigures, Report
@@ -193,7 +194,7 @@ def memory_facts(report: Report) -> Facts:
             ),
             *padding_facts(report),
             *memory_space_facts(report),
-            _compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),
+            *_figure_facts(report),
             *outside_facts(report),
         )
     )
@@ -233,6 +234,36 @@ def _compiler_fact(compiler: CompilerTotals) -> Fact:
     )
 
 
+def _figure_facts(report: Report) -> tuple[Fact, ...]:
+    """The totals of whatever plans the memory, under their own names."""
+    if report.engine_figures is not None:
+        return _engine_facts(report.engine_figures)
+    return (_compiler_fact(report.compiler) if report.allocator is None else _allocator_fact(report.allocator),)
+
+
+def _engine_facts(engine: EngineFigures) -> tuple[Fact, ...]:
+    at = " at the profile's maximum" if engine.is_dynamic else ""
+    return (
+        Fact(
+            label="builder says",
+            values=(
+                f"weights {format_bytes(engine.weights_bytes)}",
+                f"activation memory {format_bytes(engine.activation_bytes)}{at}",
+                f"of which scratch {format_bytes(engine.scratch_bytes)}",
+                f"persistent {format_bytes(engine.persistent_bytes)}",
+            ),
+        ),
+        Fact(
+            label="network",
+            values=(f"inputs {format_bytes(engine.input_bytes)}", f"outputs {format_bytes(engine.output_bytes)}"),
+        ),
+        Fact(
+            label="inferred",
+            values=(f"tensors between layers, replayed in their order: {format_bytes(engine.replayed_bytes)}",),
+        ),
+    )
+
+
 def _allocator_fact(allocator: AllocatorFigures) -> Fact:
     return Fact(
         label="caching allocator",
@@ -256,6 +287,7 @@ def target_values(target: Target) -> tuple[str, ...]:
 def toolchain_values(tools: Toolchain) -> tuple[str, ...]:
     """The versions of what is installed."""
     versions = {
+        "tensorrt": tools.tensorrt,
         "torch": tools.torch,
         "jax": tools.jax,
         "jaxlib": tools.jaxlib,
@@ -292,6 +324,8 @@ def _took(report: Report) -> tuple[str, ...]:
             f"tracing {format_seconds(timings.lower_seconds)}",
             f"analysis {format_seconds(report.analysis_seconds)}",
         )
+    if report.engine_figures is not None:
+        return (f"building the engine {format_seconds(timings.compile_seconds)}",)
     compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds
     if from_cache is not None:
         compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"

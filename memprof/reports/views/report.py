@@ -40,6 +40,10 @@ _PASSES = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDAT
 _NAMED_ARGUMENTS = 3
 _MORE = 3  # times as many rows, where more are suggested
 _NOT_MEASURED = "Nothing here was measured on a device."
+_OF_ENGINE = (
+    "Totals and layers are those of TensorRT's builder. The lives of tensors, and what of the activation memory is"
+    f" workspace, are inferred from the order of the layers. {_NOT_MEASURED}"
+)
 _MEASURED = "Only what stands under Measured was measured."
 
 
@@ -207,6 +211,8 @@ def warnings(report: Report) -> tuple[Note, ...]:
 
 def provenance(report: Report) -> Note:
     """Which numbers are the compiler's, which are inferred, and which are measured."""
+    if report.engine_figures is not None:
+        return Note(tone=Tone.MUTED, text=_OF_ENGINE)
     text = (
         "Sizes, lifetimes and totals are the compiler's (XLA's buffer assignment). Category, module and phase are "
         f"inferred by memprof's rules. {_NOT_MEASURED if report.measured is None else _MEASURED}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from memprof.amounts import parse_bytes, parse_share
+from memprof.analysis.memory.card import judge_engine
 from memprof.analysis.memory.verdict import judge, largest_settings, pool_bytes_of
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category
@@ -62,6 +63,8 @@ class MemoryRequest:
             kept_bytes=self._kept_bytes(memory_bytes),
             is_chosen=self.pool is not None,
         )
+        if budget.size_bytes <= 0 and not budget.kept_bytes:
+            raise MemprofError(f"{memory_bytes:,} bytes leave no room beside the CUDA context: give more with --memory")
         if budget.size_bytes <= 0:
             raise _leaves_nothing(budget.kept_bytes, budget.size_bytes + budget.kept_bytes, "pool")
         return budget
@@ -118,6 +121,8 @@ class Budget:
 
     def verdict(self, report: Report) -> Verdict:
         """Whether a step fits."""
+        if report.engine_figures is not None:
+            return judge_engine(report.footprint_bytes, self.target.with_less(self.kept_bytes))
         return judge(
             report.pieces,
             self.target,

@@ -21,11 +21,12 @@ from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
+from memprof.studies.engine import INT8, XLA, EngineBuild, without_int8
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
-from memprof.studies.subject import Subject, request_digest, run_command
+from memprof.studies.subject import Subject, is_model_file, request_digest, run_command
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
@@ -53,6 +54,7 @@ class FitRequest:
         memory: of the device, and which device to compile for.
         multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
         settings: of the compiles.
+        engine: what runs the step: `xla`, or `tensorrt`, whose target is never None.
     """
 
     subject: Subject
@@ -61,6 +63,7 @@ class FitRequest:
     memory: MemoryRequest
     multiple_of: int | None = None
     settings: CompileSettings = TO_THE_PLAN
+    engine: str = XLA
 
     @property
     def varies_mesh(self) -> bool:
@@ -83,20 +86,48 @@ class FitRequest:
         Raises:
             MemprofError: it is none that the step, as far as it is known without the user's code, can be built with.
         """
-        return self.subject_with(value).task(self.techniques, target=self.target_with(value), settings=self.settings)
+        return self.subject_with(value).task(
+            without_int8(self.techniques), target=self.target_with(value), settings=self.settings
+        )
+
+    def build(self, value: int | None) -> EngineBuild:
+        """The engine for a value."""
+        assert self.memory.target is not None
+        return EngineBuild(
+            subject=self.subject_with(value),
+            techniques=self.techniques,
+            target=self.memory.target,
+            timeout_seconds=self.settings.timeout_seconds,
+        )
+
+    def digest(self, value: int | None) -> str:
+        """What distinguishes the compile for a value from others.
+
+        Raises:
+            MemprofError: see `task`.
+        """
+        return request_digest(self.task(value)) if self.engine == XLA else self.build(value).digest
+
+    def compiled(self, value: int | None, *, progress: Callable[[str], None]) -> Capture:
+        """The capture for a value, compiled in a child process."""
+        if self.engine != XLA:
+            return self.build(value).capture(progress=progress)
+        task = self.task(value)
+        return replace(compile_in_child(task, progress=progress), request=request_digest(task))
 
     def command(self, value: int) -> str:
         """The command line that profiles a value."""
-        return run_command(self.subject_with(value), self.target_with(value), self.techniques)
+        engine = None if self.engine == XLA else self.engine
+        return run_command(self.subject_with(value), self.target_with(value), self.techniques, engine=engine)
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this fit would compile too."""
         value = capture.target.topology.num_devices if self.varies_mesh else capture.config.get(self.field)
-        tasks = [self.task(None)]
+        digests = {self.digest(None)}
         if _is_number(value):
             with suppress(MemprofError):
-                tasks.append(self.task(value))
-        return capture.request in set(map(request_digest, tasks))
+                digests.add(self.digest(value))
+        return capture.request in digests
 
 
 def check_fit(request: FitRequest) -> None:
@@ -106,6 +137,10 @@ def check_fit(request: FitRequest) -> None:
         MemprofError: for an unknown name, a bad value, or a memory that is not known.
     """
     request.memory.check()
+    if request.engine != XLA:
+        request.build(None).check()
+    if is_model_file(request.subject.name):
+        return
     recipe = request.task(None).recipe
     if isinstance(recipe, BuiltInStep) and not request.varies_mesh:
         _start(request, recipe.plan().flat_config())
@@ -221,10 +256,10 @@ def _result(
     step_reason: str,
     larger: LargerValue | None = None,
 ) -> FitResult:
-    report = compiles.reports[value]
+    report, int8 = compiles.reports[value], (INT8,) if INT8 in request.techniques.split("+") else ()
     return FitResult(
         subject=request.subject.label,
-        techniques=tuple(applied.label for applied in parse_techniques(request.techniques)),
+        techniques=tuple(applied.label for applied in parse_techniques(without_int8(request.techniques))) + int8,
         target=report.target.name,
         field=request.field,
         value=value,
@@ -277,8 +312,7 @@ class _Compiles:
     def add(self, value: int | None) -> Report:
         """Compile for a value of the field; None: for the one that it has by itself."""
         began = time.monotonic()
-        task = self._request.task(value)
-        capture = replace(self._compile(task, value), request=request_digest(task))
+        capture = self._compile(value)
         self._keep(capture, value)
         report = analyze(capture)
         actual = _start(self._request, capture.config) if value is None else value
@@ -296,10 +330,12 @@ class _Compiles:
         )
         return report
 
-    def _compile(self, task: Task, value: int | None) -> Capture:
+    def _compile(self, value: int | None) -> Capture:
         field, number = self._request.field, len(self.trials) + 1
         name = f"{field} as it is" if value is None else f"{field}={value}"
-        return compile_in_child(task, progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}"))
+        return self._request.compiled(
+            value, progress=lambda stage: self._progress(f"{number}. compile, {name}: {stage}")
+        )
 
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:
@@ -355,7 +391,7 @@ def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
         return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
     if not request.subject.is_built_in:
         # Only a compile shows what a user's function takes; what accumulation asks of its batch is known.
-        step = apply_techniques(TrainConfig(), parse_techniques(request.techniques)).num_minibatches
+        step = apply_techniques(TrainConfig(), parse_techniques(without_int8(request.techniques))).num_minibatches
         reason = f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
         batch = None if report is None else batch_of(report)
         if batch is not None and batch.in_all == _start(request, report.config if report else {}):

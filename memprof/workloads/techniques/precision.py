@@ -46,8 +46,10 @@ def float16_evidence(report: Report, argument: ArgumentValue | None, reference: 
     del argument, reference
     verdict = _half_precision(report, "f16")
     scales = [leaf.path for leaf in used_arguments(report, Role.OTHER_STATE) if leaf.path.endswith(".scale")]
-    if not scales:
+    if not scales and report.config.get("phase", "training") == "training":
         return no(f"{verdict.evidence}, and the program takes no loss scale")
+    if not scales:  # inference has no loss
+        return verdict
     return Verdict(took_effect=verdict.took_effect, evidence=f"{verdict.evidence}; the loss scale is an argument")
 
 

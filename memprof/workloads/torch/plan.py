@@ -117,6 +117,7 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
 
 
 def _check(config: Any, train_config: TrainConfig) -> None:
+    require(config.phase == "training", "PyTorch steps are training steps: leave --phase out")
     require(not getattr(config, "num_experts", 0), "the PyTorch transformer has no experts: leave num_experts at 0")
     require(
         train_config.optimizer in OPTIMIZERS,

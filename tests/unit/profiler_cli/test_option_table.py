@@ -64,13 +64,13 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("compare", "captures"): (
         ["compare", "one.memprof", "two.memprof"],
-        {*_COMPILED, "framework", "steps", "jobs", "save", "depth", "source"},
+        {*_COMPILED, "framework", "engine", "steps", "jobs", "save", "depth", "source"},
     ),
     ("fit", "workload"): (["fit", "mlp", "--memory", "1MiB"], {"arguments", "role", "phase", "steps", "jobs"}),
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
     ("fit", "auto"): (
         ["fit", "mlp", "--memory", "1MiB", "-t", "auto"],
-        {"arguments", "role", "phase", "vary", "multiple_of", "mesh", "hosts", "topology", "slices"},
+        {"arguments", "role", "phase", "vary", "multiple_of", "mesh", "hosts", "topology", "slices", "engine"},
     ),
     ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "phase", "force", "update"}),
     ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
@@ -150,6 +150,7 @@ GIVEN: dict[str, tuple[list[str], list[str]]] = {
     "view_it": (["--view"], []),
     "reference": (["--reference", "bf16"], []),
     "framework": (["--framework", "torch"], []),
+    "engine": (["--engine", "tensorrt"], []),
     "jobs": (["--jobs", "3"], []),
     "by": (["--by", "dtype"], []),
     "sort": (["--sort", "footprint"], []),
@@ -205,6 +206,10 @@ ELSEWHERE = {
     *(("run", each, "source") for each in ("workload", "step", "csv")),
     # A slice is one of a TPU, and these start with a GPU.
     *(("trace", "compiled", each) for each in ("topology", "slices")),
+    # It needs TensorRT: see tests/integration/test_engines.py.
+    *(("run", each, "engine") for each in ("workload", "step", "csv", "unsaved")),
+    *(("compare", each, "engine") for each in ("workload", "step", "module", "unsaved")),
+    *(("fit", each, "engine") for each in ("workload", "step")),
     # It needs PyTorch: see tests/integration/test_torch_steps.py.
     *(("run", each, "framework") for each in ("workload", "step", "csv", "unsaved")),
     *(("compare", each, "framework") for each in ("workload", "step", "module", "unsaved")),
@@ -277,7 +282,7 @@ def test_a_command_ends_the_same_each_time(
 
 def test_every_command_and_option_is_in_the_table() -> None:
     # What `watch`, `serve-plan` and `plan` do with their options is seen where they run: see tests/integration/.
-    elsewhere = {"list", "doctor", "cache", "mcp", "watch", "serve-plan", "plan"}
+    elsewhere = {"list", "doctor", "cache", "mcp", "watch", "serve-plan", "plan", "export"}
     assert {command for command, _ in REFUSED} | elsewhere == set(COMMANDS)
     options = {str(param.name) for name, _ in REFUSED for param in COMMANDS[name].params}
     assert options - {"workload", "what", "capture", "paths", "log", "help"} == set(GIVEN)

@@ -33,6 +33,7 @@ def test_a_step_says_what_it_is():
         "hidden_size": 32,
         "num_classes": 4,
         "dropout_rate": 0.1,
+        "phase": "training",
         "optimizer": "adamw",
         "learning_rate": 1e-3,
         "weight_decay": 1e-2,

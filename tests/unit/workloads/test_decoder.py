@@ -202,7 +202,6 @@ def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained() -> None
         (("phase=chunked-prefill",), "window=8", "leave out either"),
         ((), "remat", "does not apply to decoder"),
         ((), "accum2", "does not apply to decoder"),
-        ((), "fp16", "does not apply to decoder"),
         ((), "opt=adafactor", "does not apply to decoder"),
     ],
 )

@@ -128,7 +128,15 @@ WORKLOAD = Workload(
     },
     default_preset="llama-1b",
     honours=inference_fields()
-    | {"compute_dtype", "param_dtype", "tensor_parallel", "data_parallel", "donate", "compiler_options"},
+    | {
+        "compute_dtype",
+        "param_dtype",
+        "loss_scaling",
+        "tensor_parallel",
+        "data_parallel",
+        "donate",
+        "compiler_options",
+    },
     step=step,
     check=check,
     teaching_rows=(

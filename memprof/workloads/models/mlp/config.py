@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from memprof.workloads.train_config import require_positive, require_rates
 
@@ -17,6 +18,7 @@ class MLPConfig:
         hidden_size: width of the hidden layer.
         num_classes: number of classes.
         dropout_rate: of the hidden layer.
+        phase: `inference` is the forward pass alone, without dropout.
     """
 
     batch_size: int
@@ -24,6 +26,7 @@ class MLPConfig:
     hidden_size: int
     num_classes: int
     dropout_rate: float = 0.1
+    phase: Literal["training", "inference"] = "training"
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "input_size", "hidden_size", "num_classes")

@@ -35,6 +35,7 @@ class TransformerConfig:
         dropout_rate: of the attention's and the MLP block's results.
         attention_dropout_rate: of the attention probabilities.
         embedding_dropout_rate: of the sum of token and position embeddings.
+        phase: `inference` is the forward pass alone, without dropout.
     """
 
     batch_size: int
@@ -59,6 +60,7 @@ class TransformerConfig:
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
     embedding_dropout_rate: float = 0.1
+    phase: Literal["training", "inference"] = "training"
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "seq_len", "max_seq_len", "vocab_size", "num_layers", "num_heads")

@@ -1,0 +1,208 @@
+"""An inference engine for a GPU that need not be there: the library behind `--engine tensorrt`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from memprof.analysis.comparison import FailedRow
+from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.categories import Role
+from memprof.analysis.records.pool import Allocator, PoolSettings
+from memprof.analysis.records.report import Report
+from memprof.capture.processes.launch import exported_in_child
+from memprof.capture.processes.task import plain
+from memprof.capture.processes.work_folder import work_folder
+from memprof.capture.targets.resolve import option_of, resolve
+from memprof.capture.xla.portable_program import CompileSettings
+from memprof.capture.xla.toolchain import toolchain
+from memprof.errors import MemprofError
+from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
+from memprof.sources.tensorrt.request import BuildRequest, NamedArray
+from memprof.studies.export import as_inference, export_task
+from memprof.studies.subject import Subject, is_model_file
+from memprof.workloads.overrides import split_override
+
+TENSORRT, XLA = "tensorrt", "xla"
+INT8 = "int8-qdq"  # products by weights of 8-bit integers; a technique of engines alone
+_DEFAULT_TARGET = "rtx-4090"
+_FILE = "model.onnx"
+# No pool: an engine takes what the card has free.
+POOL = PoolSettings(allocator=Allocator.CUDA_ASYNC)
+_NO_TOTALS = CompilerTotals(
+    argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, peak_memory_bytes=None, total_allocation_bytes=None
+)
+
+
+def engine_target(name: str | None) -> Target:
+    """The device to build for; None: an RTX 4090.
+
+    Raises:
+        MemprofError: there is no such target, or TensorRT for RTX does not support it.
+    """
+    target = resolve(_DEFAULT_TARGET if name is None else name)
+    capability_of(target)
+    return target if name is not None else replace(target, reason="the default of --engine tensorrt")
+
+
+def without_int8(techniques: str) -> str:
+    """The techniques that the model is made with: all but those of engines."""
+    return "+".join(label for label in techniques.split("+") if label != INT8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineBuild:
+    """An engine to build.
+
+    Attributes:
+        subject: a workload or a step, or an ONNX file whose varying dimensions the overrides set.
+        techniques: joined with `+`.
+        label: what the report calls it; empty: subject and techniques.
+    """
+
+    subject: Subject
+    techniques: str
+    target: Target
+    label: str = ""
+    timeout_seconds: float | None = None
+
+    @property
+    def digest(self) -> str:
+        """A digest of what is asked for (see `request_digest`)."""
+        subject = as_inference(self.subject)
+        facts = [TENSORRT, plain(subject), self.techniques, option_of(self.target)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Raises `MemprofError` for what is wrong before anything is built."""
+        check_installed()
+        if not is_model_file(self.subject.name):
+            export_task(self.subject, without_int8(self.techniques), file_name=_FILE)
+            return
+        if without_int8(self.techniques):
+            raise MemprofError(
+                f"{self.subject.name} is a model as it is, in which techniques can only quantise products: leave -t"
+                f" out, or give -t {INT8}"
+            )
+        self._maxima()
+
+    def capture(self, *, progress: Callable[[str], None]) -> Capture:
+        """Build it.
+
+        Raises:
+            MemprofError: a mistake, or TensorRT does not take the model.
+            WorkloadError: the step or the builder failed.
+        """
+        self.check()
+        capture = self._of_file(progress) if is_model_file(self.subject.name) else self._of_step(progress)
+        label = self.label or " ".join(filter(None, (capture.workload, self.techniques)))
+        quantised = (INT8,) if INT8 in self._labels() else ()
+        return replace(capture, label=label, techniques=(*capture.techniques, *quantised), request=self.digest)
+
+    def _of_file(self, progress: Callable[[str], None]) -> Capture:
+        maxima = self._maxima()
+        built = self._built(Path(self.subject.name), maxima, progress)
+        return Capture(
+            label=self.subject.label,
+            workload=self.subject.label,
+            techniques=(),
+            config=dict(maxima),
+            target=self.target,
+            toolchain=_tools(built.engine.version),
+            compiler=_NO_TOTALS,
+            arguments=tuple(_weight(number, each) for number, each in enumerate(built.weights)),
+            flops=0,
+            recomputed_flops=0,
+            timings=Timings(lower_seconds=0.0, compile_seconds=built.seconds),
+            hlo_proto=b"",
+            engine=built.engine,
+            pool=POOL,
+        )
+
+    def _of_step(self, progress: Callable[[str], None]) -> Capture:
+        settings = CompileSettings(timeout_seconds=self.timeout_seconds)
+        techniques = without_int8(self.techniques)
+        task = export_task(self.subject, techniques, file_name=_FILE, settings=settings)
+        with exported_in_child(task, progress=progress) as (capture, _, files):
+            built = self._built(files[0], {}, progress)
+        return replace(
+            capture,
+            target=self.target,
+            toolchain=replace(capture.toolchain, xla_flags="", cuda_plugin=None, tensorrt=built.engine.version),
+            compiler=_NO_TOTALS,
+            timings=replace(capture.timings, compile_seconds=built.seconds),
+            engine=built.engine,
+            pool=POOL,
+        )
+
+    def _built(self, model: Path, maxima: dict[str, int], progress: Callable[[str], None]) -> BuiltEngine:
+        progress("building the engine")
+        request = BuildRequest(
+            model=str(model.resolve()),
+            name=self.subject.label,
+            compute_capability=capability_of(self.target),
+            maxima=maxima,
+            int8=INT8 in self._labels(),
+        )
+        with work_folder() as folder:
+            return build_engine(request, folder, timeout_seconds=self.timeout_seconds)
+
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.techniques.split("+")))
+
+    def _maxima(self) -> dict[str, int]:
+        maxima = {}
+        for name, text in map(split_override, self.subject.overrides):
+            if not (text.isascii() and text.isdecimal() and int(text)):
+                raise MemprofError(f"--set {name}={text} is no size: give the maximum of the dimension, a whole number")
+            maxima[name] = int(text)
+        return maxima
+
+
+def build_rows(
+    builds: Sequence[EngineBuild], *, progress: Callable[[str, str], None], keep: Callable[[Capture], None]
+) -> tuple[list[Report], list[FailedRow]]:
+    """Build and analyse engines, one after the other: the builder uses all processors.
+
+    Args:
+        progress: called with a row's label and its stage.
+        keep: called with each capture.
+
+    Returns:
+        The reports, and the rows that failed.
+    """
+    reports: list[Report] = []
+    failures: list[FailedRow] = []
+    for build in builds:
+        try:
+            capture = build.capture(progress=partial(progress, build.label))
+        except MemprofError as error:
+            failures.append(FailedRow(label=build.label, reason=str(error)))
+            progress(build.label, "failed")
+            continue
+        keep(capture)
+        reports.append(analyze(capture))
+        progress(build.label, "done")
+    return reports, failures
+
+
+def _tools(version: str) -> Toolchain:
+    """The tools of an engine that comes from a model, with which JAX had nothing to do."""
+    return replace(toolchain(None, "", {}), jax="", jaxlib="", flax=None, optax=None, tensorrt=version)
+
+
+def _weight(number: int, array: NamedArray) -> ArgumentLeaf:
+    return ArgumentLeaf(
+        path=array.name,
+        role=Role.PARAMS,
+        shape=array.shape,
+        dtype=array.dtype,
+        size_bytes=array.size_bytes,
+        donated=False,
+        parameter_number=number,
+    )

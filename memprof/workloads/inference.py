@@ -1,0 +1,43 @@
+"""The inference step of a model that can be trained: its forward pass, with weights and inputs as arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from memprof.analysis.records.categories import Role
+from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.workloads.model import Model
+
+_PARAMS = 0
+
+
+def inference_step(model: Model, *, seed: int) -> StepSpec:
+    """The step `infer(params, inputs, ...)` of a model without dropout.
+
+    Args:
+        seed: of the weights and the inputs when it runs.
+    """
+    rng = jax.random.PRNGKey(seed)
+
+    def infer(params: Any, batch: Any) -> Any:
+        return model.module.apply({"params": params}, **batch)
+
+    def argument(number: int, step: int) -> Any:
+        if number == _PARAMS:
+            return jax.jit(model.init_params)(rng)
+        sample = model.sample(np.random.default_rng((seed, step)))
+        return {name: sample[name] for name in model.inputs}
+
+    return StepSpec(
+        fn=infer,
+        args=(jax.eval_shape(model.init_params, rng), {name: model.batch_shapes[name] for name in model.inputs}),
+        roles={"params": Role.PARAMS, "batch": Role.BATCH},
+        feed=Feed(
+            argument=argument,
+            loss=lambda result: None,  # inference has none
+            num_examples=next(iter(model.batch_shapes.values())).shape[0],
+        ),
+    )
