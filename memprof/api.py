@@ -64,11 +64,11 @@ class Profile:
     """One compiled step, and where its bytes are.
 
     Attributes:
-        capture: the compiled program with its buffer assignment; what `save` writes. None of a step of PyTorch.
+        capture: the compiled program with its buffer assignment, or the trace of a step of PyTorch; what `save` writes.
         report: every fact about it, as records.
     """
 
-    capture: Capture | None
+    capture: Capture
     report: Report
 
     @property
@@ -163,10 +163,8 @@ class Profile:
         """Write the capture to a file, from which `load` and `memprof show` make the report again.
 
         Raises:
-            MemprofError: the file exists, or cannot be written; or it is a step of PyTorch.
+            MemprofError: the file exists, or cannot be written.
         """
-        if self.capture is None:
-            raise MemprofError("a traced step of PyTorch has no compiled program to save: keep its report, to_dict()")
         if_taken = IfTaken.REPLACE if overwrite else IfTaken.REFUSE
         return write_capture(self.capture, _path(path), if_taken=if_taken)
 
@@ -385,7 +383,7 @@ def profile_torch(
         WorkloadError: the step fails while it is traced.
     """
     from memprof.sources.torch.step_spec import TorchStepSpec
-    from memprof.studies.torch_step import report_of_step, torch_target
+    from memprof.studies.torch_step import capture_of_step, torch_target
 
     if label is not None:
         check_label("label", label)
@@ -398,7 +396,8 @@ def profile_torch(
     else:
         raise MemprofError(f"a memprof.TorchStepSpec, or a function that makes one, was expected, not {shown(step)}")
     aim = torch_target(None if target is None else _target_name(target))
-    return Profile(None, report_of_step(make_spec, aim, label=label))
+    capture = capture_of_step(make_spec, aim, label=label)
+    return Profile(capture, analyze(capture))
 
 
 def load(path: str | Path, *, pool: float | str | None = None) -> Profile:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,18 +104,20 @@ def run(
         with_advice=advise,
     )
     techniques = "+".join(technique)
-    if framework is options.FrameworkName.TORCH:
-        print_report(_traced(workload, step, techniques, arguments, compiling.target, output), show)
-        return
-    aim = compiling.resolved(runs=bool(steps))
     judged_by = options.chosen_pool(pool)
-    subject, settings = step.subject(workload, arguments), compiling.settings()
-    task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
+    make: Callable[..., Capture]
+    if framework is options.FrameworkName.TORCH:
+        label, make = workload, _tracing(workload, step, techniques, arguments, compiling.target)
+    else:
+        aim = compiling.resolved(runs=bool(steps))
+        subject, settings = step.subject(workload, arguments), compiling.settings()
+        task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
+        label, make = subject.label, partial(compile_in_child, task)
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
-    with stages(f"{subject.label} {techniques}".rstrip()) as stage:
-        capture = compile_in_child(task, progress=stage)
+    with stages(f"{label} {techniques}".rstrip()) as stage:
+        capture = make(progress=stage)
         if is_told_by_another(capture):
             return
         if not source:
@@ -136,25 +140,22 @@ def run(
     end_if_out_of_memory(report)
 
 
-def _traced(
-    workload: str,
-    step: options.StepOptions,
-    techniques: str,
-    arguments: list[str],
-    target: str | None,
-    output: Path | None,
-) -> Report:
-    """The report of a step of PyTorch, of which there is no capture."""
-    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
+def _tracing(
+    workload: str, step: options.StepOptions, techniques: str, arguments: list[str], target: str | None
+) -> Callable[..., Capture]:
+    """The trace of a step of PyTorch, with all choices checked before it begins."""
+    from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
 
-    if output is not None:
-        raise MemprofError(f"{output} is the name of a capture, which a traced step of PyTorch does not have")
-    make_spec = step_maker(
-        workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments
+    make_spec, aim = (
+        step_maker(workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments),
+        torch_target(target),
     )
-    with stages(f"{workload} {techniques}".rstrip()) as stage:
-        stage("tracing")
-        return report_of_step(make_spec, torch_target(target))
+
+    def trace(progress: Callable[[str], None]) -> Capture:
+        progress("tracing")
+        return capture_of_step(make_spec, aim)
+
+    return trace
 
 
 def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:

@@ -238,7 +238,7 @@ def _allocator_fact(allocator: AllocatorFigures) -> Fact:
         label="caching allocator",
         values=(
             f"tensors {format_bytes(allocator.requested_bytes)}",
-            f"allocated {format_bytes(allocator.allocated_bytes)}",
+            f"allocated {_or_not_given(allocator.allocated_bytes)}",
             f"reserved {format_bytes(allocator.reserved_bytes)}",
         ),
     )
