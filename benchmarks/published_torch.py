@@ -22,7 +22,7 @@ from typing import Any
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Target
 from memprof.sources.torch.step_spec import TorchStepSpec
-from memprof.workloads.torch.plan import NO_FOREACH, SOFTMAX_INPUT, ZERO_GRADS, plan
+from memprof.workloads.torch.plan import NO_FOREACH, OPTIMIZERS, SOFTMAX_INPUT, ZERO_GRADS, plan
 
 CONTEXT_MIB = 1343  # "GPU memory occupied" after the first kernel, in the guide
 _SEQUENCE = 512
@@ -73,6 +73,16 @@ ROWS = (
         fp16=True,
         optimizer="adafactor",
     ),
+    Row(name="adam8bit", measured_mib=13085, optimizer="adam8bit"),
+    Row(
+        name="all-adam8bit",
+        measured_mib=5363,
+        batch_size=1,
+        num_minibatches=4,
+        checkpointing=True,
+        fp16=True,
+        optimizer="adam8bit",
+    ),
 )
 
 
@@ -96,6 +106,8 @@ def of_transformers(row: Row) -> TorchStepSpec:
     optimizer: Any
     if row.optimizer == "adafactor":
         optimizer = Adafactor(model.parameters(), scale_parameter=False, relative_step=False, lr=1e-5)
+    elif row.optimizer == "adam8bit":
+        optimizer = _adam8bit(model)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
@@ -124,6 +136,28 @@ def of_transformers(row: Row) -> TorchStepSpec:
     )
 
 
+def _adam8bit(model: Any) -> Any:
+    """What bitsandbytes 0.26 kept: its kernel updates in place, so its state is all the memory that it takes."""
+    import torch
+
+    block_size, smallest = 2048, 4096  # smaller parameters have state in float32
+
+    class Adam8bit(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:
+            del closure
+            for parameter in self.param_groups[0]["params"]:
+                is_small = parameter.numel() < smallest
+                dtype, num_blocks = (
+                    (torch.float32, 0) if is_small else (torch.uint8, -(-parameter.numel() // block_size))
+                )
+                if not self.state[parameter]:
+                    for moment in "12":
+                        self.state[parameter][f"state{moment}"] = torch.zeros_like(parameter, dtype=dtype)
+                        self.state[parameter][f"absmax{moment}"] = torch.zeros(num_blocks)
+
+    return Adam8bit(model.parameters(), {})
+
+
 def built_in(row: Row) -> TorchStepSpec:
     """The step of a row with memprof's own Transformer."""
     overrides = [f"batch_size={row.batch_size * row.num_minibatches}"]
@@ -139,18 +173,25 @@ def predicted_mib(make_spec: Callable[[], TorchStepSpec]) -> float:
 
 def main(names: list[str]) -> None:
     """Print each row with its errors, and the median and the worst of all."""
-    errors: list[tuple[float, ...]] = []
+    errors: dict[Callable[[Row], TorchStepSpec], list[float]] = {of_transformers: [], built_in: []}
     print("| row | measured MiB | transformers | error | built-in | error |\n|---|---:|---:|---:|---:|---:|")
     for row in ROWS:
         if names and row.name not in names:
             continue
-        predicted = [predicted_mib(partial(make, row)) for make in (of_transformers, built_in)]
-        errors.append(tuple(each / row.measured_mib - 1 for each in predicted))
-        cells = [f"{mib:,.0f} | {error:+.1%}" for mib, error in zip(predicted, errors[-1], strict=True)]
+        cells = []
+        for make, sizes in errors.items():
+            if make is built_in and row.optimizer not in OPTIMIZERS:
+                cells.append("| ")
+                continue
+            predicted = predicted_mib(partial(make, row))
+            sizes.append(predicted / row.measured_mib - 1)
+            cells.append(f"{predicted:,.0f} | {sizes[-1]:+.1%}")
         print(f"| {row.name} | {row.measured_mib:,} | {' | '.join(cells)} |", flush=True)
-    for what, signed in zip(("transformers", "built-in"), zip(*errors, strict=True), strict=True):
+    for make, signed in errors.items():
+        if not signed:
+            continue
         sizes = [abs(error) for error in signed]
-        print(f"{what}: median {statistics.median(sizes):.1%}, worst {max(sizes):.1%}")
+        print(f"{make.__name__}: median {statistics.median(sizes):.1%}, worst {max(sizes):.1%}")
 
 
 if __name__ == "__main__":

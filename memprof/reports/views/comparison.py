@@ -240,8 +240,16 @@ def _differences(comparison: ReportComparison) -> Note | None:
 def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     was_measured = any(row.report.measured is not None for row in rows)
     whose = "" if num_devices(rows) == 1 else "All sizes are those of one device, and FLOPs those of all together. "
+    recorded = [row.report.allocator is not None for row in rows]
+    compiled, traced = (
+        "the compiler's (XLA's buffer assignment)",
+        "those of PyTorch's caching allocator and its tensors",
+    )
+    totals = (
+        f"{compiled}, or {traced}" if any(recorded) and not all(recorded) else traced if all(recorded) else compiled
+    )
     text = (
-        f"{whose}Sizes and totals are the compiler's (XLA's buffer assignment). Categories, modules and effects are "
+        f"{whose}Sizes and totals are {totals}. Categories, modules and effects are "
         "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
         f"program. {_MEASURED if was_measured else _NOT_MEASURED}"
     )

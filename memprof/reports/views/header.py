@@ -288,10 +288,9 @@ def _model(report: Report) -> tuple[str, ...]:
 def _took(report: Report) -> tuple[str, ...]:
     timings = report.timings
     if report.framework == "torch":
-        return (
-            f"tracing {format_seconds(timings.lower_seconds)}",
-            f"analysis {format_seconds(report.analysis_seconds)}",
-        )
+        analysis = f"analysis {format_seconds(report.analysis_seconds)}"
+        is_traced = timings.lower_seconds > 0  # a snapshot was recorded elsewhere
+        return (f"tracing {format_seconds(timings.lower_seconds)}", analysis) if is_traced else (analysis,)
     compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds
     if from_cache is not None:
         compiling = f"plan from the cache (compiled in {format_seconds(from_cache)})"
