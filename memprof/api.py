@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memprof.amounts import parse_bytes
 from memprof.analysis import comparison as comparisons
+from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
@@ -445,7 +446,10 @@ def fits(
     if memory_bytes is None:
         raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
     settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
-    verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
+    if report.allocator is None:
+        verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
+    else:
+        verdict = judge_reserved(report.footprint_bytes + reserve_bytes, device)
     return verdict.answer is Answer.FITS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import capture_or_latest
 from memprof.profiler_cli.render import print_document, rendering
@@ -36,5 +37,7 @@ def advise(
     show = rendering(shown.format, output=output, force=force, width=shown.width)
     show.check_shows_documents("advice")
     report = analyze(read_capture(capture_or_latest(capture)), pool=options.chosen_pool(pool))
+    if report.framework != "jax":
+        raise MemprofError(f"{report.label} is a trace of PyTorch, and advice names changes of JAX code")
     advice = find_advice(report)
     print_document(advice_document(report, advice), advice_list_json(report, advice), show)

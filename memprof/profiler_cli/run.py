@@ -18,6 +18,7 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import row_stages, say, stages
 from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
+from memprof.profiler_cli.traced_step import tracing
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture, Target
@@ -107,7 +108,7 @@ def run(
     judged_by = options.chosen_pool(pool)
     make: Callable[..., Capture]
     if framework is options.FrameworkName.TORCH:
-        label, make = workload, _tracing(workload, step, techniques, arguments, compiling.target)
+        label, make = workload, tracing(workload, step, techniques, arguments, compiling.target)
     else:
         aim = compiling.resolved(runs=bool(steps))
         subject, settings = step.subject(workload, arguments), compiling.settings()
@@ -138,24 +139,6 @@ def run(
     if path:
         say(f"capture written to {path}")
     end_if_out_of_memory(report)
-
-
-def _tracing(
-    workload: str, step: options.StepOptions, techniques: str, arguments: list[str], target: str | None
-) -> Callable[..., Capture]:
-    """The trace of a step of PyTorch, with all choices checked before it begins."""
-    from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
-
-    make_spec, aim = (
-        step_maker(workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments),
-        torch_target(target),
-    )
-
-    def trace(progress: Callable[[str], None]) -> Capture:
-        progress("tracing")
-        return capture_of_step(make_spec, aim)
-
-    return trace
 
 
 def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:

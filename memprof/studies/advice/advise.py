@@ -83,8 +83,11 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
 def advise(report: Report) -> tuple[Advice, ...]:
     """What could be done about a peak, what saves most first; empty if nothing would save a share worth having.
 
-    If XLA recomputes values under memory pressure, the advice is that of the plan without pressure.
+    If XLA recomputes values under memory pressure, the advice is that of the plan without pressure. A trace of PyTorch
+    gets none: the rules look for what XLA does, and name changes of JAX code.
     """
+    if report.framework != "jax":
+        return ()
     report = report.unpressed
     found = [
         Advice(
