@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memprof.amounts import parse_bytes
 from memprof.analysis import comparison as comparisons
+from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
@@ -64,11 +65,11 @@ class Profile:
     """One compiled step, and where its bytes are.
 
     Attributes:
-        capture: the compiled program with its buffer assignment; what `save` writes. None of a step of PyTorch.
+        capture: the compiled program with its buffer assignment, or the trace of a step of PyTorch; what `save` writes.
         report: every fact about it, as records.
     """
 
-    capture: Capture | None
+    capture: Capture
     report: Report
 
     @property
@@ -164,10 +165,8 @@ class Profile:
         """Write the capture to a file, from which `load` and `memprof show` make the report again.
 
         Raises:
-            MemprofError: the file exists, or cannot be written; or it is a step of PyTorch.
+            MemprofError: the file exists, or cannot be written.
         """
-        if self.capture is None:
-            raise MemprofError("a traced step of PyTorch has no compiled program to save: keep its report, to_dict()")
         if_taken = IfTaken.REPLACE if overwrite else IfTaken.REFUSE
         return write_capture(self.capture, _path(path), if_taken=if_taken)
 
@@ -425,7 +424,7 @@ def profile_torch(
         WorkloadError: the step fails while it is traced.
     """
     from memprof.sources.torch.step_spec import TorchStepSpec
-    from memprof.studies.torch_step import report_of_step, torch_target
+    from memprof.studies.torch_step import capture_of_step, torch_target
 
     if label is not None:
         check_label("label", label)
@@ -438,7 +437,8 @@ def profile_torch(
     else:
         raise MemprofError(f"a memprof.TorchStepSpec, or a function that makes one, was expected, not {shown(step)}")
     aim = torch_target(None if target is None else _target_name(target))
-    return Profile(None, report_of_step(make_spec, aim, label=label))
+    capture = capture_of_step(make_spec, aim, label=label)
+    return Profile(capture, analyze(capture))
 
 
 def load(path: str | Path, *, pool: float | str | None = None) -> Profile:
@@ -486,7 +486,10 @@ def fits(
     if memory_bytes is None:
         raise MemprofError(f"{report.target.name} has no fixed amount of memory: say how much there is")
     settings, reserve_bytes = _pool(pool) or report.pool, int(memory_bytes * reserve)
-    verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
+    if report.allocator is None:
+        verdict = judge(report.pieces, device, settings, reserve_bytes=reserve_bytes)
+    else:
+        verdict = judge_reserved(report.footprint_bytes + reserve_bytes, device)
     return verdict.answer is Answer.FITS
 
 

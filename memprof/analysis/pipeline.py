@@ -48,6 +48,7 @@ from memprof.analysis.records.why_live import WhyLive
 from memprof.analysis.roofline.bound import roofline
 from memprof.analysis.scheduling.memory_graph import MemoryGraph
 from memprof.analysis.scheduling.schedule import PeakOrder
+from memprof.analysis.traced import analyze_trace
 from memprof.errors import InternalError, MemprofError, as_damage
 
 
@@ -66,6 +67,8 @@ def analyze(capture: Capture, *, pool: PoolSettings | None = None) -> Report:
         return analyze_engine(capture)
     started = time.perf_counter()
     with _reading(capture):
+        if capture.trace is not None:
+            return analyze_trace(capture)
         return _report(_with_pool(capture, pool), _look_into(capture), started)
 
 
@@ -79,12 +82,14 @@ def analyze_peak(
         pool: see `analyze`.
 
     Raises:
-        MemprofError: nothing that is live at the peak has such a name; or as `analyze` does.
+        MemprofError: nothing that is live at the peak has such a name, or the capture is a trace; or as `analyze` does.
         InternalError: see `analyze`.
     """
     if capture.engine is not None:
         raise MemprofError(f"{capture.label} is an engine, whose builder does not say why a tensor is live")
     started = time.perf_counter()
+    if capture.trace is not None:
+        raise MemprofError(f"{capture.label} is a trace: why a buffer is live can be told of compiled programs only")
     with _reading(capture):
         report = _report(_with_pool(capture, pool), _look_into(capture), started)
         named = buffers_named(report.buffers, name)

@@ -1,4 +1,4 @@
-"""From a trace to a report: the same records as from XLA's buffer assignment, with an allocator in its place.
+"""From a captured trace to a report: the same records as from XLA's buffer assignment, with an allocator in its place.
 
     trace ──▶ allocator: reserved, and where each value lies ──┐
           └─▶ live bytes over time ──▶ the step with the peak ─┴▶ live buffers and timeline ──▶ breakdowns ──▶ report
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.memory.caching_allocator import AllocatorSettings, CachingAllocator
 from memprof.analysis.memory.card import judge_reserved
-from memprof.analysis.records.capture import CompilerTotals, Timings
+from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pool import Pieces, PoolSettings
@@ -38,74 +38,78 @@ class DottedPaths:
         return path.rpartition(".")[2]
 
 
-def analyze_trace(trace: Trace, *, settings: AllocatorSettings | None = None) -> Report:
+def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None) -> Report:
     """Say where every byte of the traced step's device memory goes.
 
     Args:
+        capture: of a trace.
         settings: of the caching allocator; None: its defaults.
 
     Raises:
         OutOfMemoryError: the step does not fit the limit in the settings.
     """
     started = time.perf_counter()
-    allocator = CachingAllocator(settings)
-    addresses = _allocate(trace, allocator)
+    trace = capture.trace
+    assert trace is not None
+    allocated = _allocate(trace, settings)
     span = _highest_step(trace)
-    placed = _place(trace, span, addresses)
+    placed = _place(trace, span, allocated.addresses)
     buffers = tuple(sorted((each for each in placed.all if each.at_peak), key=lambda each: -each.size_bytes))
     live_peak = sum(each.size_bytes for each in buffers)
     assert live_peak == span.peak_bytes
-    footprint = allocator.peak_reserved_bytes
+    footprint = allocated.reserved_bytes
     rest = footprint - live_peak
     return Report(
-        label=trace.label,
-        workload=trace.workload,
-        techniques=trace.techniques,
-        config=trace.config,
-        target=trace.target,
-        toolchain=trace.toolchain,
+        label=capture.label,
+        workload=capture.workload,
+        techniques=capture.techniques,
+        config=capture.config,
+        target=capture.target,
+        toolchain=capture.toolchain,
         framework=trace.framework,
         engine="",
-        compiler=CompilerTotals(
-            argument_bytes=0,
-            output_bytes=0,
-            alias_bytes=0,
-            temp_bytes=0,
-            peak_memory_bytes=None,
-            total_allocation_bytes=None,
-        ),
-        timings=Timings(lower_seconds=trace.trace_seconds, compile_seconds=0.0),
+        compiler=capture.compiler,
+        timings=capture.timings,
         footprint_bytes=footprint,
         live_peak_bytes=live_peak,
-        num_params=trace.num_params,
-        flops=trace.flops,
-        recomputed_flops=trace.recomputed_flops,
+        num_params=capture.num_params,
+        flops=capture.flops,
+        recomputed_flops=capture.recomputed_flops,
         categories=sum_by_category(buffers, fragmentation_bytes=rest),
         by_source=sum_by(buffers, lambda buffer: buffer.source, rest=("", rest)),
         by_dtype=sum_by(buffers, lambda buffer: buffer.dtype, rest=("", rest)),
         by_phase=sum_by(buffers, lambda buffer: buffer.phase, rest=(Phase.NONE, rest)),
         modules=module_tree(
-            buffers, trace.arguments, DottedPaths(), fragmentation_bytes=rest, forward_flops=trace.forward_flops
+            buffers, capture.arguments, DottedPaths(), fragmentation_bytes=rest, forward_flops=trace.forward_flops
         ),
         buffers=buffers,
         temp_buffers=placed.temps,
         timeline=_timeline(trace, span, placed),
-        arguments=trace.arguments,
+        arguments=capture.arguments,
         program=ProgramFacts(
             num_recomputed_operations=trace.num_recomputed_operations, loops=(), host_bytes=trace.host_bytes
         ),
-        doubts=trace.doubts,
-        verdict=judge_reserved(footprint, trace.target),
+        doubts=capture.doubts,
+        verdict=judge_reserved(footprint, capture.target),
         pieces=Pieces(held=(footprint,)),
         pool=PoolSettings(),
         allocator=AllocatorFigures(
             requested_bytes=live_peak,
-            allocated_bytes=allocator.peak_allocated_bytes,
+            allocated_bytes=allocated.allocated_bytes,
             reserved_bytes=footprint,
         ),
         forward_flops=trace.forward_flops,
         analysis_seconds=time.perf_counter() - started,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Allocated:
+    """Where values lie, and the peaks. `allocated_bytes` is None where nobody recorded the sizes of blocks."""
+
+    addresses: Sequence[int]
+    allocated_bytes: int | None
+    reserved_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +145,23 @@ class _Placed:
         return (*self.held, *self.temps)
 
 
-def _allocate(trace: Trace, allocator: CachingAllocator) -> dict[int, int]:
-    """Let the allocator serve all events; returns the address of each value."""
-    addresses: dict[int, int] = {}
+def _allocate(trace: Trace, settings: AllocatorSettings | None) -> _Allocated:
+    """What the recorded allocator said; otherwise let its model serve all events."""
+    if trace.recording is not None:
+        recorded = trace.recording
+        return _Allocated(addresses=recorded.addresses, allocated_bytes=None, reserved_bytes=recorded.reserved_bytes)
+    allocator = CachingAllocator(settings)
+    addresses = [0] * len(trace.values)
     for event in trace.events:
         if event.is_birth:
             addresses[event.value] = allocator.malloc(event.value, trace.values[event.value].size_bytes)
         else:
             allocator.free(event.value)
-    return addresses
+    return _Allocated(
+        addresses=addresses,
+        allocated_bytes=allocator.peak_allocated_bytes,
+        reserved_bytes=allocator.peak_reserved_bytes,
+    )
 
 
 def _highest_step(trace: Trace) -> _Step:
@@ -188,7 +200,7 @@ def _delta(trace: Trace, event: TraceEvent) -> int:
     return size if event.is_birth else -size
 
 
-def _place(trace: Trace, step: _Step, addresses: dict[int, int]) -> _Placed:
+def _place(trace: Trace, step: _Step, addresses: Sequence[int]) -> _Placed:
     """The live buffers of a step."""
     alive = {event.value: step.first for event in step.before if event.is_birth}
     for event in step.before:
@@ -208,7 +220,8 @@ def _place(trace: Trace, step: _Step, addresses: dict[int, int]) -> _Placed:
     in_order = sorted(births, key=lambda value: births[value])
     # What is kept between steps is held: it is there at the beginning, or its role says so, and never dies.
     held = [value for value in in_order if value not in ends and (value in alive or births[value] == step.first)]
-    temps = [value for value in in_order if value not in set(held)]
+    is_held = set(held)
+    temps = [value for value in in_order if value not in is_held]
 
     def buffer(value: int, offset: int | None) -> LiveBuffer:
         return _live_buffer(
@@ -240,7 +253,7 @@ def _live_buffer(trace: Trace, value: int, *, start: int, end: int, offset: int 
         op=traced.op,
         source=traced.source,
         library=traced.library,
-        stack=traced.stack,
+        stack=trace.stacks[traced.stack],
         rule=traced.rule,
         evidence=traced.evidence,
         start=start,
@@ -258,11 +271,10 @@ def _timeline(trace: Trace, step: _Step, placed: _Placed) -> Timeline:
     existing = [event.value for event in step.before if event.is_birth]
     died = {event.value for event in step.before if not event.is_birth}
     births = [TraceEvent(step.first, value, True) for value in existing if value not in died]
+    freed = {event.value for event in step.events if not event.is_birth}
     events = [event for event in (*births, *step.events) if event.value in numbers]
     events += [
-        TraceEvent(max(step.stop - 1, step.first), value, False)
-        for value in placed.temp_values
-        if not any(event.value == value and not event.is_birth for event in step.events)
+        TraceEvent(max(step.stop - 1, step.first), value, False) for value in placed.temp_values if value not in freed
     ]
     moments: list[list[int]] = [[] for _ in placed.temp_values]
     for moment, event in enumerate(events):

@@ -3,6 +3,7 @@
     manifest.json         everything but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
     program.hlo.pb        the serialized `xla.HloProto` as XLA wrote it
     without_limit.hlo.pb  the same program, compiled without a limit of memory; if XLA recomputes values on its own
+    trace.json            in place of the programs: the trace of a step that is not compiled
     SHA256SUMS            the digests of the others, as `sha256sum` writes them
 
 Never a pickle: a capture from somewhere else is safe to open. What is read is limited in size, checked against the
@@ -24,8 +25,11 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.records.capture import MAX_OPERATIONS, Capture
+from memprof.analysis.records.trace import fault_of
 from memprof.capture.pool_settings import pool_settings
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
@@ -33,15 +37,21 @@ from memprof.untrusted import UnfitError, as_record, clean, open_regular, parse_
 
 SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 2
 _MANIFEST, _PROGRAM, _SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
-_WITHOUT_LIMIT = "without_limit.hlo.pb"
+_WITHOUT_LIMIT, _TRACE = "without_limit.hlo.pb", "trace.json"
 # The most that a member may expand to. A step of GPT-2 small has a manifest of 90 KB and a program of 5 MB.
-_MAX_MEMBER_BYTES = {_MANIFEST: 16 << 20, _PROGRAM: 256 << 20, _WITHOUT_LIMIT: 256 << 20, _SUMS: 1 << 10}
+_MAX_MEMBER_BYTES = {
+    _MANIFEST: 16 << 20,
+    _PROGRAM: 256 << 20,
+    _WITHOUT_LIMIT: 256 << 20,
+    _TRACE: 256 << 20,
+    _SUMS: 1 << 10,
+}
 _MAX_FILE_BYTES = sum(_MAX_MEMBER_BYTES.values())
 # Programs are packed to a fifth or a tenth; what expands much more is made to fill memory.
 _MAX_EXPANSION, _SMALL_BYTES = 100, 1 << 20
 _KEYS, _MAX_KEYS = re.compile(r"[\[./]"), 100  # what keys of an argument's path begin with
-# The proto is not JSON and goes into the zip by itself; the others are of this process alone.
-_NOT_IN_MANIFEST = frozenset({"hlo_proto", "proto_without_limit", "file", "compiler_config"})
+# Programs and traces are members of their own; the others are of this process alone.
+_NOT_IN_MANIFEST = frozenset({"hlo_proto", "proto_without_limit", "trace", "file", "compiler_config"})
 _MAKE_AGAIN = "make it again with `memprof run`"
 
 
@@ -63,9 +73,7 @@ def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.R
     Raises:
         MemprofError: the file exists, the folder cannot be written to, or what was written cannot be read.
     """
-    parts = {_MANIFEST: _manifest(capture), _PROGRAM: capture.hlo_proto}
-    if capture.proto_without_limit:
-        parts[_WITHOUT_LIMIT] = capture.proto_without_limit
+    parts = {_MANIFEST: _manifest(capture), **_content_of(capture)}
 
     def fill(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -147,9 +155,10 @@ def _unpack(content: bytes, path: Path) -> Capture:
             manifest_bytes = _read_member(archive, members, _MANIFEST)
             manifest = _parse_manifest(manifest_bytes)
             _check_schema(manifest, path)
-            programs = [_PROGRAM, *(each.filename for each in members if each.filename == _WITHOUT_LIMIT)]
+            names = {member.filename for member in members}
+            programs = [_TRACE] if _TRACE in names else [_PROGRAM, *names & {_WITHOUT_LIMIT}]
             if sorted(member.filename for member in members) != sorted([_MANIFEST, *programs, _SUMS]):
-                raise _DamagedError(f"it does not hold {_MANIFEST}, {_PROGRAM} and {_SUMS} alone")
+                raise _DamagedError(f"it does not hold {_MANIFEST}, {_PROGRAM} or {_TRACE}, and {_SUMS} alone")
             parts = {_MANIFEST: manifest_bytes}
             parts |= {name: _read_member(archive, members, name) for name in programs}
             sums = _read_member(archive, members, _SUMS)
@@ -159,8 +168,12 @@ def _unpack(content: bytes, path: Path) -> Capture:
     if sums != _sums(parts):
         raise _DamagedError("its content is not what was written, by its own digests")
     try:
-        programs_read = {"hlo_proto": parts[_PROGRAM], "proto_without_limit": parts.get(_WITHOUT_LIMIT, b"")}
-        capture = as_record({**manifest, **programs_read, "file": None}, Capture)
+        read = {
+            "hlo_proto": parts.get(_PROGRAM, b""),
+            "proto_without_limit": parts.get(_WITHOUT_LIMIT, b""),
+            "trace": parse_json(parts[_TRACE]) if _TRACE in parts else None,
+        }
+        capture = as_record({**manifest, **read, "file": None}, Capture)
     except UnfitError as error:
         raise _DamagedError(f"its manifest does not fit schema {SCHEMA_VERSION} ({error})") from error
     _check_capture(capture)
@@ -239,7 +252,11 @@ def _check_capture(capture: Capture) -> None:
     Raises:
         _DamagedError: it does not hold.
     """
-    if (capture.replay is None and capture.engine is None) or (
+    if capture.trace is not None:
+        fault = fault_of(capture.trace)
+        if fault:
+            raise _DamagedError(f"in its trace, {fault}")
+    elif (capture.replay is None and capture.engine is None) or (
         capture.proto_without_limit and capture.replay_without_limit is None
     ):
         raise _DamagedError("its manifest has no totals of the replay")
@@ -260,14 +277,29 @@ def _check_known(capture: Capture) -> None:
             raise _DamagedError(f"its manifest has an argument nested deeper than any, {quote(leaf.path)}")
 
 
+def _content_of(capture: Capture) -> dict[str, bytes]:
+    """The members that hold what was compiled or traced."""
+    if capture.trace is not None:
+        return {_TRACE: msgspec.json.encode(capture.trace)}
+    parts = {_PROGRAM: capture.hlo_proto}
+    if capture.proto_without_limit:
+        parts[_WITHOUT_LIMIT] = capture.proto_without_limit
+    return parts
+
+
 def _manifest(capture: Capture) -> bytes:
+    if capture.trace is not None:
+        return _as_manifest(_plain(capture))
     platform, unlimited = capture.target.platform, capture.replay_without_limit
     replay = capture.replay
     if replay is None and capture.engine is None:
         replay = replay_totals(capture.hlo_proto, platform)
     if capture.proto_without_limit:
         unlimited = unlimited or replay_totals(capture.proto_without_limit, platform)
-    fields = _plain(dataclasses.replace(capture, replay=replay, replay_without_limit=unlimited))
+    return _as_manifest(_plain(dataclasses.replace(capture, replay=replay, replay_without_limit=unlimited)))
+
+
+def _as_manifest(fields: dict[str, Any]) -> bytes:
     return json.dumps({"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **fields}, indent=1, default=_plain).encode("ascii")
 
 
@@ -294,5 +326,5 @@ def _check_written(content: bytes, capture: Capture, path: Path) -> None:
         found = _unpack(content, path)
     except _DamagedError as error:
         raise MemprofError(f"the capture cannot be written to {path}: {error}") from error
-    if (found.hlo_proto, found.proto_without_limit) != (capture.hlo_proto, capture.proto_without_limit):
+    if _content_of(found) != _content_of(capture):
         raise MemprofError(f"the capture cannot be written to {path}: what was written is not what is read back")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from memprof.errors import MemprofError
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import capture_or_latest
 from memprof.profiler_cli.console import row_stages, stages
@@ -77,6 +78,8 @@ def advise(
         )
     else:
         report = analyze(read_capture(capture_or_latest(None if what is None else Path(what))), pool=judged_by)
+        if report.framework != "jax":
+            raise MemprofError(f"{report.label} is a trace of PyTorch, and advice names changes of JAX code")
         advice = known_advice(report)
     print_document(advice_document(report, advice), advice_list_json(report, advice), show)
 

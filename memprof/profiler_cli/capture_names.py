@@ -21,6 +21,7 @@ def stem(capture: Capture, *, with_target: bool = True) -> str:
     count = capture.target.topology.num_devices
     return file_name(
         capture.workload,
+        "" if capture.trace is None else capture.trace.framework,
         str(capture.config.get("preset", "")),
         "+".join(capture.techniques),
         f"{count}x" if count > 1 else "",

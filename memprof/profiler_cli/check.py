@@ -12,6 +12,7 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.console import ExitCode, say, stages
 from memprof.profiler_cli.endings import is_capture
 from memprof.profiler_cli.render import print_document, rendering
+from memprof.profiler_cli.traced_step import tracing
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
@@ -64,6 +65,7 @@ def check(
     force: _Force = False,
     step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
+    framework: options.HiddenFramework = options.FrameworkName.JAX,
     compiling: options.CompileOptions,
     pool: options.HiddenPool = None,
     top: options.HiddenTop = None,
@@ -87,6 +89,9 @@ def check(
     show = rendering(shown.format, width=shown.width, top=top)
     show.check_shows_documents("a check")
     asked = compiling.target if update else compiling.target or fits
+    make = None
+    if framework is options.FrameworkName.TORCH:
+        make = tracing(what, step, "+".join(technique), arguments, asked)
     aim = resolve_asked(
         asked, mesh=compiling.mesh, hosts=compiling.hosts, chips=compiling.topology, slices=compiling.slices
     )
@@ -94,6 +99,9 @@ def check(
     def capture_now() -> Capture:
         if is_capture(what):
             return read_capture(Path(what))
+        if make is not None:
+            with stages(f"check {what}") as stage:
+                return make(progress=stage)
         subject = step.subject(what, arguments)
         task = subject.task("+".join(technique), target=aim, settings=compiling.settings())
         with stages(f"check {subject.label}") as stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from dataclasses import replace
@@ -22,9 +23,10 @@ from memprof.reports.options import By, Order
 
 if TYPE_CHECKING:
     from memprof.analysis.comparison import FailedRow, ReportComparison
+    from memprof.analysis.records.capture import Capture
     from memprof.analysis.records.pool import PoolSettings
-    from memprof.analysis.records.report import Report
     from memprof.capture.processes.task import Task
+    from memprof.profiler_cli.kept_captures import KeptCaptures
     from memprof.studies.engine import EngineBuild
     from memprof.studies.subject import Subject
 
@@ -113,6 +115,7 @@ def compare(
     memprof compare before.memprof after.memprof
     memprof compare compare-transformer-gpt2 --sort footprint
     """
+    from memprof.analysis.pipeline import analyze
     from memprof.capture.processes.launch import num_at_a_time
     from memprof.profiler_cli.kept_captures import kept_captures
     from memprof.studies.engine import build_rows, without_int8
@@ -139,12 +142,22 @@ def compare(
     if arguments and not is_reference(name):
         raise MemprofError(f"compare takes one workload or several captures, not {', '.join(what)}; rows go after -t")
     judged_by = options.chosen_pool(pool)
-    traced: list[Report] = []
+    traced: list[Capture] = []
     if options.FrameworkName.TORCH in framework:
         traced = _traced_rows(name, step, technique, arguments, compiling.target)
-        if options.FrameworkName.JAX not in framework:
-            print_comparison(set_side_by_side(traced, reference=reference), show)
-            return
+    requests = {capture.request for capture in traced}
+    if traced and options.FrameworkName.JAX not in framework:
+        with kept_captures(
+            folder,
+            file_name("compare", name, step.preset or "", options.FrameworkName.TORCH),
+            save=save,
+            with_source=source,
+            is_of_it=lambda capture: capture.request in requests,
+        ) as kept:
+            _keep_all(traced, kept)
+            kept.say_where(f"; compare them again with: memprof compare {as_argument(kept.folder or Path())}")
+        print_comparison(set_side_by_side([analyze(each) for each in traced], reference=reference), show)
+        return
     subject, settings = step.subject(name, arguments), compiling.settings()
     builds: list[EngineBuild] = []
     if options.EngineName.TENSORRT in engine:
@@ -162,7 +175,7 @@ def compare(
             rows.check_reference(reference)
     # Steps that are timed want the device for themselves.
     num_jobs = jobs or (1 if steps else num_at_a_time(settings, aim))
-    requests = {request_digest(task) for task in tasks} | {build.digest for build in builds}
+    requests |= {request_digest(task) for task in tasks} | {build.digest for build in builds}
     with kept_captures(
         folder,
         file_name("compare", subject.label, step.preset or ""),
@@ -177,11 +190,13 @@ def compare(
             engines, unbuilt = build_rows(builds, progress=progress, keep=kept.keep)
         reports += engines
         failures += unbuilt
+        _keep_all(traced, kept)
         again = f"memprof compare {as_argument(kept.folder or Path())}"
         if reports:  # the first of them, for a folder has an order of its own
             again += f" --reference {shlex.quote(reference or techniques_label(reports[0]))}"
         kept.say_where(f"; compare them again with: {again}")
-    print_comparison(set_side_by_side([*reports, *traced], [*refused, *failures], reference=reference), show)
+    reports += map(analyze, traced)
+    print_comparison(set_side_by_side(reports, [*refused, *failures], reference=reference), show)
 
 
 def _builds(subject: Subject, rows: list[str], compiling: options.CompileOptions) -> list[EngineBuild]:
@@ -211,9 +226,9 @@ def _traced_rows(
     rows: list[str],
     arguments: list[str],
     target: str | None,
-) -> list[Report]:
-    """The reports of the rows as steps of PyTorch."""
-    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
+) -> list[Capture]:
+    """The captures of the rows as steps of PyTorch."""
+    from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
 
     aim, techniques = torch_target(target), rows or ["baseline"]
     makers = [
@@ -221,13 +236,20 @@ def _traced_rows(
         for each in techniques
     ]
     labels = [f"{workload} {each} (torch)" for each in techniques]
-    reports = []
+    asked = repr((workload, step.preset, step.overrides, arguments, target, techniques))
+    request = hashlib.sha256(asked.encode()).hexdigest()
+    captures = []
     with row_stages(labels) as progress:
         for make_spec, label in zip(makers, labels, strict=True):
             progress(label, "tracing")
-            reports.append(report_of_step(make_spec, aim, label=label))
+            captures.append(replace(capture_of_step(make_spec, aim, label=label), request=request))
             progress(label, "done")
-    return reports
+    return captures
+
+
+def _keep_all(captures: list[Capture], kept: KeptCaptures) -> None:
+    for capture in captures:
+        kept.keep(capture)
 
 
 def _of_captures(paths: list[Path], reference: str | None, pool: PoolSettings | None) -> ReportComparison:

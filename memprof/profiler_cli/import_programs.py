@@ -1,4 +1,4 @@
-"""`memprof import`: captures of programs that others have compiled, from the files that they left."""
+"""`memprof import`: captures of programs compiled elsewhere, and of PyTorch's memory snapshots, from their files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from memprof.profiler_cli.render import print_report, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture, Target
+    from memprof.analysis.records.report import Report
     from memprof.capture.foreign.dumps import FoundProgram
     from memprof.capture.foreign.importing import Sizes
+    from memprof.profiler_cli.render import Rendering
     from memprof.reports.views.imported import ImportedProgram
 
 _Paths = Annotated[
     list[Path],
     typer.Argument(
         help="Dumps of XLA (--xla_dump_to), log directories of XProf or TensorBoard, or files of them; StableHLO"
-        " (*.mlir) and what jax.export has serialized, which are compiled for --target; or a memory profile of JAX"
-        " (*.prof).",
+        " (*.mlir) and what jax.export has serialized, which are compiled for --target; memory profiles of JAX"
+        " (*.prof); memory snapshots of PyTorch (*.pickle).",
         metavar="PATH",
     ),
 ]
@@ -87,6 +89,11 @@ def import_programs(
     What jax.profiler.save_device_memory_profile has written is a report of the arrays that were alive:
 
         memprof import memory.prof --program train-step.memprof
+
+    A memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot) is read without torch, and without running anything
+    in the file.
+
+        memprof import snapshot.pickle --target a100-80gb
     """
     from memprof.analysis.pipeline import analyze
     from memprof.capture.capture_file import write_capture
@@ -95,7 +102,13 @@ def import_programs(
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.reports.formats.terminal import lower
     from memprof.reports.views.imported import imported_document
+    from memprof.sources.snapshot.capture import import_snapshot, is_snapshot
 
+    snapshots = [path for path in paths if is_snapshot(path)]
+    if snapshots and len(snapshots) < len(paths):
+        raise MemprofError("import either memory snapshots of PyTorch or compiled programs")
+    if snapshots and (program or largest or role):
+        raise MemprofError("--program, --largest and --role are for compiled programs, and a memory snapshot has none")
     for path in paths:
         if is_capture(str(path)):
             raise MemprofError(f"{path} is a capture, as memprof writes them: show it with `memprof show`")
@@ -111,6 +124,19 @@ def import_programs(
         check_writable(file, overwrite=force)
     else:
         check_folder_writable(folder)
+    if_taken = IfTaken.REPLACE if force else IfTaken.REFUSE
+    if snapshots:
+        if file is not None and len(snapshots) > 1:
+            raise MemprofError(
+                f"{file} holds a single capture, and {len(snapshots)} snapshots are imported: name a folder"
+            )
+        with stages("import") as stage:
+            stage("reading")
+            captures = [import_snapshot(path, target=aim) for path in snapshots]
+            reports = [analyze(capture) for capture in captures]
+        written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
+        _say_written(reports, written, show)
+        return
     with stages("import") as stage:
         found: list[tuple[FoundProgram, Sizes]] = []
         damaged: list[MemprofError] = []
@@ -131,12 +157,16 @@ def import_programs(
         reports = [analyze(capture) for capture in captures]
     if len(found) > 1:
         write(lower(imported_document(_as_rows(found)), show.options))
-    if_taken = IfTaken.REPLACE if force else IfTaken.REFUSE
     written = _written(captures, folder) if file is None else [write_capture(captures[0], file, if_taken=if_taken)]
-    if len(reports) == 1:
-        print_report(reports[0], show.of_capture(written[0]))
     for each_damaged in damaged:
         say(f"left out: {each_damaged}")
+    _say_written(reports, written, show)
+
+
+def _say_written(reports: Sequence[Report], written: Sequence[Path], show: Rendering) -> None:
+    """Print the report of a single capture, and where captures are."""
+    if len(reports) == 1:
+        print_report(reports[0], show.of_capture(written[0]))
     for path in written:
         say(f"capture written to {path}; show it again with: memprof show {as_argument(path)}")
 

@@ -155,7 +155,7 @@ ROWS = (
         where=_is_torch,
         options=(
             *("role", "phase", "mesh", "hosts", "topology", "slices", "timeout", "complete", "cache", "cluster"),
-            *("steps", "pool", "jobs", "save", "source", "advise", "verify"),
+            *("steps", "pool", "jobs", "advise", "verify", "require_effect"),
         ),
         why="is for steps of JAX, which are compiled; a step of PyTorch is traced",
     ),
@@ -180,7 +180,7 @@ ROWS = (
     Row(
         commands=("check",),
         where=_of_capture,
-        options=_COMPILED,
+        options=(*_COMPILED, "framework"),
         why="is for a step that is compiled; a capture is checked as it is",
     ),
     Row(

@@ -85,12 +85,9 @@ class FrameworkName(StrEnum):
     TORCH = "torch"
 
 
-Framework = Annotated[
-    FrameworkName,
-    typer.Option(
-        "--framework", help="The framework of the step; torch needs the extra torch.", rich_help_panel=STEP_OPTIONS
-    ),
-]
+_FRAMEWORK_HELP = "The framework of the step; torch needs the extra torch."
+Framework = Annotated[FrameworkName, typer.Option("--framework", help=_FRAMEWORK_HELP, rich_help_panel=STEP_OPTIONS)]
+HiddenFramework = Annotated[FrameworkName, typer.Option("--framework", help=_FRAMEWORK_HELP, hidden=True)]
 Frameworks = Annotated[
     list[FrameworkName],
     typer.Option(

@@ -18,10 +18,10 @@ from memprof.profiler_cli.capture_names import stem
 from memprof.profiler_cli.console import say, stages
 from memprof.profiler_cli.endings import capture_or_report
 from memprof.profiler_cli.render import end_if_out_of_memory, is_told_by_another, print_report, rendering
+from memprof.profiler_cli.traced_step import tracing
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
-    from memprof.analysis.records.report import Report
     from memprof.studies.subject import Subject
 
 _Output = Annotated[
@@ -104,22 +104,26 @@ def run(
         with_advice=advise,
     )
     techniques = "+".join(technique)
-    if framework is options.FrameworkName.TORCH:
-        print_report(_traced(workload, step, techniques, arguments, compiling.target, output), show)
-        return
     judged_by = options.chosen_pool(pool)
-    subject, settings, aim = step.subject(workload, arguments), compiling.settings(), None
-    if engine is options.EngineName.TENSORRT:
-        compiled = _engine(subject, techniques, compiling)
+    make: Callable[..., Capture]
+    if framework is options.FrameworkName.TORCH:
+        label, make = workload, tracing(workload, step, techniques, arguments, compiling.target)
     else:
-        aim = compiling.resolved(runs=bool(steps))
-        task = subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
-        compiled = partial(compile_in_child, task)
+        aim = None
+        subject, settings = step.subject(workload, arguments), compiling.settings()
+        if engine is options.EngineName.TENSORRT:
+            make = _engine(subject, techniques, compiling)
+        else:
+            aim = compiling.resolved(runs=bool(steps))
+            make = partial(
+                compile_in_child, subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
+            )
+        label = subject.label
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)
 
-    with stages(f"{subject.label} {techniques}".rstrip()) as stage:
-        capture = compiled(progress=stage)
+    with stages(f"{label} {techniques}".rstrip()) as stage:
+        capture = make(progress=stage)
         if is_told_by_another(capture):
             return
         if not source:
@@ -131,7 +135,7 @@ def run(
         raise MemprofError(
             f"--verify is for one process, and this is one of {report.measured.num_processes} of a job: leave it out"
         )
-    if verify:
+    if verify and framework is options.FrameworkName.JAX and engine is options.EngineName.XLA:
         found = compiled_advice(subject, techniques, aim, settings, judged_by)[1]
         show = replace(show, options=replace(show.options, advice=found))
     print_report(report, show.of_capture(path))
@@ -154,27 +158,6 @@ def _engine(subject: Subject, techniques: str, compiling: options.CompileOptions
     )
     build.check()
     return build.capture
-
-
-def _traced(
-    workload: str,
-    step: options.StepOptions,
-    techniques: str,
-    arguments: list[str],
-    target: str | None,
-    output: Path | None,
-) -> Report:
-    """The report of a step of PyTorch, of which there is no capture."""
-    from memprof.studies.torch_step import report_of_step, step_maker, torch_target
-
-    if output is not None:
-        raise MemprofError(f"{output} is the name of a capture, which a traced step of PyTorch does not have")
-    make_spec = step_maker(
-        workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments
-    )
-    with stages(f"{workload} {techniques}".rstrip()) as stage:
-        stage("tracing")
-        return report_of_step(make_spec, torch_target(target))
 
 
 def _written(capture: Capture, output: Path | None, *, force: bool) -> tuple[Path | None, MemprofError | None]:

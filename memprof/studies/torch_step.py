@@ -1,4 +1,4 @@
-"""A step of PyTorch, traced and analysed in this process: the library behind `--framework torch`."""
+"""A step of PyTorch, traced in this process: the library behind `--framework torch`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memprof.analysis.records.capture import Target
-from memprof.analysis.records.report import Report
-from memprof.analysis.traced import analyze_trace
+from memprof.analysis.records.capture import Capture, Target
 from memprof.capture.targets.gpu import gpus
 from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, of_gpu, resolve
 from memprof.capture.user_traceback import first_line, user_traceback
@@ -55,8 +53,8 @@ def step_maker(
     return TorchReference(reference=parse(name), overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
 
 
-def report_of_step(make_spec: Callable[[], TorchStepSpec], target: Target, *, label: str | None = None) -> Report:
-    """Trace a step and analyse it.
+def capture_of_step(make_spec: Callable[[], TorchStepSpec], target: Target, *, label: str | None = None) -> Capture:
+    """Trace a step.
 
     Args:
         label: what the report calls it; None: its own label.
@@ -72,10 +70,10 @@ def report_of_step(make_spec: Callable[[], TorchStepSpec], target: Target, *, la
             raise
         raise MemprofError("PyTorch is not installed: pip install 'jax-memprof[torch]'") from error
     try:
-        trace = trace_step(make_spec, target=target)
+        capture = trace_step(make_spec, target=target)
     except MemprofError:
         raise
     except Exception as error:  # the user's own
         sentence = f"the step failed while it was traced: {type(error).__name__}: {first_line(error)}"
         raise WorkloadError(sentence, details=user_traceback(error)) from error
-    return analyze_trace(trace if label is None else replace(trace, label=label))
+    return capture if label is None else replace(capture, label=label)

@@ -29,7 +29,7 @@ TINY_PARAMETERS = (64 + 24) * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32 + 32 * 64
 
 
 def _report(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["run", *arguments, "--framework", "torch", "--format", "json", "-q"])
+    result = CliRunner().invoke(app, ["run", *arguments, "--framework", "torch", "--format", "json", "-q", "--no-save"])
     assert result.exit_code == 0, result.output
     report: dict[str, Any] = json.loads(result.stdout)
     return report
@@ -108,7 +108,6 @@ def test_the_users_own_step(tmp_path: Path) -> None:
         (["mlp", "--target", "local"], "a step of PyTorch is traced and not run here"),
         (["mlp", "--steps", "2"], "--steps is for steps of JAX"),
         (["mlp", "--mesh", "fsdp=2"], "--mesh is for steps of JAX"),
-        (["mlp", "-o", "step.memprof"], "which a traced step of PyTorch does not have"),
     ],
 )
 def test_a_wrong_choice_gets_a_sentence(arguments: list[str], sentence: str) -> None:
@@ -129,7 +128,7 @@ def test_both_frameworks_side_by_side_have_the_same_parameters() -> None:
     assert jax_row["categories"]["optimizer_state"] == torch_row["categories"]["optimizer_state"] + 4
 
 
-def test_a_step_whose_model_exists_is_profiled_on_its_shapes() -> None:
+def test_a_step_whose_model_exists_is_profiled_on_its_shapes(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 8)
     before = model.weight.clone()
     spec = memprof.TorchStepSpec(
@@ -143,8 +142,75 @@ def test_a_step_whose_model_exists_is_profiled_on_its_shapes() -> None:
     assert torch.equal(model.weight, before)
     assert model.weight.grad is None
     assert "t4" in str(profile)
-    with pytest.raises(memprof.MemprofError, match="has no compiled program to save"):
-        profile.save("step.memprof")
+    path = profile.save(tmp_path / "step.memprof")
+    assert memprof.load(path).report.categories == profile.report.categories
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [*arguments, "-q"])
+    return result.exit_code, result.stdout + str(result.exception or "")
+
+
+def test_a_capture_of_a_trace_goes_through_the_commands_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mlp = "mlp", "--preset", "tiny", "--framework", "torch"
+    assert _run("run", *mlp)[0] == 0
+    capture = "mlp-torch-tiny-h100-80gb.memprof"
+    code, shown = _run("show", capture, "--format", "json")
+    assert code == 0
+    _check_sums(json.loads(shown))
+    code, page = _run("show", capture, "-o", "r.html")
+    assert (code, (tmp_path / "r.html").exists()) == (0, True), page
+    assert _run("check", capture, "--max", "2MiB")[0] == 0
+    assert _run("check", capture, "--max", "1MiB")[0] == 1
+    assert "beside the CUDA context" in _run("check", capture, "--fits", "t4")[1]
+    assert _run("compare", *mlp, "-t", "baseline", "-t", "bf16")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "compare-mlp-tiny-torch").iterdir()) == [
+        "mlp-torch-tiny-baseline-h100-80gb.memprof",
+        "mlp-torch-tiny-bf16-h100-80gb.memprof",
+    ]
+    assert _run("compare", "compare-mlp-tiny-torch")[0] == 0
+    profile = memprof.load(capture)
+    assert memprof.fits(profile)
+    assert not memprof.fits(profile, memory="1MiB")
+    assert list(profile.advice) == []
+
+
+def test_a_step_of_pytorch_is_checked_against_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mlp = "check", "mlp", "--preset", "tiny", "--framework", "torch", "--against", "base.json"
+    assert _run(*mlp, "--update")[0] == 0
+    assert _run(*mlp)[0] == 0
+    assert _run(*mlp, "--set", "batch_size=65536")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["advise"], "advice names changes of JAX code"),
+        (["show", "--why", "mm"], "why a buffer is live can be told of compiled programs only"),
+        (["show", "--format", "xprof", "-o", "logs"], "XProf shows compiled programs only"),
+        (["check", "CAPTURE", "--max", "1GiB", "--require-effect"], "effects are looked for in compiled programs only"),
+    ],
+)
+def test_commands_that_need_a_compiled_program_refuse_a_trace(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _run("run", "mlp", "--preset", "tiny", "--framework", "torch", "-t", "zero-grads", "-o", "c.memprof")[0] == 0
+    code, message = _run(*("c.memprof" if each == "CAPTURE" else each for each in arguments))
+    assert code != 0
+    assert sentence in message
+
+
+def test_softmax_input_reaches_the_built_in_transformer() -> None:
+    def kept(techniques: str) -> int:
+        report = _report("transformer", "--preset", "tiny", "-t", techniques)
+        return sum(each["size_bytes"] for each in report["buffers"] if each["category"] == "activations")
+
+    assert kept("no-foreach+softmax-input") > kept("no-foreach")
 
 
 def test_what_the_users_code_raises_is_a_workload_error() -> None:

@@ -21,6 +21,7 @@ from memprof.analysis.records.categories import Role
 from memprof.analysis.records.engine import Engine
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import PoolSettings
+from memprof.analysis.records.trace import Trace
 from memprof.untrusted import MAX_BYTES, Bytes, Count, Dimensions, Seconds, Text, Words
 
 # One step of the largest runs has more operations than 64 bits hold, for which a type has no upper bound.
@@ -175,6 +176,12 @@ class CompilerTotals:
     is_complete: bool = True
 
 
+# Of a step that is traced and not compiled.
+NO_COMPILER = CompilerTotals(
+    argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, peak_memory_bytes=None, total_allocation_bytes=None
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTotals:
     """What the replay of the heap traces came to where the capture was made: every analysis must come to the same.
@@ -269,8 +276,10 @@ class Capture:
             the op name. Empty for an imported dump.
         partitioner_messages: what XLA's partitioner wrote to stderr, without the marks of a log.
         refusal: the compiler's sentence where it refused the program, which does not fit the device.
-        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment; empty of an engine.
+        hlo_proto: a serialized `xla.HloProto`: the scheduled module and its buffer assignment; empty of an engine or a
+            trace.
         engine: what an inference engine's builder says, in place of XLA's program; else None.
+        trace: of a step that has no compiled program; else None.
         proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
             its own, or nobody compiled it so.
         measured: what was measured when the step ran; None where it did not.
@@ -294,7 +303,8 @@ class Capture:
     flops: Operations
     recomputed_flops: Operations
     timings: Timings
-    hlo_proto: bytes
+    hlo_proto: bytes = b""
+    trace: Trace | None = None
     proto_without_limit: bytes = b""
     doubts: tuple[Words, ...] = ()
     partitioner_messages: tuple[Words, ...] = ()

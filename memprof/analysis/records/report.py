@@ -184,12 +184,13 @@ class AllocatorFigures:
 
     Attributes:
         requested_bytes: the sizes of the live tensors.
-        allocated_bytes: the sizes of their blocks, which are rounded up (`max_memory_allocated`).
+        allocated_bytes: the sizes of their blocks, which are rounded up (`max_memory_allocated`); None of a
+            memory snapshot, which does not tell it.
         reserved_bytes: of all segments, with what is cached (`max_memory_reserved`).
     """
 
     requested_bytes: int
-    allocated_bytes: int
+    allocated_bytes: int | None
     reserved_bytes: int
 
 

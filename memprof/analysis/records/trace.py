@@ -1,18 +1,24 @@
-"""A traced step: the values that hold memory, in the order in which they come and go, without a compiler.
+"""The trace in a capture: the values that hold memory, in the order in which they are allocated and freed.
 
-It is what `sources` hand over where no buffer assignment exists. Who makes a value, who uses it and what it is for is
-decided there; where it lies, and what an allocator reserves for it, is decided in `analysis`.
+It takes the place of a compiled program where none exists: in a capture of a traced step of PyTorch, and of a memory
+snapshot. The sources decide who makes a value, who uses it and what it is for; `analysis` decides what an allocator
+reserves for it, unless a real allocator has said so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from memprof.analysis.records.capture import ArgumentLeaf, Target, Toolchain
+from msgspec import Meta
+
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import StackFrame
 from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
+from memprof.untrusted import Bytes, Count, Dimensions, Text, Words
+
+Operations = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,42 +26,56 @@ class TracedValue:
     """One storage on the device.
 
     Attributes:
-        shape, dtype: of the tensor that it was made for; dtype in XLA's words (`bf16`, `f32`, `s64`).
+        shape, dtype: of the tensor that it was made for; dtype in XLA's words (`bf16`, `f32`, `s64`), empty if unknown.
         phase: in which it is made; `argument` if it exists before the first step.
         module: path of the module that it belongs to (`layers/0/mlp`), empty at top level.
         name: path of a parameter or state (`layers.0.mlp.weight`), or else the operation with its number (`aten.mm.7`).
         op: the operation that makes it (`aten.mm`), or the path again.
-        source, library, stack: as in `LiveBuffer`.
+        source, library: as in `LiveBuffer`.
+        stack: number of its Python stack in `Trace.stacks`.
         rule, evidence: why it has its category.
     """
 
-    size_bytes: int
-    shape: tuple[int, ...]
-    dtype: str
+    size_bytes: Bytes
+    shape: Dimensions
+    dtype: Text
     category: Category
     phase: Phase
-    module: str
-    name: str
-    op: str
-    source: str
-    library: str
-    rule: str
-    evidence: str
-    stack: tuple[StackFrame, ...] = field(default=(), hash=False)
+    module: Words
+    name: Words
+    op: Words
+    source: Words
+    library: Words
+    rule: Text
+    evidence: Text
+    stack: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """A value comes alive or dies.
+    """A value is allocated or freed.
 
     Attributes:
         position: the number of the operation that is at work.
         value: its number in `Trace.values`.
     """
 
-    position: int
-    value: int
+    position: Count
+    value: Count
     is_birth: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a real allocator said of its memory.
+
+    Attributes:
+        reserved_bytes: the most that it reserved.
+        addresses: of each value.
+    """
+
+    reserved_bytes: Bytes
+    addresses: tuple[Count, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,40 +86,51 @@ class Trace:
         framework: `torch`.
         num_positions: number of operations, of all steps.
         step_starts: the position at which each step begins.
-        events: in order; what exists before the first step comes alive at its beginning.
+        stacks: the Python stacks of the values, outermost call first; the first is empty.
+        events: in order; what exists before the first step is allocated at its beginning.
         phases, modules: spans over the positions, in order.
-        arguments: parameters, optimizer state and whatever else is kept between steps, and the batch.
-        flops, recomputed_flops: of the matrix products and convolutions of the last step.
-        forward_flops: of its forward pass, by module.
-        num_recomputed_operations: operations of the last step that checkpoints evaluate again.
+        forward_flops: floating-point operations of the forward pass of the last step, by module.
+        num_recomputed_operations: operations of the last step that checkpoints repeat.
         host_bytes: tensors in host memory that the step keeps.
-        doubts: sentences about whatever is not known exactly.
-        trace_seconds: how long tracing took.
+        recording: None where a model of the allocator decides.
     """
 
-    label: str
-    workload: str
-    techniques: tuple[str, ...]
-    config: Mapping[str, str | int | float | bool | None]
-    target: Target
-    toolchain: Toolchain
-    framework: str
-    num_positions: int
-    step_starts: tuple[int, ...]
+    framework: Text
+    num_positions: Count
+    step_starts: tuple[Count, ...]
     values: tuple[TracedValue, ...]
     events: tuple[TraceEvent, ...]
-    phases: tuple[PhaseSpan, ...]
-    modules: tuple[ModuleSpan, ...]
-    arguments: tuple[ArgumentLeaf, ...]
-    flops: int = 0
-    recomputed_flops: int = 0
-    forward_flops: Mapping[str, int] = field(default_factory=dict)
-    num_recomputed_operations: int = 0
-    host_bytes: int = 0
-    doubts: tuple[str, ...] = ()
-    trace_seconds: float = 0.0
+    phases: tuple[PhaseSpan, ...] = ()
+    modules: tuple[ModuleSpan, ...] = ()
+    stacks: tuple[tuple[StackFrame, ...], ...] = ((),)
+    forward_flops: Mapping[Words, Operations] = field(default_factory=dict)
+    num_recomputed_operations: Count = 0
+    host_bytes: Bytes = 0
+    recording: Recording | None = None
 
-    @property
-    def num_params(self) -> int:
-        """The number of parameters, frozen ones too (elements, not bytes)."""
-        return sum(leaf.num_elements for leaf in self.arguments if leaf.role.value == Category.PARAMS.value)
+
+def fault_of(trace: Trace) -> str:
+    """The first contradiction in a trace that was read from a file, in words; empty if it has none."""
+    last = max(trace.num_positions - 1, 0)
+    starts = trace.step_starts
+    if not starts or starts[0] or list(starts) != sorted(starts) or starts[-1] > trace.num_positions:
+        return "its steps do not follow one another"
+    if any(value.stack >= len(trace.stacks) for value in trace.values):
+        return "a value has a stack that does not exist"
+    if trace.recording is not None and len(trace.recording.addresses) != len(trace.values):
+        return "it does not give one address for each value"
+    spans: tuple[PhaseSpan | ModuleSpan, ...] = (*trace.phases, *trace.modules)
+    if any(not 0 <= span.start <= span.end <= last for span in spans):
+        return "a span is outside its operations"
+    position = 0
+    alive: set[int] = set()
+    born: set[int] = set()
+    for event in trace.events:
+        if event.value >= len(trace.values) or not position <= event.position <= max(last, position):
+            return "its events are out of order"
+        if event.is_birth == (event.value in born) or event.is_birth == (event.value in alive):
+            return "a value is allocated or freed twice"
+        position = event.position
+        born.add(event.value)
+        (alive.add if event.is_birth else alive.discard)(event.value)
+    return ""

@@ -55,8 +55,10 @@ def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> 
         The session's folder.
 
     Raises:
-        MemprofError: it cannot be written, or the capture's program cannot be read.
+        MemprofError: it cannot be written, or the capture has no program that can be read.
     """
+    if capture.trace is not None:
+        raise MemprofError(f"{capture.label} is a trace: XProf shows compiled programs only")
     module = module_name(capture.hlo_proto)
 
     def fill(folder: Path) -> None:

@@ -84,7 +84,9 @@ class AllocatorJson(Struct, frozen=True, kw_only=True):
     """PyTorch's caching allocator at the peak."""
 
     requested_bytes: Annotated[Size, about("The sizes of the live tensors.")]
-    allocated_bytes: Annotated[Size, about("The sizes of their blocks: torch.cuda.max_memory_allocated.")]
+    allocated_bytes: Annotated[
+        Size | None, about("The sizes of their blocks: torch.cuda.max_memory_allocated. Null of a memory snapshot.")
+    ]
     reserved_bytes: Annotated[Size, about("The sizes of all segments: torch.cuda.max_memory_reserved.")]
 
 

@@ -243,10 +243,18 @@ def _provenance_note(rows: Sequence[ComparedRow]) -> Note:
     engines = ""
     if any(row.report.engine_figures is not None for row in rows):
         engines = " Of engines, the totals are those of TensorRT's builder; temps are taken apart by memprof."
+    recorded = [row.report.allocator is not None for row in rows]
+    compiled, traced = (
+        "the compiler's (XLA's buffer assignment)",
+        "those of PyTorch's caching allocator and its tensors",
+    )
+    totals = (
+        f"{compiled}, or {traced}" if any(recorded) and not all(recorded) else traced if all(recorded) else compiled
+    )
     text = (
-        f"{whose}Sizes and totals are the compiler's (XLA's buffer assignment).{engines} Categories, modules and "
-        "effects are inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the "
-        f"traced program. {_MEASURED if was_measured else _NOT_MEASURED}"
+        f"{whose}Sizes and totals are {totals}.{engines} Categories, modules and effects are "
+        "inferred by memprof's rules. FLOPs are those of matrix products and convolutions, counted in the traced "
+        f"program. {_MEASURED if was_measured else _NOT_MEASURED}"
     )
     return Note(tone=Tone.MUTED, text=text)
 

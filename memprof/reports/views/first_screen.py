@@ -50,7 +50,8 @@ def first_screen_document(
     )
     if with_configuration:
         blocks += (header.setup_facts(report), *header.configuration(report))
-    return Document(blocks=(*blocks, replace(gauge, parts=()), _next(capture, whole_advice=whole_advice)))
+    advises = not whole_advice and report.framework == "jax"
+    return Document(blocks=(*blocks, replace(gauge, parts=()), _next(capture, advises=advises)))
 
 
 def _heading(report: Report) -> Heading:
@@ -73,14 +74,14 @@ def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
     return (best_advice_table(report, advice, top=_NUM_ADVICE),) if advice else ()
 
 
-def _next(capture: str, *, whole_advice: bool) -> Facts:
+def _next(capture: str, *, advises: bool) -> Facts:
     if not capture:
-        more = ("-v", "--format html > report.html", *(() if whole_advice else ("--advise",)))
+        more = ("-v", "--format html > report.html", *(("--advise",) if advises else ()))
         return Facts(facts=(Fact(label="more", values=more),))
     name = as_argument(capture)
     commands = (
         f"memprof show {name} -v",
         f"memprof show {name} -o report.html",
-        *(() if whole_advice else (f"memprof advise {name}",)),
+        *((f"memprof advise {name}",) if advises else ()),
     )
     return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))

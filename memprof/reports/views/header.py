@@ -269,7 +269,7 @@ def _allocator_fact(allocator: AllocatorFigures) -> Fact:
         label="caching allocator",
         values=(
             f"tensors {format_bytes(allocator.requested_bytes)}",
-            f"allocated {format_bytes(allocator.allocated_bytes)}",
+            f"allocated {_or_not_given(allocator.allocated_bytes)}",
             f"reserved {format_bytes(allocator.reserved_bytes)}",
         ),
     )
@@ -320,10 +320,9 @@ def _model(report: Report) -> tuple[str, ...]:
 def _took(report: Report) -> tuple[str, ...]:
     timings = report.timings
     if report.framework == "torch":
-        return (
-            f"tracing {format_seconds(timings.lower_seconds)}",
-            f"analysis {format_seconds(report.analysis_seconds)}",
-        )
+        analysis = f"analysis {format_seconds(report.analysis_seconds)}"
+        is_traced = timings.lower_seconds > 0  # a snapshot was recorded elsewhere
+        return (f"tracing {format_seconds(timings.lower_seconds)}", analysis) if is_traced else (analysis,)
     if report.engine_figures is not None:
         return (f"building the engine {format_seconds(timings.compile_seconds)}",)
     compiling, from_cache = f"compiling {format_seconds(timings.compile_seconds)}", timings.cached_compile_seconds

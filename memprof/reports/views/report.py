@@ -213,11 +213,19 @@ def provenance(report: Report) -> Note:
     """Which numbers are the compiler's, which are inferred, and which are measured."""
     if report.engine_figures is not None:
         return Note(tone=Tone.MUTED, text=_OF_ENGINE)
+    allocator = report.allocator
+    if allocator is None:
+        whose = "the compiler's (XLA's buffer assignment)"
+        measured = _NOT_MEASURED if report.measured is None else _MEASURED
+    elif allocator.allocated_bytes is None:
+        whose, measured = "what PyTorch's caching allocator recorded on the device", ""
+    else:
+        whose, measured = "those of a traced step and of a model of PyTorch's caching allocator", _NOT_MEASURED
     text = (
-        "Sizes, lifetimes and totals are the compiler's (XLA's buffer assignment). Category, module and phase are "
-        f"inferred by memprof's rules. {_NOT_MEASURED if report.measured is None else _MEASURED}"
+        f"Sizes, lifetimes and totals are {whose}. Category, module and phase are inferred by memprof's rules."
+        f" {measured}"
     )
-    return Note(tone=Tone.MUTED, text=text)
+    return Note(tone=Tone.MUTED, text=text.rstrip())
 
 
 def _unattributed(report: Report) -> Note | None:

@@ -31,6 +31,7 @@ class TorchStepSpec:
         scaler: a `torch.amp.GradScaler`, used for a `loss_fn`.
         num_minibatches: a batch is a sequence of that many minibatches, whose gradients are added up.
         zero_grads: whether gradients are set to zero in place between steps; else they are set to None.
+        softmax_input: whether autograd keeps the input of softmax beside its result, as up to PyTorch 1.10.
         label: what reports call the step.
         techniques, config: what the report says of it.
     """
@@ -43,6 +44,7 @@ class TorchStepSpec:
     scaler: Any = None
     num_minibatches: int = 1
     zero_grads: bool = False
+    softmax_input: bool = False
     label: str = "step"
     techniques: tuple[str, ...] = ()
     config: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""From a training step of PyTorch to a trace.
+"""From a training step of PyTorch to a capture.
 
-    trace = trace_step(torch_spec, target=target)
-    report = analyze_trace(trace)
+    capture = trace_step(torch_spec, target=target)
+    report = analyze(capture)
 
 The step runs twice under fake tensors, on shapes alone: in the first run the optimizer makes its state, in the second
 the state exists.
@@ -26,13 +26,15 @@ from torch._subclasses.fake_tensor import (
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from memprof.analysis.records.capture import ArgumentLeaf, Target, Toolchain
+from memprof.analysis.records.capture import NO_COMPILER, ArgumentLeaf, Capture, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Phase, Role
+from memprof.analysis.records.live_buffer import StackFrame
 from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
 from memprof.analysis.records.trace import Trace, TracedValue, TraceEvent
 from memprof.errors import MemprofError
 from memprof.sources.torch.categories import Facts, claim
 from memprof.sources.torch.cuda_semantics import cuda_semantics
+from memprof.sources.torch.earlier_versions import softmax_keeps_input
 from memprof.sources.torch.places import Places
 from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.sources.torch.tracer import Storage, StorageTracer
@@ -55,7 +57,7 @@ _DTYPES = {
 }
 
 
-def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Trace:
+def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Capture:
     """Trace two training steps on shapes alone.
 
     Args:
@@ -77,7 +79,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Tra
             owners = _Owners(spec, tracer)
             gc.collect()
             tracer.begin(owners.assign())
-            with owners.watching():
+            with owners.watching(), softmax_keeps_input() if spec.softmax_input else contextlib.nullcontext():
                 for number in range(_NUM_STEPS):
                     if number:
                         tracer.begin_step()
@@ -88,7 +90,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Tra
                 f"the shapes of this step depend on the values of its tensors ({error.func}), which a trace on shapes"
                 " alone does not have"
             ) from error
-        return _trace(spec, tracer, owners, target, time.perf_counter() - started)
+        return _capture(spec, tracer, owners, target, time.perf_counter() - started)
 
 
 def _run(spec: TorchStepSpec) -> None:
@@ -210,38 +212,49 @@ def _named_tensors(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield keystr(path), leaf
 
 
-def _trace(spec: TorchStepSpec, tracer: StorageTracer, owners: _Owners, target: Target, trace_seconds: float) -> Trace:
-    numbers = {event.value for event in tracer.events}
-    storages = [storage for storage in tracer.storages if storage.number in numbers]
-    places = {storage.number: place for place, storage in enumerate(storages)}
-    on_host = [storage for storage in tracer.live if storage.is_on_host and storage.role is not None]
-    return Trace(
+def _capture(
+    spec: TorchStepSpec, tracer: StorageTracer, owners: _Owners, target: Target, trace_seconds: float
+) -> Capture:
+    return Capture(
         label=" ".join([spec.label, "+".join(spec.techniques)]).rstrip(),
         workload=spec.label,
         techniques=spec.techniques,
         config=spec.config,
         target=target,
         toolchain=_toolchain(),
+        compiler=NO_COMPILER,
+        arguments=tuple(owners.leaves.values()),
+        flops=tracer.work.flops,
+        recomputed_flops=tracer.work.recomputed_flops,
+        timings=Timings(lower_seconds=trace_seconds, compile_seconds=0.0),
+        trace=_trace(tracer),
+    )
+
+
+def _trace(tracer: StorageTracer) -> Trace:
+    numbers = {event.value for event in tracer.events}
+    storages = [storage for storage in tracer.storages if storage.number in numbers]
+    places = {storage.number: place for place, storage in enumerate(storages)}
+    on_host = [storage for storage in tracer.live if storage.is_on_host and storage.role is not None]
+    stacks: dict[tuple[StackFrame, ...], int] = {(): 0}
+    return Trace(
         framework="torch",
         num_positions=len(tracer.phases),
         step_starts=tuple(tracer.step_starts),
-        values=tuple(map(_value, storages)),
+        values=tuple(_value(storage, stacks) for storage in storages),
         events=tuple(TraceEvent(each.position, places[each.value], each.is_birth) for each in tracer.events),
         phases=tuple(PhaseSpan(phase=phase, start=start, end=end) for phase, start, end in _spans(tracer.phases)),
         modules=tuple(
             ModuleSpan(path=path, start=start, end=end) for path, start, end in _spans(tracer.modules) if path
         ),
-        arguments=tuple(owners.leaves.values()),
-        flops=tracer.work.flops,
-        recomputed_flops=tracer.work.recomputed_flops,
+        stacks=tuple(stacks),
         forward_flops=dict(tracer.work.forward_flops),
         num_recomputed_operations=tracer.work.num_recomputed_operations,
         host_bytes=sum(storage.size_bytes for storage in on_host),
-        trace_seconds=trace_seconds,
     )
 
 
-def _value(storage: Storage) -> TracedValue:
+def _value(storage: Storage, stacks: dict[tuple[StackFrame, ...], int]) -> TracedValue:
     claimed = claim(
         Facts(
             role=storage.role,
@@ -262,7 +275,7 @@ def _value(storage: Storage) -> TracedValue:
         op=storage.path if storage.role is not None else storage.op,
         source="" if storage.role is not None else storage.place.source,
         library="" if storage.role is not None else storage.place.library,
-        stack=() if storage.role is not None else storage.place.stack,
+        stack=stacks.setdefault(() if storage.role is not None else storage.place.stack, len(stacks)),
         rule=claimed.rule,
         evidence=claimed.evidence,
     )

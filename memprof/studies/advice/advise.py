@@ -122,7 +122,7 @@ def _worth(advice: Advice) -> tuple[int, int] | None:
 def upper_bounds(report: Report) -> tuple[Advice, ...]:
     """What the rules propose, each with the most that it could save; the largest predicted saving first."""
     report = report.unpressed
-    if report.engine_figures is not None:  # the rules read XLA's programs
+    if report.engine_figures is not None or report.framework != "jax":  # the rules read XLA's programs
         return ()
     found = [
         (predicted_saving(report, proposal), rule.__name__, proposal) for rule in RULES for proposal in rule(report)

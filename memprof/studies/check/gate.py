@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.memory.card import judge_reserved
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
@@ -99,17 +100,23 @@ def check_capture(capture: Capture, limits: Limits) -> CheckResult:
             f"{report.label} has no techniques that could show in its program: leave --require-effect out, or name"
             " techniques"
         )
+    if limits.require_effect and report.framework != "jax":
+        raise MemprofError(f"{report.label} is a trace of PyTorch: effects are looked for in compiled programs only")
     effects = verdicts(report, parse_techniques(*report.techniques), None) if limits.require_effect else ()
     must_fit = None
     if limits.must_fit is not None:
-        if report.target.name != limits.must_fit.name:
+        # What PyTorch keeps does not depend on the device.
+        if report.allocator is None and report.target.name != limits.must_fit.name:
             raise MemprofError(
                 f"{report.label} was compiled for {report.target.name}, and another device gets another program:"
                 f" compile it for {limits.must_fit.name} to check whether it fits there"
             )
         device = replace(limits.must_fit, topology=report.target.topology)
         settings = limits.pool or pool_settings(device, report.pool)
-        must_fit = judge(report.pieces, device, settings, pressed=report.pressed_pieces)
+        if report.allocator is None:
+            must_fit = judge(report.pieces, device, settings, pressed=report.pressed_pieces)
+        else:
+            must_fit = judge_reserved(report.footprint_bytes, device)
     return check(
         report,
         maxima=limits.maxima,

@@ -36,6 +36,7 @@ def build(plan: TorchPlan) -> TorchStepSpec:
         scaler=torch.amp.GradScaler("cuda") if train_config.loss_scaling else None,
         num_minibatches=num_minibatches,
         zero_grads=plan.zero_grads,
+        softmax_input=plan.softmax_input,
         label=plan.workload,
         techniques=plan.techniques,
         config=plan.flat_config(),

@@ -1,4 +1,4 @@
-"""From names to a step of PyTorch: the same workloads, presets and techniques as in JAX, and two of PyTorch's own.
+"""From names to a step of PyTorch: the same workloads, presets and techniques as in JAX, and PyTorch's own.
 
     plan("transformer", preset="tiny", overrides=(), techniques="bf16+remat").make_spec()
 
@@ -23,7 +23,9 @@ from memprof.workloads.train_config import TrainConfig, require, technique_field
 ZERO_GRADS = "zero-grads"
 # Update parameter by parameter; the default, foreach, updates all at once and has temporaries of all.
 NO_FOREACH = "no-foreach"
-OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH)
+# Autograd keeps the input of softmax beside its result, as up to PyTorch 1.10; since 1.11 it keeps the result alone.
+SOFTMAX_INPUT = "softmax-input"
+OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH, SOFTMAX_INPUT)
 
 # The optimizers of `memprof list optimizers` that PyTorch has too.
 OPTIMIZERS = ("adafactor", "adagrad", "adam", "adamw", "rmsprop", "sgd")
@@ -65,6 +67,11 @@ class TorchPlan:
     def foreach(self) -> bool:
         """Whether the optimizer works on all parameters at once."""
         return NO_FOREACH not in self.techniques
+
+    @property
+    def softmax_input(self) -> bool:
+        """Whether autograd keeps the input of softmax."""
+        return SOFTMAX_INPUT in self.techniques
 
     def flat_config(self) -> dict[str, str | int | float | bool | None]:
         """All choices as one flat dictionary, for the report."""

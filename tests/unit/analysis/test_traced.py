@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from memprof.analysis.memory.caching_allocator import MIB, AllocatorSettings, OutOfMemoryError
 from memprof.analysis.memory.card import judge_reserved
-from memprof.analysis.records.capture import Target, Toolchain
+from memprof.analysis.records.capture import NO_COMPILER, Capture, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Phase
+from memprof.analysis.records.live_buffer import StackFrame
 from memprof.analysis.records.pool import Answer
+from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import PhaseSpan
-from memprof.analysis.records.trace import Trace, TracedValue, TraceEvent
+from memprof.analysis.records.trace import Recording, Trace, TracedValue, TraceEvent, fault_of
 from memprof.analysis.traced import analyze_trace
+from memprof.capture.capture_file import read_capture, write_capture
+from memprof.errors import MemprofError
 
 TARGET = Target(
     name="t4", description="", platform="cuda", memory_bytes=16 << 30, compute_capability="7.5", reason="asked for"
@@ -59,12 +64,6 @@ VALUES = (
     _value(3 * MIB, Category.GRADIENTS, Phase.BACKWARD),
 )
 TRACE = Trace(
-    label="step",
-    workload="step",
-    techniques=(),
-    config={},
-    target=TARGET,
-    toolchain=TOOLCHAIN,
     framework="torch",
     num_positions=8,
     step_starts=(0, 4),
@@ -82,13 +81,32 @@ TRACE = Trace(
         TraceEvent(7, 5, False),
     ),
     phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=7),),
-    modules=(),
-    arguments=(),
 )
 
 
+def _capture(trace: Trace) -> Capture:
+    return Capture(
+        label="step",
+        workload="step",
+        techniques=(),
+        config={},
+        target=TARGET,
+        toolchain=TOOLCHAIN,
+        compiler=NO_COMPILER,
+        arguments=(),
+        flops=0,
+        recomputed_flops=0,
+        timings=Timings(lower_seconds=0.0, compile_seconds=0.0),
+        trace=trace,
+    )
+
+
+def _report(trace: Trace, settings: AllocatorSettings | None = None) -> Report:
+    return analyze_trace(_capture(trace), settings=settings)
+
+
 def test_the_step_with_the_highest_peak_is_reported_and_its_categories_add_up() -> None:
-    report = analyze_trace(TRACE)
+    report = _report(TRACE)
     # Second step: 3 + 6 kept, 5 + 3 of the step. The first step has 3 + 5 + 3 at most.
     assert report.live_peak_bytes == 17 * MIB
     assert report.footprint_bytes == 20 * MIB  # one segment for all: 5 + 3 + 6 + 3 fit it
@@ -103,7 +121,7 @@ def test_the_step_with_the_highest_peak_is_reported_and_its_categories_add_up() 
 
 
 def test_the_timeline_of_the_reported_step_has_its_peak() -> None:
-    timeline = analyze_trace(TRACE).timeline
+    timeline = _report(TRACE).timeline
     assert timeline.num_positions == 4
     assert timeline.base == {Category.PARAMS: 3 * MIB, Category.OPTIMIZER_STATE: 6 * MIB}
     assert [piece.live_bytes // MIB for piece in timeline.slices(4)] == [14, 17, 17, 12]
@@ -114,7 +132,7 @@ def test_the_timeline_of_the_reported_step_has_its_peak() -> None:
 def test_a_value_that_an_earlier_step_leaves_behind_is_live_until_it_dies() -> None:
     events = tuple(event for event in TRACE.events if event != TraceEvent(3, 2, False))
     kept = replace(TRACE, events=(*events[:-3], TraceEvent(5, 2, False), *events[-3:]))
-    report = analyze_trace(kept)
+    report = _report(kept)
     (first, *_) = [buffer for buffer in report.temp_buffers if buffer.category is Category.GRADIENTS]
     assert (first.start, first.end) == (0, 1)
     assert report.live_peak_bytes == 17 * MIB  # it dies before the new gradient is there
@@ -122,7 +140,7 @@ def test_a_value_that_an_earlier_step_leaves_behind_is_live_until_it_dies() -> N
 
 def test_rounding_is_fragmentation_and_the_allocators_figures_are_kept_apart() -> None:
     odd = replace(TRACE, values=(replace(VALUES[0], size_bytes=4), *VALUES[1:]))
-    report = analyze_trace(odd)
+    report = _report(odd)
     assert report.categories[Category.PARAMS] == 4
     assert report.allocator is not None
     assert report.allocator.requested_bytes == report.live_peak_bytes == 14 * MIB + 4
@@ -132,7 +150,7 @@ def test_rounding_is_fragmentation_and_the_allocators_figures_are_kept_apart() -
 
 
 def test_the_verdict_leaves_room_for_the_cuda_context() -> None:
-    assert analyze_trace(TRACE).fits
+    assert _report(TRACE).fits
     capacity = (16 << 30) - 1050 * MIB  # 1050 MiB lie outside on such a card
     assert judge_reserved(capacity, TARGET).answer is Answer.FITS
     verdict = judge_reserved(capacity + MIB, TARGET)
@@ -142,4 +160,51 @@ def test_the_verdict_leaves_room_for_the_cuda_context() -> None:
 
 def test_a_limit_that_the_step_exceeds_is_an_error() -> None:
     with pytest.raises(OutOfMemoryError):
-        analyze_trace(TRACE, settings=AllocatorSettings(limit_bytes=16 * MIB))
+        _report(TRACE, settings=AllocatorSettings(limit_bytes=16 * MIB))
+
+
+def test_a_recorded_allocator_is_believed_and_its_blocks_are_not_known() -> None:
+    recording = Recording(reserved_bytes=40 * MIB, addresses=(0, 1, 2, 3, 4, 5))
+    report = _report(replace(TRACE, recording=recording))
+    assert report.allocator is not None
+    assert (report.footprint_bytes, report.live_peak_bytes) == (40 * MIB, 17 * MIB)
+    assert (report.allocator.allocated_bytes, report.allocator.reserved_bytes) == (None, 40 * MIB)
+    assert report.categories[Category.FRAGMENTATION] == 23 * MIB
+
+
+def test_a_capture_of_a_trace_survives_the_file(tmp_path: Path) -> None:
+    stacks = ((), (StackFrame("model.py", "forward", 7, True),))
+    trace = replace(TRACE, stacks=stacks, values=(replace(VALUES[0], stack=1), *VALUES[1:]))
+    capture = _capture(replace(trace, recording=Recording(reserved_bytes=1, addresses=(0, 1, 2, 3, 4, 5))))
+    path = write_capture(capture, tmp_path / "step.memprof")
+    assert replace(read_capture(path), pool=capture.pool) == capture
+
+
+FIRST = TRACE.events[0]
+
+
+@pytest.mark.parametrize(
+    ("trace", "fault"),
+    [
+        (TRACE, ""),
+        (replace(TRACE, events=(FIRST, FIRST)), "a value is allocated or freed twice"),
+        (replace(TRACE, events=(TraceEvent(0, 0, False),)), "a value is allocated or freed twice"),
+        (replace(TRACE, events=(TraceEvent(0, 6, True),)), "its events are out of order"),
+        (replace(TRACE, events=(TraceEvent(8, 0, True),)), "its events are out of order"),
+        (replace(TRACE, events=(TraceEvent(3, 0, True), TraceEvent(2, 1, True))), "its events are out of order"),
+        (replace(TRACE, step_starts=(4, 0)), "its steps do not follow one another"),
+        (replace(TRACE, step_starts=()), "its steps do not follow one another"),
+        (replace(TRACE, step_starts=(0, 9)), "its steps do not follow one another"),
+        (replace(TRACE, values=(replace(VALUES[0], stack=1), *VALUES[1:])), "a value has a stack that does not exist"),
+        (replace(TRACE, phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=8),)), "a span is outside its operations"),
+        (
+            replace(TRACE, recording=Recording(reserved_bytes=1, addresses=(1,))),
+            "it does not give one address for each value",
+        ),
+    ],
+)
+def test_a_trace_that_contradicts_itself_is_refused(trace: Trace, fault: str, tmp_path: Path) -> None:
+    assert fault_of(trace) == fault
+    if fault:
+        with pytest.raises(MemprofError, match=fault):
+            write_capture(_capture(trace), tmp_path / "step.memprof")

@@ -78,7 +78,9 @@ def test_it_is_a_zip_of_a_json_manifest_and_the_program_as_xla_wrote_it(written:
         sums = archive.read("SHA256SUMS").decode().splitlines()
         assert sums == [f"{hashlib.sha256(archive.read(n)).hexdigest()}  {n}" for n in archive.namelist()[:2]]
     assert manifest["schema"] == "memprof.capture/2"
-    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {"hlo_proto", "proto_without_limit", "file"}
+    assert set(manifest) == {"schema", *Capture.__dataclass_fields__} - {
+        *("hlo_proto", "proto_without_limit", "trace", "file"),
+    }
     assert manifest["arguments"][0] == {
         "path": "params['w']",
         "role": "params",
@@ -244,7 +246,7 @@ def _changed_zip(path: Path, kind: str) -> None:
     [
         ("packed", "manifest.json is packed in a way that memprof does not write"),
         ("expands", "program.hlo.pb expands to 67,108,864 bytes, where "),
-        ("more", "it does not hold manifest.json, program.hlo.pb and SHA256SUMS alone"),
+        ("more", "it does not hold manifest.json, program.hlo.pb or trace.json, and SHA256SUMS alone"),
         ("twice", "it has 2 members called manifest.json"),
         ("comment", "it does not end as a capture does"),
         ("directory", "it does not end as a capture does"),

@@ -74,7 +74,10 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ),
     ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "phase", "force", "update"}),
     ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
-    ("check", "capture"): (["check", "one.memprof", "--max", "1GiB"], {*_COMPILED, "force", "update"}),
+    ("check", "capture"): (
+        ["check", "one.memprof", "--max", "1GiB"],
+        {*_COMPILED, "framework", "force", "update"},
+    ),
     ("check", "update"): (
         ["check", "mlp", "--against", "new.json", "--update"],
         {
@@ -213,6 +216,7 @@ ELSEWHERE = {
     # It needs PyTorch: see tests/integration/test_torch_steps.py.
     *(("run", each, "framework") for each in ("workload", "step", "csv", "unsaved")),
     *(("compare", each, "framework") for each in ("workload", "step", "module", "unsaved")),
+    *(("check", each, "framework") for each in ("workload", "step", "update")),
     # Advice on a capture by hand names no technique, which the tests of advice have.
     *(("run", each, "verify") for each in ("workload", "step", "unsaved")),
     *((each, subject, "source") for each in ("compare", "fit") for subject in ("workload", "step", "module", "auto")),

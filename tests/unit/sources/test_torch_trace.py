@@ -11,10 +11,10 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
 
+from memprof.analysis.pipeline import analyze  # noqa: E402
 from memprof.analysis.records.capture import Target  # noqa: E402
 from memprof.analysis.records.categories import Category, Phase  # noqa: E402
 from memprof.analysis.records.report import Report  # noqa: E402
-from memprof.analysis.traced import analyze_trace  # noqa: E402
 from memprof.errors import MemprofError  # noqa: E402
 from memprof.sources.torch.step_spec import TorchStepSpec  # noqa: E402
 from memprof.sources.torch.trace_step import trace_step  # noqa: E402
@@ -43,7 +43,7 @@ def _spec(optimizer: Callable[[Any], Any], *, dropout: float = 0.0, **others: An
 
 
 def _report(make_spec: Callable[[], TorchStepSpec]) -> Report:
-    return analyze_trace(trace_step(make_spec, target=TARGET))
+    return analyze(trace_step(make_spec, target=TARGET))
 
 
 def _sgd(params: Any) -> Any:
@@ -173,6 +173,25 @@ def test_autocast_uses_cudas_lists() -> None:
     assert report.categories[Category.OTHER_STATE] == 4 + 4  # the scale, and how long it has held
 
 
+def test_softmax_of_pytorch_1_10_keeps_its_input_beside_its_result() -> None:
+    def kept(*, softmax_input: bool) -> list[tuple[str, str]]:
+        report = _report(lambda: _spec(_sgd, softmax_input=softmax_input))
+        made = [each for each in report.temp_buffers if each.category is Category.ACTIVATIONS]
+        return sorted((each.op, str(list(each.shape))) for each in made)
+
+    logits = ("aten.addmm", str([BATCH, CLASSES]))  # the input of the loss's log_softmax
+    assert kept(softmax_input=True) == sorted([*kept(softmax_input=False), logits])
+
+
+def test_the_kept_input_of_softmax_has_the_place_of_the_forward_pass() -> None:
+    def place(*, softmax_input: bool) -> tuple[str, str, Category]:
+        report = _report(lambda: _spec(_sgd, softmax_input=softmax_input))
+        cotangent = next(each for each in report.temp_buffers if each.op == "aten._log_softmax_backward_data")
+        return cotangent.module, cotangent.source, cotangent.category
+
+    assert place(softmax_input=True) == place(softmax_input=False)
+
+
 def test_modules_and_source_lines_of_forward_and_backward_values() -> None:
     report = _report(lambda: _spec(_sgd))
     gradients = {each.name: each.module for each in report.temp_buffers if each.name.endswith(".grad")}
@@ -223,6 +242,9 @@ def test_a_trace_leaves_no_hooks_behind() -> None:
     assert torch.nn.modules.module._global_forward_hooks == {}
     assert torch.nn.modules.module._global_forward_pre_hooks == {}
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::layer_norm", "AutocastCPU")
+    softmax = torch.nn.functional.softmax(torch.ones(2, requires_grad=True), dim=0)
+    _report(lambda: _spec(_sgd, softmax_input=True))
+    assert type(torch.nn.functional.softmax(torch.ones(2, requires_grad=True), dim=0).grad_fn) is type(softmax.grad_fn)
 
 
 def test_importing_memprof_and_its_records_imports_neither_framework() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from memprof.capture.targets.resolve import DEFAULT_GPU, resolve
 from memprof.errors import MemprofError
-from memprof.studies.torch_step import report_of_step, step_maker, torch_target
+from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
 
 
 def test_a_step_is_judged_for_a_gpu_that_need_not_be_there() -> None:
@@ -45,4 +45,4 @@ def test_a_missing_module_of_ours_is_not_taken_for_missing_pytorch(monkeypatch: 
     monkeypatch.setitem(sys.modules, "memprof.sources.torch.trace_step", None)
     make = step_maker("mine.train:step", preset=None, overrides=(), techniques="", arguments=())
     with pytest.raises(ModuleNotFoundError, match="trace_step"):
-        report_of_step(make, torch_target("l4"))
+        capture_of_step(make, torch_target("l4"))

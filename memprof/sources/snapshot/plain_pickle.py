@@ -1,0 +1,57 @@
+"""Reads a pickle of plain values, and refuses every other: reading must not run what somebody else wrote.
+
+A memory snapshot holds dictionaries, lists, tuples, texts and numbers. A pickle can also call any function. So its
+operations are checked against a list before it is loaded, and the loader finds no function or class.
+
+    values = load_plain(Path("snapshot.pickle").read_bytes())
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from typing import Any, NoReturn
+
+_ALLOWED = frozenset(
+    """
+    PROTO FRAME STOP MARK MEMOIZE PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET
+    NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT
+    UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES
+    EMPTY_DICT DICT SETITEM SETITEMS EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3
+    """.split()
+)
+_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+
+
+class UnsafePickleError(Exception):
+    """It holds more than plain values, or is no whole pickle; the message says what."""
+
+
+def load_plain(data: bytes) -> Any:
+    """The values in a pickle.
+
+    Raises:
+        UnsafePickleError: see the class.
+    """
+    try:
+        for operation, argument, _ in pickletools.genops(data):
+            if operation.name not in _ALLOWED:
+                raise UnsafePickleError(f"it has the operation {operation.name}, which plain values do not need")
+            # The loader's memo is an array that grows to the highest number.
+            if operation.name in _PUTS and int(argument or 0) > len(data):
+                raise UnsafePickleError(f"its memo has the number {argument}")
+        return _Loader(io.BytesIO(data)).load()
+    except UnsafePickleError:
+        raise
+    # The loader's own errors are of many types for what is cut short or contradicts itself.
+    except (pickle.UnpicklingError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise UnsafePickleError("it is no pickle, or cut short") from error
+
+
+class _Loader(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise UnsafePickleError(f"it names {module_name}.{global_name}")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise UnsafePickleError(f"it refers to {pid}, which lies outside it")
