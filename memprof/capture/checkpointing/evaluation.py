@@ -48,7 +48,7 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
 
     Args:
         closed: without calls.
-        checkpoints: the results of a block that are kept, or a policy for all blocks. The bodies of scans count as first
+        checkpoints: the results of a block that are kept, or a policy for all. The bodies of scans count as first
             blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
