@@ -36,7 +36,7 @@ def step(params, state, x, y):
     return optax.apply_updates(params, updates), state, value
 
 S = jax.ShapeDtypeStruct
-params = [{"up": S((64, 256), jnp.float32), "down": S((256, 64), jnp.float32)} for _ in range(6)]
+params = [{"up": S((64, 256), jnp.float32), "down": S((256, 64), jnp.float32)} for _ in range(3)]
 x = S((512, 64), jnp.float32)
 args = (params, jax.eval_shape(optimizer.init, params), x, x)
 
@@ -71,7 +71,7 @@ class Block(nnx.Module):
 
 class Net(nnx.Module):
     def __init__(self, rngs):
-        self.blocks = nnx.List([Block(64, rngs) for _ in range(6)])
+        self.blocks = nnx.List([Block(64, rngs) for _ in range(3)])
     def __call__(self, x):
         for block in self.blocks:
             x = block(x)
@@ -106,7 +106,7 @@ class Block(eqx.Module):
 class Net(eqx.Module):
     blocks: list
     def __init__(self, key):
-        self.blocks = [Block(64, each) for each in jax.random.split(key, 6)]
+        self.blocks = [Block(64, each) for each in jax.random.split(key, 3)]
     def __call__(self, x):
         for block in self.blocks:
             x = block(x, inference=False)
@@ -134,7 +134,7 @@ class Block(nn.Module):
 class Net(nn.Module):
     @nn.compact
     def __call__(self, x, train):
-        for _ in range(6):
+        for _ in range(3):
             x = Block()(x, train)
         return x
 

@@ -45,6 +45,11 @@ class Layer:
         """Its name as the code around it says it."""
         return self.name.rpartition(".")[2]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is defined within a function."""
+        return self.name.rpartition(".")[0].endswith("<locals>")
+
 
 def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
     """The functions that make the blocks of a function without calls.

@@ -147,14 +147,14 @@ def _change(
         code = _code(written, policy)
         return code, spec, partial(pasted_anew, code, [each.bound for each in written])
     rule: Any = getattr(jax.checkpoint_policies, policy)
-    if layers:
+    if layers and all(layer.is_local for layer in layers):
         return _code_by_place(layers, policy), spec, partial(checkpointed, rule, chosen=_has_layers)
     if jit_adapter.is_framework_jit(spec.fn):
         return None
     name = str(own(spec.fn, "__name__") or "step")
     name = name if name.isidentifier() else "step"
     code = (
-        f"import jax\nimport memprof\n\n# no single function of yours makes what repeats\n"
+        f"import jax\nimport memprof\n\n# no line of yours alone puts it around what repeats\n"
         f"{name} = memprof.apply(jax.checkpoint_policies.{policy})({name})\n"
     )
     return code, replace(spec, fn=with_checkpointed_blocks(spec.fn, rule)), nullcontext
