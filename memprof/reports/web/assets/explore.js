@@ -26,7 +26,6 @@ function copyButton(code) {
     getSelection().selectAllChildren(code);
     const isCopied = await Promise.resolve(navigator.clipboard?.writeText(code.textContent)).then(() => Boolean(navigator.clipboard), () => document.execCommand("copy"));
     button.textContent = isCopied ? "copied" : "selected";
-    setTimeout(() => (button.textContent = "copy"), 2000);
   });
   return button;
 }
