@@ -52,7 +52,14 @@ _TESTS = {
         _RECORDS,
         *_COMMANDS,
     ),
-    "reports": ("tests/unit/reports", "tests/unit/studies/test_explain.py", "tests/golden", _RECORDS, *_COMMANDS),
+    "reports": (
+        "tests/unit/reports",
+        "tests/unit/studies/test_explain.py",
+        "tests/unit/studies/test_serving.py",
+        "tests/golden",
+        _RECORDS,
+        *_COMMANDS,
+    ),
 }
 # Without the operators on `|` and on decorators: `|` also writes types, and no decorator here is a condition. `is` does
 # not become `==`, since the two agree on enums and None.

@@ -194,9 +194,6 @@ class _Search:
             repeated_seconds=low.repeated_seconds + share * (high.repeated_seconds - low.repeated_seconds),
         )
 
-    def _is_known(self, choice: Choice) -> bool:
-        return any(point.checkpoints == Checkpoints(kept=choice.kept) for point in self.points)
-
     def _keep(self, name: str, kept: Collection[Signature]) -> PlanPoint:
         """The point at which all blocks keep some results, compiled unless that is done."""
         choice = choice_of(self._blocks, kept)

@@ -1,0 +1,228 @@
+"""How a plan is found: what is compiled for which budget, of a step whose footprint is added up and not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
+from memprof.errors import MemprofError
+from memprof.studies.plan import search
+from memprof.studies.plan.plan import CheckpointPlan
+
+_BASE = 1000  # of the footprint: what no checkpoint changes
+
+
+def _operation(name: str, size_bytes: int, seconds: float, *, numbers: str = "None") -> Operation:
+    signature = Signature(name, (((4,), "float32"),), numbers)
+    return Operation(signature=signature, inputs=(), size_bytes=size_bytes, seconds=seconds, is_needed=True)
+
+
+# With all of them kept a layer takes 1000 bytes. By time for its size: norm (0.05), up (0.04), scores (0.02), gelu.
+_OPERATIONS = (
+    _operation("dot_general", 400, 16.0, numbers="(((1,), (0,)), ((), ()))"),
+    _operation("gelu", 300, 3.0),
+    _operation("dot_general", 200, 4.0, numbers="(((2,), (2,)), ((0,), (0,)))"),
+    _operation("norm", 100, 5.0),
+)
+_UP, _GELU, _SCORES, _NORM = (each.signature for each in _OPERATIONS)
+_ALL = frozenset({_UP, _GELU, _SCORES, _NORM})
+
+
+@dataclass
+class _Compiler:
+    """In place of JAX and XLA.
+
+    Attributes:
+        extra_bytes: what the compiler takes beyond the sizes of what is kept, by the number of the compile.
+        pool_bytes: of the target.
+    """
+
+    blocks: list[Block]
+    extra_bytes: Callable[[int], int] = lambda number: 0
+    pool_bytes: int | None = None
+    is_loop: bool = False
+    differentiates: bool = True
+    compiled: list[Checkpoints | None] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def checkpointed(self, checkpoints: Checkpoints | None) -> Iterator[list[Any]]:
+        self.compiled.append(checkpoints)
+        equation = SimpleNamespace(primitive=SimpleNamespace(name="scan" if self.is_loop else "dot_general"))
+        functions = [SimpleNamespace(jaxpr=SimpleNamespace(eqns=[equation]))] if self.differentiates else []
+        yield functions
+
+    def capture_of(self, spec: Any, target: Any, progress: Any) -> Any:
+        progress("compiling")
+        checkpoints = self.compiled[-1] if self.compiled else None
+        kept_bytes, flops, number = 0, 0, 0
+        for block in self.blocks:
+            for _ in range(block.count):
+                kept = None if checkpoints is None else checkpoints.kept_by(number)
+                number += 1
+                for each in block.operations:
+                    if kept is None or each.signature in kept:
+                        kept_bytes += each.size_bytes
+                    else:
+                        flops += int(each.seconds)
+        extra_bytes = self.extra_bytes(len(self.compiled)) if checkpoints is not None and checkpoints.kept else 0
+        return SimpleNamespace(target=target, recomputed_flops=flops, footprint_bytes=_BASE + kept_bytes + extra_bytes)
+
+    def analyze(self, capture: Any) -> Any:
+        return SimpleNamespace(unpressed=capture, verdict=SimpleNamespace(pool_bytes=self.pool_bytes))
+
+    def plan(self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, **options: Any) -> CheckpointPlan:
+        for name in ("checkpointed", "capture_of", "analyze"):
+            monkeypatch.setattr(search, name, getattr(self, name))
+        monkeypatch.setattr(search, "traced_jaxpr", lambda spec, target: None, raising=False)
+        monkeypatch.setattr(search, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
+        monkeypatch.setattr(search, "block_of", lambda number, count, speeds: self.blocks[number])
+        target: Any = SimpleNamespace(name="a100-40gb", speeds=None)
+        spec: Any = SimpleNamespace(label="net")
+        return search.plan_step(spec, target, budget_bytes=budget_bytes, progress=self.said.append, **options)
+
+
+def _layers(count: int = 1) -> Block:
+    return Block(operations=_OPERATIONS, count=count)
+
+
+def _rows(plan: CheckpointPlan) -> list[tuple[str, int, int, float, int]]:
+    return [
+        (each.name, each.footprint_bytes, each.kept_bytes, each.repeated_seconds, each.recomputed_flops)
+        for each in plan.points
+    ]
+
+
+_AS_IT_IS = ("as it is", 2000, 1000, 0.0, 0)
+_NOTHING_KEPT = ("nothing kept", 1000, 0, 28.0, 28)
+
+
+@pytest.mark.parametrize("budget_bytes", [2000, 9000])
+def test_a_step_within_the_budget_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, budget_bytes: int) -> None:
+    plan = _Compiler([_layers()]).plan(monkeypatch, budget_bytes)
+    assert _rows(plan) == [_AS_IT_IS]
+    assert plan.best is plan.points[0]
+    assert (plan.checkpoints, plan.code, plan.num_blocks, plan.budget_bytes) == (None, "", 1, budget_bytes)
+
+
+def test_a_choice_that_comes_close_to_the_budget_is_the_last_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = _Compiler([_layers()])
+    # 1515 - 1000 less a margin of 7 is room for 508: up and norm take 500, and 15 of 1515 are left.
+    plan = compiler.plan(monkeypatch, 1515)
+    assert _rows(plan) == [_AS_IT_IS, _NOTHING_KEPT, ("chosen", 1500, 500, 7.0, 7)]
+    assert plan.best is plan.points[2]
+    assert plan.checkpoints == Checkpoints(kept=frozenset({_UP, _NORM}))
+    assert compiler.said == ["1: as it is, compiling", "choosing", "2: nothing kept, compiling", "3: chosen, compiling"]
+
+
+def test_the_margin_is_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1507 leaves room for 507 less 7: exactly what up and norm take. 1506 does not."""
+    assert _rows(_Compiler([_layers()]).plan(monkeypatch, 1507))[2][2] == 500
+    assert _rows(_Compiler([_layers()]).plan(monkeypatch, 1506))[2][2] == 400
+
+
+def test_what_the_compiler_takes_beyond_a_choice_is_taken_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 600 less 8: up and norm, 500. They come to 1650 with 150 of the compiler's, 50 too much: 500 - 50 less 8 is next.
+    plan = _Compiler([_layers()], extra_bytes=lambda number: 150).plan(monkeypatch, 1600)
+    assert _rows(plan)[2:] == [("chosen", 1650, 500, 7.0, 7), ("chosen", 1550, 400, 12.0, 12)]
+    assert plan.best is plan.points[3]
+
+
+def test_a_choice_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1550 has room for up and norm alone, again and again: 50 bytes are left, more than 1%."""
+    plan = _Compiler([_layers()]).plan(monkeypatch, 1550)
+    assert [row[2] for row in _rows(plan)] == [1000, 0, 500]
+
+
+def test_four_compiles_beyond_the_first_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each compile takes 110 bytes more than the one before, so that no choice for 2900 is within it."""
+    operations = tuple(_operation(f"op{number}", 100, 10.0 + number) for number in range(20))
+    compiler = _Compiler([Block(operations=operations, count=1)], extra_bytes=lambda number: 110 * number)
+    plan = compiler.plan(monkeypatch, 2900)
+    assert [row[1:3] for row in _rows(plan)] == [(3000, 2000), (1000, 0), (3130, 1800), (2940, 1500), (2950, 1400)]
+    assert plan.best is plan.points[1]
+
+
+def test_with_little_room_a_tenth_of_all_is_still_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing kept is above the budget already; 10% of 1000 bytes less 4 keeps the norm of 96, no more."""
+    operations = (*_OPERATIONS[:3], _operation("norm", 96, 5.0), _operation("rest", 4, 0.1))
+    plan = _Compiler([Block(operations=operations, count=1)]).plan(monkeypatch, 980)
+    assert [row[2] for row in _rows(plan)] == [1000, 0, 96]
+    assert (plan.best, plan.code) == (None, "")
+
+
+def test_the_last_of_equal_layers_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = _Compiler([_layers(10)])
+    plan = compiler.plan(monkeypatch, 5000)
+    mixed = plan.points[-1]
+    assert mixed.checkpoints is not None
+    assert mixed.checkpoints.num_first is not None
+    assert mixed is plan.best
+    num_rest = 10 - mixed.checkpoints.num_first
+    low = next(each for each in plan.points if each.checkpoints == Checkpoints(kept=mixed.checkpoints.kept))
+    assert mixed.checkpoints.kept_by_rest is None
+    share = num_rest / 10
+    assert mixed.kept_bytes == round(low.kept_bytes + share * (10_000 - low.kept_bytes))
+    assert mixed.repeated_seconds == pytest.approx(low.repeated_seconds * (1 - share))
+    assert mixed.footprint_bytes == _BASE + mixed.kept_bytes <= 5000 < mixed.footprint_bytes + 1000
+    assert plan.num_blocks == 10
+
+
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_loops_and_different_blocks_are_not_mixed(monkeypatch: pytest.MonkeyPatch, is_loop: bool) -> None:
+    blocks = [_layers(10)] if is_loop else [_layers(5), _layers(5)]
+    plan = _Compiler(blocks, is_loop=is_loop).plan(monkeypatch, 5000)
+    assert all(each.checkpoints is None or each.checkpoints.num_first is None for each in plan.points)
+    assert (plan.is_loop, plan.num_blocks) == (is_loop, 10)
+
+
+def test_a_mixture_that_comes_out_too_large_keeps_one_layer_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = _Compiler([_layers(10)], extra_bytes=lambda number: 700)
+    plan = compiler.plan(monkeypatch, 5000)
+    assert len(plan.points) <= 5
+    assert plan.best is not None
+    assert plan.best.footprint_bytes <= 5000
+    mixed = [each.checkpoints.num_first for each in plan.points if each.checkpoints and each.checkpoints.num_first]
+    assert mixed == list(range(mixed[0], mixed[0] + len(mixed)))
+
+
+def test_a_curve_has_the_policies_of_jax_and_choices_for_five_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _Compiler([_layers()]).plan(monkeypatch, 9000, with_curve=True)
+    assert [(row[0], row[2]) for row in _rows(plan)] == [
+        ("as it is", 1000),
+        ("nothing kept", 0),
+        ("dots_saveable", 600),
+        ("dots_with_no_batch_dims_saveable", 400),
+        ("chosen", 100),  # of 200: scores take as much time as norm does less than half of it, so norm alone
+        ("chosen", 300),
+        ("chosen", 500),
+        ("chosen", 700),
+    ]  # of 800 too, up, scores and norm are best: known
+    assert plan.best is plan.points[0]
+    assert [each.footprint_bytes for each in plan.curve] == [2000, 1700, 1500, 1400, 1300, 1100, 1000]
+
+
+def test_without_a_budget_the_pool_of_the_target_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _Compiler([_layers()], pool_bytes=1515).plan(monkeypatch, None)
+    assert (plan.budget_bytes, len(plan.points)) == (1515, 3)
+    with pytest.raises(MemprofError, match="a100-40gb has no fixed amount of memory"):
+        _Compiler([_layers()]).plan(monkeypatch, None)
+
+
+def test_a_step_that_differentiates_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MemprofError, match="net differentiates nothing in reverse mode"):
+        _Compiler([_layers()], differentiates=False).plan(monkeypatch, 10)
+
+
+def test_of_points_within_the_budget_the_least_work_wins() -> None:
+    def point(flops: int, seconds: float, size: int) -> Any:
+        return SimpleNamespace(recomputed_flops=flops, repeated_seconds=seconds, footprint_bytes=size)
+
+    points = [point(1, 9.0, 9), point(2, 0.0, 1), point(1, 3.0, 9), point(1, 3.0, 8)]
+    assert min(points, key=search._work) is points[3]
