@@ -77,7 +77,11 @@ class _Compiler:
     def analyze(self, capture: Any) -> Any:
         return SimpleNamespace(unpressed=capture, verdict=SimpleNamespace(pool_bytes=self.pool_bytes))
 
-    def plan(self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, **options: Any) -> CheckpointPlan:
+    def plan(
+        self, monkeypatch: pytest.MonkeyPatch, budget_bytes: int | None, *, few: int = 1, **options: Any
+    ) -> CheckpointPlan:
+        """The plan; fewer blocks than `few` are computed again in one piece."""
+        monkeypatch.setattr(search, "_FEW", few)
         for name in ("checkpointed", "capture_of", "analyze"):
             monkeypatch.setattr(search, name, getattr(self, name))
         monkeypatch.setattr(search, "traced_jaxpr", lambda spec, target: None, raising=False)
@@ -149,12 +153,29 @@ def test_four_compiles_beyond_the_first_are_enough(monkeypatch: pytest.MonkeyPat
     assert plan.best is plan.points[1]
 
 
-def test_with_little_room_a_tenth_of_all_is_still_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing kept is above the budget already; 10% of 1000 bytes less 4 keeps the norm of 96, no more."""
-    operations = (*_OPERATIONS[:3], _operation("norm", 96, 5.0), _operation("rest", 4, 0.1))
-    plan = _Compiler([Block(operations=operations, count=1)]).plan(monkeypatch, 980)
-    assert [row[2] for row in _rows(plan)] == [1000, 0, 96]
+def test_if_nothing_kept_is_too_much_three_sizes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """35% of 1000 bytes hold norm and scores, 20% norm, 50% up and norm."""
+    plan = _Compiler([_layers()]).plan(monkeypatch, 980)
+    assert [row[2] for row in _rows(plan)] == [1000, 0, 300, 100, 500]
     assert (plan.best, plan.code) == (None, "")
+
+
+def test_of_few_blocks_the_sizes_are_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = _Compiler([_layers(3)]).plan(monkeypatch, 3100, few=4)
+    # 35% of 3000 bytes: norm and scores, 900. Then 20%: norm; 50%: up and norm, 1500. All are within the budget.
+    assert [row[2] for row in _rows(fits)] == [3000, 0, 900, 300, 1500]
+    assert fits.best is fits.points[-1]
+    # 1300 has no room for the 900, but for nothing kept: what is left of it is corrected as for many blocks.
+    corrected = _Compiler([_layers(3)]).plan(monkeypatch, 1320, few=4)
+    assert [row[2] for row in _rows(corrected)][:4] == [3000, 0, 900, 300]
+    assert corrected.best is corrected.points[3]
+
+
+def test_a_size_without_repeated_products_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = tuple(_operation(f"op{number}", 100, 0.1 + number / 100) for number in range(10))
+    plan = _Compiler([Block(operations=free, count=1)]).plan(monkeypatch, 1900, few=4)
+    assert [row[2] for row in _rows(plan)] == [1000, 0, 300]
+    assert plan.best is plan.points[2]
 
 
 def test_the_last_of_equal_layers_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
