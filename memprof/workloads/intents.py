@@ -37,6 +37,7 @@ class Aim(Enum):
     DIVIDE_STATE = auto()  # optimizer state, or parameters
     DONATE = auto()
     FACTOR_OPTIMIZER_STATE = auto()  # keep second moments by row and column
+    FOLD_AXIS = auto()  # so that an array fills whole tiles
     FUSE_ATTENTION = auto()  # attend by a kernel that holds no probabilities
     GATHER_IN_LAYERS = auto()  # gather parameters from other devices when their layer needs them
     GENERATE_PRODUCTS = auto()  # have XLA generate matrix products instead of calling a library

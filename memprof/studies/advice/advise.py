@@ -4,7 +4,7 @@ A rule is a function of a report. It yields what it would do about the peak, and
 what it looks for; its name stands in reports and JSON. The rules lie in files by idea: `state` is about what a step
 holds for each parameter, `passes` about what it makes on its way, `recomputation` about what it need not keep, `meshes`
 about what the devices of a mesh have alike, `order` about when operations run, `inference` about steps that train
-nothing.
+nothing, `layout` about how arrays are stored.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from memprof.studies.advice.inference import (
     whole_prompt_logits,
     wide_weights,
 )
+from memprof.studies.advice.layout import padded_axes
 from memprof.studies.advice.meshes import (
     gather_in_chunks,
     gathered_batch,
@@ -65,6 +66,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     narrow_accumulators,
     offload_optimizer,
     other_order,
+    padded_axes,
     param_copies,
     relaid_cache,
     remat_elementwise,

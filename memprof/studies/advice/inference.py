@@ -10,7 +10,7 @@ from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.passes import MADE_IN_PASSES
-from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
+from memprof.studies.advice.what_if import Instead, amount, array_type, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
 _HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
@@ -63,7 +63,7 @@ def relaid_cache(report: Report) -> Iterator[Proposal]:
         intent=Intent(aim=Aim.REORDER_CACHE),
         what="Hold the cache in the order of axes in which attention reads it",
         evidence=f"{amount(copies, 'arrays')} at the peak, are copies of caches in another order, the largest"
-        f" {copies[0].dtype}[{','.join(map(str, copies[0].shape))}]",
+        f" {array_type(copies[0].dtype, copies[0].shape)}",
         cost="none, if nothing else reads the cache",
         without=without,
     )

@@ -49,6 +49,11 @@ def amount(buffers: Sequence[LiveBuffer], what: str) -> str:
     return f"{len(buffers)} {plural}, {sum(buffer.size_bytes for buffer in buffers):,} bytes"
 
 
+def array_type(dtype: str, shape: Sequence[int]) -> str:
+    """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
 def made_at(buffer: LiveBuffer) -> str:
     """Where a buffer is made, short enough for a sentence: `model.py:12`, or the operation where no line is known."""
     return re.split(r"[/\\\\]", buffer.source)[-1] or buffer.op

@@ -155,6 +155,9 @@ def in_pieces(intent: Intent) -> Means:
 MEANS = {
     Aim.DONATE: donated,
     Aim.CHUNK_ARRAY: in_pieces,
+    Aim.FOLD_AXIS: Means(
+        code="x = x.reshape(*x.shape[:-2], -1)  # where it is made; x.reshape(shape) where it is read"
+    ),
     Aim.SCAN_LAYERS: Means(
         code="x, _ = jax.lax.scan(lambda x, params: (block(params, x), None), x, stacked_params)", technique=SCAN.name
     ),
