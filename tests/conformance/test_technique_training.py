@@ -28,7 +28,7 @@ TECHNIQUES = [
     for technique in registry.techniques()
     if technique.axis is None and not set(technique.sets) & inference_fields()
 ]
-WORKLOADS = [workload.name for workload in registry.workloads() if workload.trains]
+WORKLOADS = [workload.name for workload in registry.workloads() if workload.trains(workload.preset())]
 CPU = Target(
     name="cpu", description="", platform="cpu", memory_bytes=None, compute_capability=None, reason="for the test"
 )

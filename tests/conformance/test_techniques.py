@@ -107,7 +107,7 @@ def test_it_applies_to_a_tiny_workload_or_says_in_a_sentence_why_not(technique):
             plan(
                 workload=workload.name,
                 preset=workload.tiny_preset,
-                overrides=[text for text in technique.settings if hasattr(workload.preset(), text.partition("=")[0])],
+                overrides=technique.settings if workload.name == WORKLOAD_OF[technique.name] else (),
                 techniques=(*technique.needs, technique.example),
                 axes=AXES,
             )

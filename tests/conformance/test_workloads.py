@@ -16,13 +16,13 @@ from memprof.workloads.train_step import ROLES
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 WORKLOADS = [pytest.param(workload, id=workload.name) for workload in registry.workloads()]
-TRAINED = [param for param in WORKLOADS if param.values[0].trains]
+TRAINED = [param for param in WORKLOADS if param.values[0].trains(param.values[0].preset())]
 PRESETS = [
     pytest.param(workload, preset, id=f"{workload.name}-{preset}")
     for workload in registry.workloads()
     for preset in workload.presets
 ]
-TRAINED_PRESETS = [param for param in PRESETS if param.values[0].trains]
+TRAINED_PRESETS = [param for param in PRESETS if param.values[0].trains(param.values[0].preset())]
 
 
 def tiny_trainer(workload, overrides=(), techniques=()):

@@ -63,14 +63,14 @@ def _donation(leaves: Sequence[ArgumentLeaf]) -> Intent:
 
 def param_copies(report: Report) -> Iterator[Proposal]:
     """Casts of parameters to 16 bits that are kept from the forward to the backward pass."""
-    at_peak = [buffer for buffer in report.buffers if _is_cast(buffer)]
-    if len(at_peak) < 2 or is_inference(report):
+    at_peak = [buffer for buffer in report.buffers if buffer.category is Category.PARAM_COPIES]
+    if sum(map(_is_cast, at_peak)) < 2 or is_inference(report):
         return
     # Layers take turns: one at a time still has its copy.
     largest = max(at_peak, key=lambda buffer: buffer.size_bytes)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        if not _is_cast(buffer) or (buffer.name, buffer.start) == (largest.name, largest.start):
+        if buffer.category is not Category.PARAM_COPIES or (buffer.name, buffer.start) == (largest.name, largest.start):
             return None
         return Instead(size_bytes=0)
 
@@ -84,8 +84,8 @@ def param_copies(report: Report) -> Iterator[Proposal]:
 
 
 def _is_cast(buffer: LiveBuffer) -> bool:
-    """Whether a copy of a parameter is a cast; others are transposed or broadcast."""
-    return buffer.category is Category.PARAM_COPIES and (buffer.dtype in _NARROW or buffer.dtype.startswith("f8"))
+    """Whether a copy of a parameter is a cast; others are transposed, or lead to a cast."""
+    return buffer.dtype in _NARROW or buffer.dtype.startswith("f8")
 
 
 def factored_optimizer(report: Report) -> Iterator[Proposal]:

@@ -221,5 +221,5 @@ def test_the_configuration_says_nothing_of_training() -> None:
     assert not {"learning_rate", "optimizer", "remat_policy"} & config.keys()
     assert {"phase", "num_kv_heads", "cache_dtype", "param_dtype"} <= config.keys()
     assert "cache_dtype" not in plan(workload="mlp", preset="tiny").flat_config()
-    assert registry.workload("mlp").trains
+    assert registry.workload("mlp").trains(registry.workload("mlp").preset())
     assert TrainConfig().cache_dtype == "compute"
