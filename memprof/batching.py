@@ -62,7 +62,6 @@ def largest(
     fn: Callable[..., Any],
     sizes: Sequence[int] | int,
     memory: int | str,
-    /,
     *args: Any,
     target: str | Path | None = None,
 ) -> int | None:
