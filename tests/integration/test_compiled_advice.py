@@ -14,7 +14,10 @@ from integration.command import Command
 import memprof as package
 from memprof.studies.advice.advice import Advice, Meaning
 
-pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning")
+pytestmark = [
+    pytest.mark.with_one_jax,
+    pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning"),
+]
 
 _PLAIN = """
 import jax, jax.numpy as jnp, memprof, optax
