@@ -25,6 +25,9 @@ NOT_RUN = {
     "benchmarks.": "takes a GPU or many minutes",
     "examples/running_sharded.py": "takes several devices: integration/test_running_on_meshes.py",
     "--framework torch": "takes the extra torch: integration/test_torch_steps.py",
+    "--engine tensorrt": "takes the extra tensorrt: integration/test_engines.py",
+    "memprof export ": "takes the extra onnx: unit/capture/test_exporting.py",
+    "snapshot.pickle": "takes a snapshot from a card: unit/sources/test_memory_snapshot.py",
     "--target v5": "takes the extra tpu: integration/test_tpu.py",
     "--target v6e": "takes the extra tpu: integration/test_tpu.py",
 }
