@@ -26,6 +26,7 @@ NOT_RUN = {
     "examples/running_sharded.py": "takes several devices: integration/test_running_on_meshes.py",
     "--framework torch": "takes the extra torch: integration/test_torch_steps.py",
     "--engine tensorrt": "takes the extra tensorrt: integration/test_engines.py",
+    "memprof advise transformer": "takes minutes; integration/test_compiled_advice.py has smaller steps",
     "memprof export ": "takes the extra onnx: unit/capture/test_exporting.py",
     "snapshot.pickle": "takes a snapshot from a card: unit/sources/test_memory_snapshot.py",
     "--target v5": "takes the extra tpu: integration/test_tpu.py",

@@ -28,6 +28,7 @@ _WRITTEN = ("# train.py\n", "# also in train.py\n", _TEST_FILE)  # files, not bl
 _COMPILED = (
     "memprof plan train.py:step_spec --target",
     "memprof serve-plan engine.py",
+    "memprof advise train.py:step_spec --format json",
     "memprof check train.py:step_spec --against",
     "memprof run train.py:step_spec --target a100-40gb -o step.memprof",
     "memprof check step.memprof",

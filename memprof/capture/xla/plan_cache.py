@@ -147,7 +147,8 @@ class PlanCache:
         except OSError:
             return False
         is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and is_closed
+        is_of_user = hasattr(os, "geteuid") and found.st_uid == os.geteuid()  # Windows has no such numbers
+        return stat.S_ISDIR(found.st_mode) and is_of_user and is_closed
 
     def why_unused(self) -> str:
         """Why plans are neither kept in it nor taken from it; empty where they are taken at least."""

@@ -30,7 +30,15 @@ from tests.unit.capture.test_memory_profiles import made, written
 pytestmark = pytest.mark.with_one_jax
 
 # They take processes, or the names of a real program; integration/test_printed.py runs them.
-_COMPILED = ("memprof watch", "memprof doctor", "memprof plan", "memprof serve-plan", "--why", "--require-effect")
+_COMPILED = (
+    "memprof watch",
+    "memprof doctor",
+    "memprof plan",
+    "memprof serve-plan",
+    "memprof advise train.py",
+    "--why",
+    "--require-effect",
+)
 _OF_TRAIN_PY = {"batch_size": 32, "seq_len": 128}
 _FIRST = "transformer-gpt2-h100-80gb.memprof"  # what the README's first command writes
 
