@@ -153,7 +153,7 @@ class _Search:
     def draw(self) -> None:
         """Compile choices for further budgets, and the built-in policies of JAX."""
         everything = self._everything()
-        products = {each for each in everything.kept if each.primitive == "dot_general"}
+        products = {each for each in self._signatures() if each.primitive == "dot_general"}
         self._keep(NOTHING_KEPT, ())
         self._keep(DOTS, products)
         self._keep(DOTS_WITHOUT_BATCH, {each for each in products if each.dimension_numbers.endswith("((), ()))")})
@@ -161,7 +161,10 @@ class _Search:
             self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
 
     def _everything(self) -> Choice:
-        return choice_of(self._blocks, {each.signature for block in self._blocks for each in block.operations})
+        return choice_of(self._blocks, self._signatures())
+
+    def _signatures(self) -> set[Signature]:
+        return {each.signature for block in self._blocks for each in block.operations}
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers, one after the other."""

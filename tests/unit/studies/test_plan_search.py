@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,6 +227,14 @@ def test_a_curve_has_the_policies_of_jax_and_choices_for_five_budgets(monkeypatc
     ]  # of 800 too, up, scores and norm are best: known
     assert plan.best is plan.points[0]
     assert [each.footprint_bytes for each in plan.curve] == [2000, 1700, 1500, 1400, 1300, 1100, 1000]
+
+
+def test_the_policies_of_jax_keep_products_of_which_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass reads the activation alone; the product is what it is made of."""
+    product = replace(_operation("dot_general", 400, 16.0, numbers="(((1,), (0,)), ((), ()))"), is_needed=False)
+    block = Block(operations=(product, replace(_operation("relu", 300, 3.0), inputs=(0,))), count=1)
+    plan = _Compiler([block]).plan(monkeypatch, 9000, with_curve=True)
+    assert ("dots_saveable", 400, 3.0) in {(each.name, each.kept_bytes, each.repeated_seconds) for each in plan.points}
 
 
 def test_without_a_budget_the_pool_of_the_target_counts(monkeypatch: pytest.MonkeyPatch) -> None:
