@@ -173,6 +173,7 @@ def test_advice_as_json_is_valid_and_that_of_the_report(memprof: Command, captur
     assert advice["advice"] == report["advice"] != []
 
 
+@pytest.mark.with_one_jax
 def test_verified_advice_is_compiled(memprof: Command) -> None:
     step = ("run", "mlp", "--preset", "tiny", "--target", "cpu", "--no-save", "--format", "json")
     ran = memprof(*step, "--advise", "--verify")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from changed_inputs import KINDS, SIZES, command, write_inputs
 from integration.command import Command
 
@@ -23,6 +24,7 @@ def compare(memprof: Command, changed: frozenset[str] = frozenset(), **environme
     return {**sizes, "compiles": row["timings"]["cached_compile_seconds"] is None}
 
 
+@pytest.mark.with_one_jax
 def test_every_changed_input_changes_its_row_and_an_unrelated_variable_does_not(memprof: Command) -> None:
     assert len(KINDS) >= 25
     files = memprof.folder / "rows"

@@ -12,6 +12,7 @@ import pytest
 from integration.command import wait_until
 
 pytestmark = [
+    pytest.mark.with_one_jax,
     pytest.mark.skipif(
         importlib.util.find_spec("tensorboard_plugin_profile") is None,
         reason="the extra `tensorboard` is not installed",
