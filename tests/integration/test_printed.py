@@ -140,7 +140,7 @@ def test_a_script_is_watched_as_printed(command: Printed, folder: Command) -> No
 
 @pytest.mark.parametrize("command", _with(*_COMPILED), ids=str)
 def test_a_users_step_is_compiled_as_printed(command: Printed, folder: Command) -> None:
-    _run(command, folder)
+    assert _run(command, folder).strip(), command
 
 
 def test_the_first_command_and_what_is_asked_of_its_capture(folder: Command) -> None:

@@ -225,7 +225,7 @@ class Report:
         refusal: the compiler's own sentence where it refused the program, which does not fit the device.
         pressure: what XLA recomputes on its own; None if it recomputes nothing.
         without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
-            nobody compiled it so.
+            it was not compiled so.
         memory_spaces: the bytes that the step holds in each memory of the device and in its host's: `hbm`, which is the
             footprint, `vmem`, `smem`, ..., `host`.
         analysis_seconds: how long decoding and attribution took.

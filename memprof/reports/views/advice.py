@@ -30,7 +30,7 @@ from memprof.studies.advice.what_if import changed_at_peak
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
 CAUTION = (
-    'Each saving stands by itself: two together save less than their sum. "up to" is an upper bound, which nobody has'
+    'Each saving stands by itself: two together save less than their sum. "up to" is an upper bound and was not'
     " compiled; `memprof advise` with the name of a step compiles what memprof can change itself."
 )
 _MEANING = {

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.capture import SourceLines
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame, array_type
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import Timeline
 from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
-from memprof.reports.units import format_array_type
 from memprof.reports.views.hierarchies import Path, Paths, function_name
 from memprof.reports.views.why import sources_of
 from memprof.reports.web.page import clean
@@ -116,7 +115,7 @@ def _buffers(
     return {
         "size_bytes": [buffer.size_bytes for buffer in buffers],
         "category": [_NUMBERS[buffer.category] for buffer in buffers],
-        "array": [strings.number(format_array_type(buffer.dtype, buffer.shape)) for buffer in buffers],
+        "array": [strings.number(array_type(buffer.dtype, buffer.shape)) for buffer in buffers],
         "module": [strings.number(buffer.module) for buffer in buffers],
         "phase": [strings.number(buffer.phase.value) for buffer in buffers],
         "name": [strings.number(buffer.name) for buffer in buffers],
