@@ -38,9 +38,8 @@ def why_document(report: Report, reasons: Sequence[WhyLive], *, top: int) -> Doc
     if len(reasons) > top:
         blocks.append(Note(text=f"{len(reasons) - top} more have this name: see --top.", tone=Tone.MUTED))
     if report.schedule is not None:
-        schedule = report.schedule()
-        facts = Facts(facts=tuple(map(_fact, order_facts(report, schedule))))
-        blocks += [Heading(text="The order of operations", level=2), facts, order_note(report, schedule)]
+        facts = Facts(facts=tuple(map(_fact, order_facts(report, report.schedule))))
+        blocks += [Heading(text="The order of operations", level=2), facts, order_note(report, report.schedule)]
     return Document(blocks=tuple(blocks))
 
 

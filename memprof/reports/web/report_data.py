@@ -21,7 +21,7 @@ from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
 from memprof.reports.views.hierarchies import Path, Paths, function_name
 from memprof.reports.views.why import sources_of
 from memprof.reports.web.page import clean
-from memprof.reports.web.why_data import reasons_of, why_data
+from memprof.reports.web.why_data import why_data
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.what_if import changed_at_peak
 
@@ -60,8 +60,7 @@ def report_data(
     buffers, changes = _numbered(report)
     strings = _Strings()
     paths = Paths(report)
-    reasons = reasons_of(report)
-    shown = {buffer.source for buffer in buffers} | set(sources) | set(sources_of(reasons))
+    shown = {buffer.source for buffer in buffers} | set(sources) | set(sources_of(report.reasons))
     names = {source: paths.line_name(source) for source in shown}
     return {
         "footprint_bytes": report.footprint_bytes,
@@ -79,7 +78,7 @@ def report_data(
         "num_at_peak": len(report.buffers),
         "buffers": _buffers(buffers, changes, names, strings),
         "advice": {clean(each.proposal.what): _changed(report, each) for each in _of_this_plan(report, advice)},
-        "live_at_peak": why_data(report, reasons, names, strings.number),
+        "live_at_peak": why_data(report, names, strings.number),
         "calls": _calls(report, paths, strings),
         "modules": _modules(buffers, paths, strings),
         **_stacks(buffers, paths, strings),
