@@ -23,7 +23,7 @@ pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.with_one_jax
 
 _TEST_FILE = "# test_memory.py\n"
-_WRITTEN = ("# train.py\n", "# also in train.py\n", _TEST_FILE)  # files, not blocks to run
+_WRITTEN = ("# train.py\n", "# also in train.py\n", "# loop.py\n", _TEST_FILE)  # files, not blocks to run
 # Commands of which only a real compile shows that they work; the others differ from these in names and options.
 _COMPILED = (
     "memprof plan train.py:step_spec --target",
@@ -34,6 +34,7 @@ _COMPILED = (
     "memprof check step.memprof",
     "--set batch_size=64 -- --my-own-flag",
     "examples.plain_jax",
+    " loop.py ",
 )
 _FIRST = "memprof run transformer --target h100-80gb"  # in the README it stands behind the installation
 
