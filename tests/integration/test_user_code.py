@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from integration.command import Command
+from printed import write_scripts
 
 _ON_THE_MESH = "    key = jax.random.key(0)  # on the mesh"
 _CODE = """
@@ -333,3 +334,19 @@ def test_techniques_apply_to_a_users_loss(command: Command) -> None:
     assert by_row["baseline"]["categories"]["optimizer_state"] == 2 * 8192 + 4
     assert by_row["opt=sgd"]["categories"]["optimizer_state"] == 0
     assert by_row["donate"]["categories"]["outputs"] < by_row["baseline"]["categories"]["outputs"] - 3 * 8192 + 1024
+
+
+@ONE_JAX
+def test_the_largest_batch_of_a_script_that_nobody_has_touched(memprof: Command) -> None:
+    """Of 10 MiB, 6 MiB and 196 bytes are weights, two moments of each, and what follows them: 4 x 256 x 256 x 4 x 6.
+
+    Each example takes 6 x 256 x 4 = 6,144 bytes: itself, four results of tanh and a cotangent. 4,194,108 / 6,144 = 682.6
+    """
+    write_scripts(memprof.folder)
+    fitted = memprof("fit", "loop.py", "--target", "cpu", "--memory", "10MiB", "--no-save", "--format", "json")
+    assert fitted.returncode == 0, fitted.stderr
+    found = json.loads(fitted.stdout)
+    assert (found["field"], found["value"], found["next_value"]) == ("batch_size", 682, 683)
+    assert found["footprint_bytes"] == 6 * 1024**2 + 196 + 682 * 6144
+    assert found["command"] == "memprof run loop.py --target cpu --set batch_size=682"
+    assert not list(memprof.folder.glob("*.memprof"))
