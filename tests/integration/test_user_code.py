@@ -340,7 +340,7 @@ def test_techniques_apply_to_a_users_loss(command: Command) -> None:
 def test_the_largest_batch_of_a_script_that_nobody_has_touched(memprof: Command) -> None:
     """Of 10 MiB, 6 MiB and 196 bytes are weights, two moments of each, and what follows them: 4 x 256 x 256 x 4 x 6.
 
-    Each example takes 6 x 256 x 4 = 6,144 bytes: itself, four results of tanh and a cotangent. 4,194,108 / 6,144 = 682.6
+    Each example takes 6 x 256 x 4 = 6,144 bytes: itself, four results of tanh, a cotangent. 4,194,108 / 6,144 = 682.6
     """
     write_scripts(memprof.folder)
     fitted = memprof("fit", "loop.py", "--target", "cpu", "--memory", "10MiB", "--no-save", "--format", "json")

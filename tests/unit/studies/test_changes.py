@@ -1,0 +1,356 @@
+"""Changes to a step: the code that is printed, the small instance that is run, and what two runs are said to mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from report_builder import H100, buffer, report
+
+from memprof.analysis.records.capture import ArgumentLeaf
+from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.report import Report
+from memprof.analysis.records.roofline import Roofline
+from memprof.capture.tracing.step import StepSpec
+from memprof.errors import MemprofError
+from memprof.studies.advice.advice import Advice, Meaning, Proposal
+from memprof.studies.advice.compiled import _advice
+from memprof.studies.changes import same_meaning
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.donation import donating_code, donations
+from memprof.studies.changes.optimizer_state import _optimizer, narrow_optimizer_states
+from memprof.studies.changes.same_meaning import meaning_of, results_of, small_instance
+from memprof.studies.changes.techniques import techniques
+from memprof.workloads.intents import Aim, Intent
+
+_F32 = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+
+def plain(state: Any, x: Any, mode: Any = None) -> Any:
+    del mode
+    return state + x, x.sum()
+
+
+def _leaf(path: str, role: Role, shape: tuple[int, ...], dtype: str = "float32", position: int = 0) -> ArgumentLeaf:
+    size_bytes = prod(shape) * 4
+    return ArgumentLeaf(
+        path=path, role=role, shape=shape, dtype=dtype, size_bytes=size_bytes, donated=False, parameter_number=None,
+        position=position,
+    )  # fmt: skip
+
+
+def _step(spec: StepSpec, *, flops: int = 0, arguments: tuple[ArgumentLeaf, ...] = (), **fields: Any) -> Step:
+    known: Any = SimpleNamespace(flops=flops, arguments=arguments)
+    return Step(spec=spec, target=H100, report=known, **{"advice": (), **fields})
+
+
+def _proposed(rule: str, intent: Intent, **fields: Any) -> Advice:
+    proposal = Proposal(intent=intent, what="w", evidence="e", cost="c", without=lambda buffer: None, **fields)
+    return Advice(rule=rule, proposal=proposal, bound_bytes=1)
+
+
+class TestDonation:
+    @pytest.mark.parametrize(
+        ("make", "positions", "line"),
+        [
+            (lambda: plain, (0,), "import jax\n\nplain = jax.jit(plain, donate_argnums=(0,))"),
+            (lambda: jax.jit(plain), (0,), "import jax\n\nplain = jax.jit(plain.__wrapped__, donate_argnums=(0,))"),
+            (
+                lambda: jax.jit(plain, donate_argnums=1, static_argnums=2),
+                (0,),
+                "import jax\n\nplain = jax.jit(plain.__wrapped__, donate_argnums=(0, 1), static_argnums=(2,),"
+                " static_argnames=('mode',))",
+            ),
+            (
+                lambda: jax.jit(plain, static_argnames="mode"),
+                (1, 0),
+                "import jax\n\nplain = jax.jit(plain.__wrapped__, donate_argnums=(0, 1), static_argnums=(2,),"
+                " static_argnames=('mode',))",
+            ),
+            (
+                lambda: nnx.jit(plain),
+                (0,),
+                "from flax import nnx\n\nplain = nnx.jit(plain.__wrapped__, donate_argnums=(0,))",
+            ),
+            (
+                lambda: eqx.filter_jit(plain),
+                (0,),
+                'import equinox as eqx\n\nplain = eqx.filter_jit(plain.__wrapped__, donate="all")',
+            ),
+            (lambda: lambda state, x: state, (0,), "import jax\n\nstep = jax.jit(step, donate_argnums=(0,))"),
+        ],
+    )
+    def test_the_line_jits_the_step_as_before(
+        self, make: Callable[[], Any], positions: tuple[int, ...], line: str
+    ) -> None:
+        spec = StepSpec(make(), (_F32, _F32))
+        assert donating_code(spec, Intent(aim=Aim.DONATE, positions=positions)) == line
+
+    @pytest.mark.parametrize(
+        ("argument", "line"),
+        [
+            (
+                lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0)),
+                "from flax import nnx\n\nplain = nnx.jit(plain, donate_argnums=(0,))",
+            ),
+            (
+                lambda: eqx.nn.Linear(2, 2, key=jax.random.key(0)),
+                'import equinox as eqx\n\nplain = eqx.filter_jit(plain, donate="all")',
+            ),
+        ],
+    )  # fmt: skip
+    def test_a_step_without_jit_has_that_of_its_arguments(self, argument: Callable[[], Any], line: str) -> None:
+        assert donating_code(StepSpec(plain, (argument(), _F32)), Intent(aim=Aim.DONATE, positions=(0,))) == line
+
+    def test_shardings_are_not_repeated(self) -> None:
+        mesh = jax.make_mesh((1,), ("data",))
+        jitted = jax.jit(plain, in_shardings=NamedSharding(mesh, PartitionSpec()))
+        intent = Intent(aim=Aim.DONATE, positions=(0,))
+        assert (
+            donating_code(StepSpec(jitted, (_F32, _F32)), intent) == "donate_argnums = (0,)  # for the jax.jit of plain"
+        )
+
+    def test_the_changed_step_donates_also_what_it_did_before(self) -> None:
+        advice = (
+            _proposed("donate_state", Intent(aim=Aim.DONATE, positions=(0,))),
+            _proposed("other", Intent(aim=Aim.DONATE)),
+        )
+        spec = StepSpec(plain, (_F32, object()), donate_argnums=(1,))
+        (change,) = donations(_step(spec, advice=advice))
+        assert (change.rule, change.spec.donate_argnums, change.keeps_numbers) == ("donate_state", (0, 1), True)
+        (jitted,) = donations(_step(StepSpec(jax.jit(plain), (_F32, _F32)), advice=advice))
+        assert jitted.spec.fn is not plain
+        assert jitted.spec.donate_argnums == ()
+        assert not list(donations(_step(spec, advice=advice, with_technique=lambda label: spec)))
+
+
+class TestSmallInstance:
+    def test_a_small_step_is_run_as_it_is(self) -> None:
+        spec = StepSpec(plain, (_F32, _F32))
+        assert small_instance(_step(spec, flops=10**10)) is spec
+        assert small_instance(_step(spec, flops=10**10 + 1)) is None  # and nothing of it is a batch
+        limit = StepSpec(plain, (jax.ShapeDtypeStruct((2**26,), jnp.float32), 3))  # 256 MiB
+        assert small_instance(_step(limit)) is limit
+        assert small_instance(_step(StepSpec(plain, (jax.ShapeDtypeStruct((2**26 + 1,), jnp.float32),)))) is None
+
+    def test_of_a_large_one_two_examples(self) -> None:
+        """10,000 examples with 10^12 operations each: two of them are 2 x 10^8."""
+        batch = (
+            _leaf("x", Role.BATCH, (10_000, 8), position=1),
+            _leaf("y", Role.BATCH, (10_000,), "int32", position=1),
+        )
+        x, y = jax.ShapeDtypeStruct((10_000, 8), jnp.float32), jax.ShapeDtypeStruct((10_000,), jnp.int32)
+        spec = StepSpec(plain, (_F32, {"x": x, "y": y}))
+        small = small_instance(_step(spec, flops=10**12, arguments=(_leaf("w", Role.PARAMS, (4,)), *batch)))
+        assert small is not None
+        assert jax.tree.map(lambda leaf: leaf.shape, small.args) == ((4,), {"x": (2, 8), "y": (2,)})
+        assert small_instance(_step(spec, flops=5 * 10**13 + 5000, arguments=batch)) is None  # 10^10 + 1
+        assert small_instance(_step(spec, flops=5 * 10**13, arguments=batch)) is not None
+        other = _leaf("z", Role.BATCH, (77,), position=1)
+        assert small_instance(_step(spec, flops=10**12, arguments=(*batch, other))) is None  # examples of two numbers
+        single = _leaf("z", Role.BATCH, (1,), position=1)
+        assert small_instance(_step(spec, flops=10**12, arguments=(*batch, single))) is not None
+        cache = _leaf("c", Role.KV_CACHE, (10_000, 4))
+        assert small_instance(_step(spec, flops=10**12, arguments=(*batch, cache))) is None
+
+    def test_values_are_small_and_of_the_kind_of_their_leaf(self) -> None:
+        seen: list[Any] = []
+
+        def step(x: Any, numbers: Any, key: Any, keys: Any, mode: str) -> Any:
+            jax.debug.callback(lambda *values: seen.extend(values), x, numbers)
+            assert mode == "train"
+            return jax.random.normal(key, (3,)), jax.vmap(jax.random.bits)(keys)
+
+        args = (
+            jax.ShapeDtypeStruct((1000,), jnp.float32),
+            jax.ShapeDtypeStruct((1000,), jnp.int32),
+            jax.eval_shape(lambda: jax.random.key(0)),
+            jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 5)),
+            "train",
+        )
+        results = results_of(StepSpec(step, args, static_argnums=(4,)), nullcontext)
+        assert [each.shape for each in results] == [(3,), (5,)]
+        jax.effects_barrier()
+        floats, integers = (np.asarray(each) for each in seen)
+        assert 0.01 <= floats.min() < 0.02
+        assert 0.09 < floats.max() <= 0.1
+        assert set(integers) == {0, 1}
+
+
+class TestMeaning:
+    def _meaning(self, before: Any, after: Any, **fields: Any) -> Meaning:
+        spec = StepSpec(lambda x: after, (_F32,))
+        change = Change(
+            rule="r", intent=Intent(aim=Aim.DONATE), what="w", evidence="e", cost="c", **{"spec": spec, **fields}
+        )
+        return meaning_of(change, StepSpec(lambda x: before, (_F32,)), lambda: [np.asarray(each) for each in before])
+
+    def test_equal_close_and_different_numbers(self) -> None:
+        """32-bit numbers are close within 1e-4 of them, 16-bit ones within what they can tell apart."""
+        one = jnp.ones(3)
+        assert self._meaning([one], [one]) is Meaning.EQUAL
+        assert self._meaning([one * jnp.nan], [one * jnp.nan]) is Meaning.EQUAL
+        assert self._meaning([one], [one * 1.00005]) is Meaning.CLOSE
+        assert self._meaning([one], [one * 1.0003]) is Meaning.DIFFERENT
+        assert self._meaning([one * 1000], [one * 1000 + 0.05]) is Meaning.CLOSE
+        assert self._meaning([one * 0], [one * 0 + 0.9e-5]) is Meaning.CLOSE
+        assert self._meaning([one * 0], [one * 0 + 5e-5]) is Meaning.DIFFERENT
+        halves = one.astype(jnp.bfloat16)
+        assert self._meaning([halves], [halves * jnp.bfloat16(1.0078125)]) is Meaning.CLOSE
+        assert self._meaning([halves], [halves * jnp.bfloat16(1.0625)]) is Meaning.DIFFERENT
+        integers = jnp.arange(3)
+        assert self._meaning([one, integers], [one, integers + 1]) is Meaning.DIFFERENT
+
+    def test_what_cannot_be_compared_is_unproved(self) -> None:
+        one = jnp.ones(3)
+        assert self._meaning([one], [jnp.ones(4)]) is Meaning.UNPROVED
+        assert self._meaning([one], [one, one]) is Meaning.UNPROVED
+        assert self._meaning([], []) is Meaning.UNPROVED
+        assert self._meaning([one], [one], spec=StepSpec(lambda x: 1 / 0, (_F32,))) is Meaning.UNPROVED
+        change = Change(
+            rule="r",
+            intent=Intent(aim=Aim.DONATE),
+            what="w",
+            evidence="e",
+            cost="c",
+            spec=StepSpec(plain, (_F32, _F32)),
+        )
+        assert meaning_of(change, None, list) is Meaning.UNPROVED
+        assert meaning_of(replace(change, keeps_numbers=False), None, list) is Meaning.DIFFERENT
+
+    def test_what_is_in_force_for_the_change_is_in_force_for_its_run(self) -> None:
+        assert same_meaning.results_of(StepSpec(lambda x: x * 0 + 2, (_F32,)), nullcontext)[0].tolist() == [2.0] * 4
+        entered: list[str] = []
+
+        class Around:
+            def __enter__(self) -> None:
+                entered.append("in")
+
+            def __exit__(self, *error: object) -> None:
+                entered.append("out")
+
+        results_of(StepSpec(plain, (_F32, _F32)), Around)
+        assert entered == ["in", "out"]
+
+
+adam = optax.adam(1e-3)
+
+
+def _with_global(params: Any, state: Any) -> Any:
+    return adam.update(params, state, params)
+
+
+def _closures() -> Iterator[tuple[Any, str | None]]:
+    sgd = optax.sgd(0.1)
+
+    def one(params: Any, state: Any) -> Any:
+        def inner() -> Any:
+            return sgd.update(params, state)
+
+        return inner()
+
+    def two(params: Any, state: Any) -> Any:
+        return sgd.update(*adam.update(params, state))
+
+    yield one, "sgd"
+    yield two, None
+    yield _with_global, "adam"
+    yield jax.jit(_with_global), "adam"
+    yield plain, None
+    yield max, None
+
+
+class TestNarrowState:
+    @pytest.mark.parametrize(("fn", "name"), list(_closures()))
+    def test_the_one_optimizer_that_the_code_names(self, fn: Any, name: str | None) -> None:
+        bound = _optimizer(StepSpec(fn, ()))
+        assert (None if bound is None else bound.name) == name
+
+    def test_the_float32_arrays_of_the_state_are_narrow(self) -> None:
+        state = {"count": jax.ShapeDtypeStruct((), jnp.float32), "m": _F32, "n": jax.ShapeDtypeStruct((4,), jnp.int32)}
+        arguments = (
+            _leaf("params", Role.PARAMS, (4,)),
+            _leaf("count", Role.OPTIMIZER_STATE, (), position=1),
+            _leaf("m", Role.OPTIMIZER_STATE, (4,), position=1),
+            _leaf("n", Role.OPTIMIZER_STATE, (4,), "int32", position=1),
+        )
+        spec = StepSpec(_with_global, (_F32, state))
+        (change,) = narrow_optimizer_states(_step(spec, arguments=arguments))
+        assert jax.tree.map(lambda leaf: str(leaf.dtype), change.spec.args) == (
+            "float32",
+            {"count": "float32", "m": "bfloat16", "n": "int32"},
+        )
+        assert change.evidence.startswith("16 bytes of it")  # 4 x 4
+        assert change.code.endswith("adam = in_bfloat16(adam)\n")
+        assert not change.keeps_numbers
+        unknown = (*arguments[:2], _leaf("m", Role.OPTIMIZER_STATE, (5,), position=1), arguments[3])
+        assert not list(narrow_optimizer_states(_step(spec, arguments=unknown)))
+        assert not list(narrow_optimizer_states(_step(spec, arguments=arguments[:2])))  # nothing is wide
+
+
+class TestTechniques:
+    def test_options_of_the_compiler_are_for_any_step_and_others_for_a_loss(self) -> None:
+        advice = (
+            _proposed("other_order", Intent(aim=Aim.SCHEDULE_FOR_MEMORY)),
+            _proposed("cast", Intent(aim=Aim.CAST_PASSES)),
+            _proposed("cast again", Intent(aim=Aim.CAST_PASSES)),
+            _proposed("remat", Intent(aim=Aim.RECOMPUTE_MODULES)),
+            _proposed("chunk", Intent(aim=Aim.CHUNK_LOSS, num_parts=8)),
+        )
+        spec = StepSpec(plain, (_F32, _F32), compiler_options={"xla_mine": True})
+        labels = [each.proposal.technique for each in advice]
+        assert labels[1] == labels[2] == "bf16"
+        (option,) = techniques(_step(spec, advice=advice))
+        assert option.rule == "other_order"
+        assert len(option.spec.compiler_options) > 1
+        assert option.spec.compiler_options["xla_mine"] is True
+
+        def with_technique(label: str) -> StepSpec:
+            if label == labels[4]:
+                raise MemprofError("it does not apply")
+            return replace(spec, workload=label)
+
+        found = list(techniques(_step(spec, advice=advice, with_technique=with_technique)))
+        assert [(each.rule, each.keeps_numbers) for each in found] == [("other_order", True), ("cast", False)]
+        built_in = list(techniques(_step(spec, advice=advice, with_technique=with_technique, is_built_in=True)))
+        assert [each.rule for each in built_in] == ["other_order", "cast", "remat"]
+
+
+def _of_size(length: int, *, seconds: float | None, flops: int) -> Report:
+    bound = None if seconds is None else Roofline(
+        at_least_seconds=seconds, compute_share=1.0, memory_share=0.0, communication_share=0.0, priced_share=1.0
+    )  # fmt: skip
+    made = report([buffer((length,), "f32", Category.ACTIVATIONS)], target=H100)
+    return replace(made, roofline=bound, recomputed_flops=flops)
+
+
+def test_a_saving_is_the_difference_of_two_compiles() -> None:
+    """From 4,000 to 1,000 bytes; 7 operations more; 0.5 s more, where both have a bound."""
+    change = Change(
+        rule="r", intent=Intent(aim=Aim.DONATE), what="w", evidence="e", cost="c", code="code", spec=StepSpec(plain, ())
+    )
+    before, after = _of_size(1000, seconds=1.0, flops=3), _of_size(250, seconds=1.5, flops=10)
+    found = _advice(before, change, after, Meaning.EQUAL)
+    assert found.compiled is not None
+    assert (found.saving_bytes, found.compiled.footprint_bytes, found.compiled.recomputed_flops) == (3000, 1000, 7)
+    assert found.compiled.seconds == 0.5
+    for pair in ((replace(before, roofline=None), after), (before, replace(after, roofline=None))):
+        unpriced = _advice(pair[0], change, pair[1], Meaning.EQUAL)
+        assert unpriced.compiled is not None
+        assert unpriced.compiled.seconds is None
+    worse = _advice(after, change, before, Meaning.EQUAL)
+    assert (worse.saving_bytes, worse.bound_bytes) == (-3000, 0)
+    pressed = replace(before, without_limit=_of_size(2000, seconds=1.0, flops=3))
+    assert _advice(pressed, change, after, Meaning.EQUAL).saving_bytes == 7000
