@@ -9,12 +9,13 @@ only stand in the way of fusions: there it is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from memprof.workloads import quantisation
 from memprof.workloads.train_config import TrainConfig
 
 _Module = TypeVar("_Module", bound=type[nn.Module])
@@ -33,7 +34,22 @@ def param_dtype(config: TrainConfig) -> jnp.dtype:
 
 def dense(num_features: int, config: TrainConfig, name: str | None = None) -> nn.Dense:
     """Returns a projection with bias."""
-    return nn.Dense(num_features, dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
+    as_quantised = {} if config.weight_dtype == "param" else _QUANTISED
+    return nn.Dense(
+        num_features, dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name, **as_quantised
+    )
+
+
+def _promote_around_kernel(inputs: jax.Array, kernel: Any, bias: jax.Array, *, dtype: jnp.dtype) -> tuple[Any, ...]:
+    return inputs.astype(dtype), kernel, bias.astype(dtype)
+
+
+def _quantised_product(inputs: jax.Array, kernel: Any, dimension_numbers: Any, *, precision: Any) -> jax.Array:
+    del dimension_numbers, precision  # the last axis of the inputs and the first one of the kernel
+    return quantisation.product(inputs, kernel, inputs.dtype)
+
+
+_QUANTISED: dict[str, Any] = {"promote_dtype": _promote_around_kernel, "dot_general": _quantised_product}
 
 
 def layer_norm(config: TrainConfig, name: str | None = None) -> nn.LayerNorm:

@@ -45,16 +45,6 @@ def window_evidence(report: Report, argument: ArgumentValue | None, reference: R
     return _has_axis(report, _TOKENS, argument, "tokens of each sequence")
 
 
-def int8_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for a cache of 8-bit integers beside their scales."""
-    del argument, reference
-    cache = used_arguments(report, Role.KV_CACHE)
-    integers = total_bytes(leaf for leaf in cache if leaf.dtype == "int8")
-    others = total_bytes(cache) - integers
-    sentence = f"the cache is {in_words(integers)} of int8 and {in_words(others)} of scales"
-    return yes(sentence) if 0 < others < integers else no(sentence)
-
-
 def chunked_prefill_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
     """Looks for a program that reads that many tokens of each prompt."""
     del reference
@@ -161,25 +151,6 @@ WINDOW = Technique(
     tolerance=None,
 )
 
-INT8_KV = Technique(
-    name="int8-kv",
-    about="""Keys and values in the cache as 8-bit integers, with a float32 scale for each token and head.
-
-    The cache takes a quarter of float32, or half of bfloat16, and the scales. They are dequantised when attention reads
-    them: whether XLA does so inside of the product or holds a copy shows in `forward_temps`.""",
-    summary="the cache in 8-bit integers, with a scale for each token and head",
-    how_to=HowTo(
-        sentence="Write rounded integers and their scales into the cache, and multiply them when attention reads them.",
-        code="scale = jnp.max(jnp.abs(key), -1) / 127; key_int8 = jnp.round(key / scale[..., None]).astype(jnp.int8)",
-    ),
-    reference="Sheng et al. 2023, FlexGen, arXiv:2303.06865, section 5",
-    family="inference",
-    sets={"cache_dtype": "int8"},
-    evidence=int8_kv_evidence,
-    shrinks=(Category.KV_CACHE,),
-    tolerance=None,
-)
-
 CHUNKED_PREFILL = Technique(
     name="chunked-prefill",
     about="""A prompt in parts of N tokens, one call of the program for each.
@@ -207,7 +178,6 @@ TECHNIQUES = (
     KV_LIST,
     GQA,
     WINDOW,
-    INT8_KV,
     CHUNKED_PREFILL,
 )
 MEANS = {

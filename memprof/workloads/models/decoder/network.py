@@ -17,6 +17,7 @@ import numpy as np
 from memprof.workloads.layers import compute_dtype
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.models.decoder.params import SCALE_DTYPE
+from memprof.workloads.quantisation import FORMATS, narrowed, product
 from memprof.workloads.scopes import ATTENTION, LAYERS, MLP
 from memprof.workloads.sharding import BATCH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
@@ -129,7 +130,9 @@ class Decoder:
         return jax.tree.map(write, cache, self._as_held(new))
 
     def _as_held(self, new: jax.Array) -> Any:
-        """Keys or values as the cache holds them: as they are, or as 8-bit integers with their scales."""
+        """Keys or values as the cache holds them: as they are, as 8-bit floats, or as 8-bit integers with scales."""
+        if self._train_config.cache_dtype == "float8":
+            return narrowed(new, FORMATS["float8"])
         if self._train_config.cache_dtype != "int8":
             return new
         scale = jnp.maximum(jnp.max(jnp.abs(new.astype(SCALE_DTYPE)), axis=-1), _EPSILON) / _INT8_MAX
@@ -137,8 +140,7 @@ class Decoder:
 
     def _read(self, cache: Any) -> jax.Array:
         if self._train_config.cache_dtype != "int8":
-            held: jax.Array = cache
-            return held
+            return jnp.asarray(cache, self._dtype)
         return (cache["int8"].astype(SCALE_DTYPE) * cache["scale"][..., None]).astype(self._dtype)
 
     def _mlp(self, hidden: jax.Array, params: Mapping[str, Any]) -> jax.Array:
@@ -149,7 +151,7 @@ class Decoder:
         return self._dense(params["down"], divided(up, self._train_config, BATCH, WHOLE, WIDTH))
 
     def _dense(self, params: Mapping[str, Any], inputs: jax.Array) -> jax.Array:
-        result = inputs @ params["kernel"].astype(self._dtype)
+        result = product(inputs, params["kernel"], self._dtype)
         return result + params["bias"].astype(self._dtype) if "bias" in params else result
 
     def _norm(self, params: Mapping[str, Any], inputs: jax.Array) -> jax.Array:

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 
 from memprof.workloads.layers import compute_dtype, param_dtype
 from memprof.workloads.models.decoder.config import DecoderConfig
+from memprof.workloads.quantisation import FORMATS, KERNEL, SCALE, with_quantised_kernels
 from memprof.workloads.train_config import TrainConfig
 
 SCALE_DTYPE = jnp.float32
 # What tensor parallelism divides: columns on the way into attention and MLP, rows on the way out, and the vocabulary.
-TENSOR_AXES = {
+_TENSOR_AXES = {
     "token_embedding/embedding": -2,
     "head/kernel": -1,
     "head/bias": -1,
@@ -28,10 +29,24 @@ TENSOR_AXES = {
     **{f"mlp/{name}/{leaf}": -1 for name in ("gate", "up") for leaf in ("kernel", "bias")},
     "mlp/down/kernel": -2,
 }
+TENSOR_AXES = _TENSOR_AXES | {
+    f"{path}/{leaf}": axis
+    for path, axis in _TENSOR_AXES.items()
+    if path.endswith(KERNEL)
+    for leaf in (SCALE, *(form.dtype for form in FORMATS.values()))
+}
 
 
-def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> dict[str, Any]:
-    """The weights."""
+def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> Any:
+    """The weights, with quantised kernels if the configuration asks for them."""
+    return jax.eval_shape(
+        lambda params: with_quantised_kernels(params, train_config.weight_dtype),
+        unquantised_params(config, train_config),
+    )
+
+
+def unquantised_params(config: DecoderConfig, train_config: TrainConfig) -> dict[str, Any]:
+    """The weights as they are before any quantisation."""
     dtype = param_dtype(train_config)
 
     def array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -86,7 +101,9 @@ def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
         }
         layer: dict[str, Any] = {"k": one, "v": one}
     else:
-        array = jax.ShapeDtypeStruct((*by_head, config.head_width), compute_dtype(train_config))
+        is_float8 = train_config.cache_dtype == "float8"
+        dtype = jnp.dtype(FORMATS["float8"].dtype) if is_float8 else compute_dtype(train_config)
+        array = jax.ShapeDtypeStruct((*by_head, config.head_width), dtype)
         layer = {"k": array, "v": array}
     return _layers(layer, config, train_config)
 

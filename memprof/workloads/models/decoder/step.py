@@ -17,7 +17,8 @@ from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.workloads.mesh_axes import DP, TP
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.models.decoder.network import Decoder
-from memprof.workloads.models.decoder.params import TENSOR_AXES, abstract_cache, abstract_params
+from memprof.workloads.models.decoder.params import TENSOR_AXES, abstract_cache, abstract_params, unquantised_params
+from memprof.workloads.quantisation import with_quantised_kernels
 from memprof.workloads.sharding import Layout, with_shardings
 from memprof.workloads.train_config import TrainConfig
 
@@ -86,9 +87,11 @@ def _feed(config: DecoderConfig, train_config: TrainConfig, args: tuple[Any, ...
     def argument(number: int, step: int) -> Any:
         rng = np.random.default_rng((train_config.seed, number, step))
         if number == 0:
-            return jax.tree.map(
-                lambda leaf: jnp.asarray(_INIT_SCALE * rng.standard_normal(leaf.shape), leaf.dtype), args[0]
+            params = jax.tree.map(
+                lambda leaf: jnp.asarray(_INIT_SCALE * rng.standard_normal(leaf.shape), leaf.dtype),
+                unquantised_params(config, train_config),
             )
+            return with_quantised_kernels(params, train_config.weight_dtype)
         if number == _CACHE_ARGNUM:
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), args[1])
         if number == _CACHE_ARGNUM + 1:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from memprof.workloads.layers import compute_dtype, param_dtype
+from memprof.workloads.quantisation import product
 from memprof.workloads.train_config import TrainConfig
 
 _table_init = nn.initializers.normal(stddev=0.02)
@@ -67,4 +68,4 @@ class OutputLayer(nn.Module):
         shape = (hidden.shape[-1], self.num_outputs)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, held_as)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.num_outputs,), held_as)
-        return jnp.einsum("...h,hv->...v", hidden, kernel.astype(dtype)).astype(jnp.float32) + bias
+        return product(hidden, kernel, dtype).astype(jnp.float32) + bias
