@@ -107,6 +107,19 @@ def check(config: DecoderConfig, train_config: TrainConfig) -> None:
     """Raises `MemprofError` for techniques that a decoder has no use for."""
     if train_config.data_parallel not in ("none", "batch"):
         raise MemprofError("zero1 and zero2 divide optimizer state, which decoder does not have: use dp.")
+    if train_config.cache_paged:
+        if train_config.data_parallel != "none":
+            raise MemprofError(
+                "paged-kv has one pool of pages for all sequences, which dp would divide: leave out either."
+            )
+        num_needed = config.pages_per_sequence(train_config)
+        if config.pool_pages(train_config) < num_needed:
+            raise MemprofError(
+                f"num_pages is {config.num_pages}, but the {config.cache_len(train_config)} tokens of one sequence take"
+                f" {num_needed} pages of page_size = {config.page_size}."
+            )
+    elif config.num_pages is not None:
+        raise MemprofError("num_pages is of a paged cache: add -t paged-kv.")
     if train_config.cache_window and config.chunk(train_config) is not None:
         raise MemprofError(
             "A chunk of a prefill would overwrite what its own tokens attend to in a window: leave out either."

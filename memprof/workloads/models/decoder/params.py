@@ -2,7 +2,8 @@
 
 Paths read `token_embedding/embedding`, `layers/attention/query/kernel`, `layers/mlp/up/kernel`, `final_norm/scale`. The
 layers are stacked, and so is the cache: `{"k": (layers, batch, tokens, kv heads, head size), "v": ...}`. With a cache
-in a list (`kv-list`) both are lists with an entry for each layer.
+in a list (`kv-list`) both are lists with an entry for each layer. A paged cache has pages and tokens of a page in place
+of sequences and their tokens.
 """
 
 from __future__ import annotations
@@ -91,9 +92,12 @@ def unquantised_params(config: DecoderConfig, train_config: TrainConfig) -> dict
 def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
     """The cache: keys and values of `context_len` tokens of each sequence, or of as many as a window holds.
 
-    As 8-bit integers they have one scale for each token and head.
+    As 8-bit integers they have one scale for each token and head. In pages they are those of the pool.
     """
-    by_head = (config.batch_size, config.cache_len(train_config), config.kv_heads)
+    tokens = (config.batch_size, config.cache_len(train_config))
+    if train_config.cache_paged:
+        tokens = (config.pool_pages(train_config), config.page_size)
+    by_head = (*tokens, config.kv_heads)
     if train_config.cache_dtype == "int8":
         one = {
             "int8": jax.ShapeDtypeStruct((*by_head, config.head_width), jnp.int8),
