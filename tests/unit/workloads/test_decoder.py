@@ -191,16 +191,25 @@ def test_the_pool_of_pages_has_the_size_that_is_asked_for() -> None:
     assert spec.feed.argument(4, 0).max() == 4
 
 
-def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained() -> None:
-    """The blocks of `tiny-gpt2` are those of `transformer`, whose queries, keys and values are one projection."""
-    step, params, cache = built(("phase=prefill", "all_logits=true"), preset="tiny-gpt2")
-    overrides = ("num_heads=4", "seq_len=16", "max_seq_len=32", "vocab_size=64", "tied_embeddings=true")
-    trained = plan(workload="transformer", preset="tiny", overrides=(*overrides, "dropout_rate=0"), techniques=["scan"])
+GPT2_BLOCKS = ("num_heads=4", "max_seq_len=32", "vocab_size=64", "tied_embeddings=true", "dropout_rate=0")
+
+
+@pytest.mark.parametrize(
+    ("preset", "trained_preset", "overrides"), [("tiny-gpt2", "tiny", GPT2_BLOCKS), ("tiny", "tiny-llama", ())]
+)
+def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained(
+    preset: str, trained_preset: str, overrides: tuple[str, ...]
+) -> None:
+    """Their blocks are the same, but for queries, keys and values, which `transformer` projects at once."""
+    step, params, cache = built(("phase=prefill", "all_logits=true"), preset=preset)
+    trained = plan(
+        workload="transformer", preset=trained_preset, overrides=(*overrides, "seq_len=16"), techniques=["scan"]
+    )
     model = build_transformer(trained.config, trained.train_config)
     attention = params["layers"]["attention"]
     joined = {
         leaf: jnp.concatenate([attention[name][leaf] for name in ("query", "key", "value")], -1)
-        for leaf in ("kernel", "bias")
+        for leaf in attention["query"]
     }
     layers = {
         "attention": {"norm": attention["norm"], "qkv": joined, "out": attention["out"]},

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.layers import compute_dtype
+from memprof.workloads.layers import compute_dtype, rotated
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.models.decoder.params import SCALE_DTYPE
 from memprof.workloads.quantisation import FORMATS, narrowed, product
@@ -22,7 +22,6 @@ from memprof.workloads.scopes import ATTENTION, LAYERS, MLP
 from memprof.workloads.sharding import BATCH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
-_ROTARY_BASE = 10_000.0
 _EPSILON = 1e-6
 _INT8_MAX = 127
 _ACTIVATIONS = {"silu": jax.nn.silu, "gelu": jax.nn.gelu}
@@ -107,7 +106,7 @@ class Decoder:
             for name in ("query", "key", "value")
         )
         if config.positions == "rotary":
-            query, key = _rotated(query, positions), _rotated(key, positions)
+            query, key = rotated(query, positions), rotated(key, positions)
         cache = {"k": self._written(cache["k"], key, places), "v": self._written(cache["v"], value, places)}
         if config.phase == "prefill" and config.chunk(self._train_config) is None:
             allowed = self._is_visible(positions[:, :, None] - positions[:, None, :])
@@ -193,13 +192,3 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Arra
     scores = jnp.where(allowed[:, None, None], scores, np.finfo(np.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     return jnp.einsum("bngqk,bknd->bqngd", probabilities, value).reshape(query.shape)
-
-
-def _rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rotary positions of `(batch, tokens, heads, head_size)`."""
-    half = heads.shape[-1] // 2
-    angles = positions[..., None, None] * _ROTARY_BASE ** (-jnp.arange(half) / half)
-    sine, cosine = jnp.sin(angles), jnp.cos(angles)
-    one, other = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([one * cosine - other * sine, other * cosine + one * sine], axis=-1)
-    return rotated.astype(heads.dtype)
