@@ -15,6 +15,8 @@ from memprof.studies.advice.what_if import Instead, amount, array_type, changed_
 from memprof.workloads.intents import Aim, Intent
 
 _NARROW = re.compile(r"u?int[248]|float[468]_\w+")
+# How many quantised numbers an element of a wider type may hold.
+_PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
 _HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
 
 
@@ -155,8 +157,14 @@ def dequantised_weights(report: Report) -> Iterator[Proposal]:
 def _dequantised_sizes(report: Report) -> set[int]:
     """The numbers of elements in quantised weights: the whole, and one layer of a stack that a loop goes through."""
     turns = {loop.trip_count for loop in report.program.loops}
-    shapes = [leaf.shape for leaf in report.arguments if leaf.role is Role.PARAMS and _NARROW.fullmatch(leaf.dtype)]
-    return {prod(shape) for shape in shapes} | {prod(shape[1:]) for shape in shapes if shape and shape[0] in turns}
+    sizes = set()
+    for leaf in report.arguments:
+        if leaf.role is Role.PARAMS and (_NARROW.fullmatch(leaf.dtype) or leaf.dtype in _PACKED):
+            whole = prod(leaf.shape)
+            parts = {whole, whole // leaf.shape[0]} if leaf.shape and leaf.shape[0] in turns else {whole}
+            held = (*_PACKED.get(leaf.dtype, ()), *((1,) if _NARROW.fullmatch(leaf.dtype) else ()))
+            sizes |= {size * number for size in parts for number in held}
+    return sizes
 
 
 def _is_dequantised(buffer: LiveBuffer, sizes: set[int]) -> bool:

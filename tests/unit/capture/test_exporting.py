@@ -48,6 +48,8 @@ def _spec(fn: Any, *args: Any) -> StepSpec:
         ("decoder", "tiny-gpt2", ("phase=chunked-prefill",), ("kv-list",)),
         ("decoder", "tiny", ("phase=decode",), ("int8-kv", "window=8")),
         ("decoder", "tiny", ("phase=decode",), ("int8-weights",)),
+        ("decoder", "tiny", ("phase=decode",), ("paged-kv", "kv-list")),
+        ("transformer", "tiny-llama", INFERENCE, ()),
         ("transformer", "tiny", INFERENCE, ("int8-weights",)),
         ("decoder", "tiny", ("phase=prefill", "all_logits=true"), ("gqa=1",)),
     ],
@@ -77,6 +79,10 @@ def test_parameters_are_weights_and_the_rest_are_inputs(tmp_path: Path) -> None:
     "fn",
     [
         lambda x, i: jnp.take(x, i, axis=1),
+        lambda x, i: (
+            x[i, i[:, None]] + jnp.take_along_axis(x, i[None] + jnp.zeros_like(x[:, :2], jnp.int32), axis=1)[:2]
+        ),
+        lambda x, i: jnp.stack([x, x])[i - i, i],
         lambda x, i: x.at[i].set(1.0) + x[::2].sum(),
         lambda x, i: jnp.concatenate([x, x[::-1]], axis=1) ** 2,
         lambda x, i: jax.lax.top_k(x, 2)[0] + jnp.argmax(x, axis=1)[:, None],

@@ -562,6 +562,14 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
 }
 
 
+@pytest.mark.parametrize(("dtype", "shape"), [("uint8", (32, 512)), ("int32", (8, 512))])
+def test_integers_may_hold_several_numbers(dtype: str, shape: tuple[int, ...]) -> None:
+    made = _quantised(buffer((64, 512), "bf16", Category.PARAM_COPIES))
+    weight, *others = made.arguments
+    packed = replace(made, arguments=(replace(weight, dtype=dtype, shape=shape), *others))
+    assert [each.rule for each in advise(packed)] == ["dequantised_weights"]
+
+
 def test_a_layer_of_stacked_integers_is_a_dequantised_weight() -> None:
     copy = buffer((1, 8, 512), "f32", Category.PARAM_COPIES)
     rules = [each.rule for each in advise(_quantised(copy, trip_count=8, stacked=True))]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from memprof.analysis.pipeline import analyze
-from memprof.analysis.records.categories import Category
+from memprof.analysis.records.categories import Category, Role
 from memprof.capture.compile import capture_of
 from memprof.capture.targets.resolve import resolve
+from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla.xla_adapter import argument_bytes
 from memprof.errors import MemprofError
 from memprof.workloads.build import build_step, plan
@@ -144,3 +145,56 @@ def test_devices_share_numbers_and_scales(label: str) -> None:
     assert numbers.sharding.shard_shape(numbers.shape) == (16, 4096, 2048)
     rows = scale.shape[1]
     assert scale.sharding.shard_shape(scale.shape) == (16, rows // 2 if rows > 1 else 1, 2048)
+
+
+def _packed(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Two 4-bit numbers in a byte."""
+    numbers = jnp.stack([w["a"] & 15, w["a"] >> 4], axis=1).reshape(-1, w["a"].shape[1]).astype(jnp.int8) - 8
+    return (x @ numbers.astype(x.dtype)) * w["b"]
+
+
+def _in_words(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Eight 4-bit numbers in a word, with a scale and a zero for each group of rows, as GPTQ stores them."""
+    shifts = 4 * jnp.arange(8, dtype=jnp.int32)
+    numbers = ((w["a"][:, None] >> shifts[:, None]) & 15).reshape(2, -1, w["a"].shape[1])
+    return x @ ((numbers - w["c"][:, None]).astype(x.dtype) * w["b"][:, None]).reshape(x.shape[-1], -1)
+
+
+def _of_a_table(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Numbers that a table of 16 values gives, as in NF4."""
+    return x @ (jnp.take(w["b"], w["a"], axis=0) * w["c"])
+
+
+def _of_integers(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """A product of integers: the inputs are quantised, too."""
+    scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127
+    rounded = jnp.round(x / scale).astype(jnp.int8)
+    return jax.lax.dot(rounded, w["a"], preferred_element_type=jnp.int32) * scale * w["b"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "leaves"),
+    [
+        (_packed, {"a": ((32, 48), jnp.uint8), "b": ((48,), jnp.float32)}),
+        (
+            _in_words,
+            {"a": ((8, 48), jnp.int32), "b": ((2, 48), jnp.float32), "c": ((2, 48), jnp.int32)},
+        ),
+        (_of_a_table, {"a": ((64, 48), jnp.uint8), "b": ((16,), jnp.float32), "c": ((48,), jnp.float32)}),
+        (_of_integers, {"a": ((64, 48), jnp.int8), "b": ((48,), jnp.float32)}),
+    ],
+)
+def test_the_quantised_weights_of_others_are_parameters(layer: Any, leaves: dict[str, Any]) -> None:
+    """By the data flow: no name and no type says so."""
+
+    def step(w: Any, t: jax.Array) -> jax.Array:
+        return jax.nn.silu(layer(w, w["e"][t])) @ w["h"]
+
+    shapes = {**leaves, "e": ((100, 64), jnp.float32), "h": ((48, 100), jnp.float32)}
+    weights = {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
+    spec = StepSpec(fn=step, args=(weights, jax.ShapeDtypeStruct((8,), jnp.int32)))
+    capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None)
+    assert {leaf.path: leaf.role for leaf in capture.arguments} == {
+        **{f"w['{name}']": Role.PARAMS for name in weights},
+        "t": Role.BATCH,
+    }
