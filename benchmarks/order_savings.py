@@ -116,8 +116,8 @@ def compile_transformer(techniques: str) -> Report:
 
 
 def row(step: str, as_it_is: Report, followed: Report) -> Row:
-    assert as_it_is.schedule is not None
-    schedule = as_it_is.schedule()
+    schedule = as_it_is.schedule
+    assert schedule is not None
     return Row(
         step=step,
         live_peak_bytes=as_it_is.live_peak_bytes,

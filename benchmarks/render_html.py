@@ -63,13 +63,12 @@ def with_many_buffers(report: Report) -> Report:
     times = -(-MANY // len(report.temp_buffers))
     pairs = [(each, copy) for copy in range(times) for each in report.temp_buffers][:MANY]
     copies = tuple(replace(each, op=f"{each.op}_{copy}", at_peak=True) for each, copy in pairs)
-    assert report.why is not None
-    reasons = itertools.cycle(report.why([each for each in report.buffers if each.is_temp]))
+    reasons = itertools.cycle(each for each in report.reasons if each.buffer.is_temp)
     return replace(
         report,
         label=f"{report.label}, {MANY:,} buffers",
         buffers=copies,
-        why=lambda buffers: tuple(replace(next(reasons), buffer=each) for each in buffers),
+        reasons=tuple(replace(next(reasons), buffer=each) for each in copies[: len(report.reasons)]),
         temp_buffers=copies,
         timeline=replace(report.timeline, temp_changes=(report.timeline.temp_changes * times)[:MANY]),
     )

@@ -85,13 +85,15 @@ def is_run(command: Printed) -> bool:
 
 
 def write_scripts(folder: Path) -> None:
-    """Write the scripts that the docs call `train.py`, and the examples."""
+    """Write the scripts that the docs call `train.py` and `loop.py`, and the examples."""
     script = ""
     for block in blocks(ROOT / "docs" / "your-own-step.md", "python"):
         if block.text.startswith("# train.py\n"):
             script = block.text
         elif block.text.startswith("# also in train.py\n"):
             script = script.replace("\ndef main():", f"\n{block.text}\n\ndef main():")
+        elif block.text.startswith("# loop.py\n"):
+            (folder / "loop.py").write_text(block.text, encoding="utf-8")
     (folder / "train.py").write_text(script, encoding="utf-8")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "examples" / "engine.py", folder)

@@ -29,8 +29,8 @@ _What = Annotated[
     str | None,
     typer.Argument(
         metavar="STEP|CAPTURE",
-        help="A built-in workload, FILE.py:NAME or package.module:NAME, or a saved capture; by default the latest"
-        " capture in this folder.",
+        help="A built-in workload, a training script FILE.py, FILE.py:NAME or package.module:NAME, or a saved capture;"
+        " by default the latest capture in this folder.",
         autocompletion=options.complete_workloads,
     ),
 ]
@@ -54,8 +54,8 @@ def advise(
     Each change has its code.
 
     Of a step, the changes that memprof can make itself are compiled: donation, checkpoints, options of XLA, and
-    techniques. Their savings are true. A saving "up to" is an upper bound, as all are of a capture whose changes nobody
-    has compiled yet. The files of the step stay as they are.
+    techniques. Their savings are true. A saving "up to" is an upper bound; all of a capture are, until its step was
+    given to this command. The files of the step stay as they are.
 
         memprof advise train.py:step_spec --target a100-40gb
 

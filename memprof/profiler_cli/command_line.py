@@ -41,7 +41,11 @@ def run_and_exit() -> NoReturn:
     signal.signal(signal.SIGTERM, _signal_handler(ExitCode.TERMINATED))
     prepare_streams()
     ended = _run()
-    sys.exit(ended if finish_streams() else ended or ExitCode.WRONG_USAGE)
+    exit_code = ended if finish_streams() else ended or ExitCode.WRONG_USAGE
+    script = sys.modules.get("memprof.workloads.user.script")
+    if script is not None and script.is_standing_still():
+        os._exit(exit_code)
+    sys.exit(exit_code)
 
 
 def _run() -> int:

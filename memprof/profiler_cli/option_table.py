@@ -1,8 +1,8 @@
 """Which options go with which subject, format and other options: what would be ignored is refused, in every command.
 
-An option that is given and then not used is a mistake that nobody sees: a gate that compiled nothing, a report that was
-not cut to the width asked for. `ROWS` is the table. Each command is a `Verb` (verb.py), which looks it up before the
-work starts. What is not in the table is honoured.
+An option that is given and then not used is a mistake that stays unseen: a gate that compiled nothing, a report that
+was not cut to the width asked for. `ROWS` is the table. Each command is a `Verb` (verb.py), which looks it up before
+the work starts. What is not in the table is honoured.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ Workload = Annotated[
     str,
     typer.Argument(
         help="A built-in workload (see `memprof list workloads`), or your own step: FILE.py:NAME or"
-        " package.module:NAME, where NAME is a memprof.StepSpec, a memprof.TrainSpec, or a function that returns one.",
+        " package.module:NAME, where NAME is a memprof.StepSpec, a memprof.TrainSpec, or a function that returns one;"
+        " or a training script, FILE.py, which runs until it calls its step.",
         autocompletion=complete_workloads,
         metavar="WORKLOAD",
     ),

@@ -88,6 +88,7 @@ def run(
     from memprof.capture.processes.launch import compile_in_child
     from memprof.profiler_cli.advise import compiled_advice
     from memprof.reports.options import editor_link
+    from memprof.studies.subject import advise_command
 
     output, report_file = capture_or_report(output, otherwise="end it in .memprof")
     show = rendering(
@@ -118,6 +119,8 @@ def run(
             make = partial(
                 compile_in_child, subject.task(techniques, target=aim, num_steps=steps or 0, settings=settings)
             )
+            command = advise_command(subject, aim, techniques)
+            show = replace(show, options=replace(show.options, advise_command=command))
         label = subject.label
     if save:
         check_writable(output or Path("capture.memprof"), overwrite=force or output is None)

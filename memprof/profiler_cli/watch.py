@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import tempfile
 from collections.abc import Sequence
@@ -122,6 +123,9 @@ def watch(
             fits = report is not None and report.verdict.fits is True
             _print(job, explanation, report, exit_code, show, with_advice=aim is not None)
             _write(captures, folder)
+            if aim is not None and report is not None and not module:
+                words = ["memprof", "advise", script, "--target", aim.name, *(["--", *arguments] if arguments else [])]
+                say(f"to compile changes of its training step: {shlex.join(words)}")
         except (MemprofError, OSError) as error:  # of the report; the exit code is the script's
             say_error(str(error))
         if code == -signal.SIGKILL and not ended.by_memprof:
@@ -213,9 +217,9 @@ def _print(
     from memprof.reports.json.runs import explanation_json, job_json
     from memprof.reports.views.explain import explanation_document, sentences
     from memprof.reports.views.job import job_document
-    from memprof.studies.advice.advise import advise
+    from memprof.studies.advice.known import known_advice
 
-    advice = advise(report) if report is not None and with_advice else ()
+    advice = known_advice(report) if report is not None and with_advice else ()
     document, explained = job_document(job, top=show.options.top, report=report, advice=advice), None
     if explanation is not None:
         more = explanation_document(explanation, top=show.options.top)

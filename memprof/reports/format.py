@@ -102,6 +102,7 @@ def report_document(report: Report, options: RenderOptions) -> Document:
             whole_advice=options.with_advice,
             with_configuration=options.with_configuration,
             capture=options.capture,
+            advise_command=options.advise_command,
         )
     if options.by is None:
         advice = options.advice_for(report) if options.with_advice else None

@@ -82,6 +82,7 @@ class RenderOptions:
         first_screen: the verdict and what is behind it on one screen, instead of the summary.
         with_configuration: whether the toolchain and the workload's configuration are shown.
         capture: the file that the report comes from, for the commands that it names; empty: it names none.
+        advise_command: compiles the advice on the step that the report is of; empty: only the capture is known of it.
     """
 
     by: By | None = None
@@ -98,6 +99,7 @@ class RenderOptions:
     first_screen: bool = False
     with_configuration: bool = True
     capture: str = ""
+    advise_command: str = ""
 
     def advice_for(self, report: Report) -> tuple[Advice, ...]:
         """What could be done about the peak of a report."""

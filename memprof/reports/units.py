@@ -89,8 +89,3 @@ def format_signed_share(delta: int, whole: int) -> str:
     percent = abs(100 * delta / whole)
     size = "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 999.5 else f"{percent:,.0f}"
     return f"{'-' if delta < 0 else '+'}{size}%"
-
-
-def format_array_type(dtype: str, shape: tuple[int, ...]) -> str:
-    """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
-    return f"{dtype}[{','.join(map(str, shape))}]"

@@ -96,18 +96,13 @@ def compile_rows(
         else:
             capture = replace(result.capture, label=label, request=request_digest(result.task))
             keep(capture)
-            reports[label] = _analyzed(capture, pool)
+            reports[label] = analyze(capture, pool=pool, with_order=False)
         progress(label, "done" if label in reports else "failed")
     order = [task.label for task in tasks]
     return (
         [reports[label] for label in order if label in reports],
         [failures[label] for label in order if label in failures],
     )
-
-
-def _analyzed(capture: Capture, pool: PoolSettings | None) -> Report:
-    """Without what needs the program: there may be hundreds of rows, and the largest programs take a gigabyte."""
-    return replace(analyze(capture, pool=pool), schedule=None, why=None)
 
 
 def set_side_by_side(

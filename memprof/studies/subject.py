@@ -23,7 +23,7 @@ from memprof.workloads.composition import parse_techniques
 from memprof.workloads.mesh_axes import on_mesh
 from memprof.workloads.overrides import split_override
 from memprof.workloads.user.build import UserStep, unchangeable
-from memprof.workloads.user.reference import is_reference, names_step_spec, parse
+from memprof.workloads.user.reference import is_reference, names_step, parse
 
 # Rows that teach: each technique against the one row that lacks it, then what they come to together.
 TEACHING_ROWS = (
@@ -142,11 +142,11 @@ class Subject:
         Raises:
             MemprofError: the reference names a `StepSpec`, and a row is no option of the compiler.
         """
-        if self.is_built_in or not names_step_spec(reference := parse(self.name)):
+        if self.is_built_in or not names_step(reference := parse(self.name)):
             return
         chosen = [each for row in rows for each in parse_techniques(row)]
         if not chosen or any(set(each.technique.sets) != {"compiler_options"} for each in chosen):
-            raise MemprofError(unchangeable(str(reference)))
+            raise MemprofError(unchangeable(reference))
 
     def applies(self, techniques: str) -> bool:
         """Whether techniques do, as far as that is known without the user's code."""
@@ -219,7 +219,18 @@ def _model_file(text: str, overrides: Sequence[str], *, given: Mapping[str, obje
 
 def run_command(subject: Subject, target: Target | None, techniques: str, *, engine: str | None = None) -> str:
     """`memprof run` with all the choices of a subject, quoted for a shell."""
-    words = ["memprof", "run", subject.name]
+    return _command("run", subject, target, techniques, engine=engine)
+
+
+def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
+    """`memprof advise` likewise; empty for a mesh, for which it does not compile."""
+    if target is not None and target.topology.num_devices > 1:
+        return ""
+    return _command("advise", subject, target, techniques)
+
+
+def _command(verb: str, subject: Subject, target: Target | None, techniques: str, *, engine: str | None = None) -> str:
+    words = ["memprof", verb, subject.name]
     aim = option_of(target) if target is not None else None
     mesh = mesh_option(target.topology) if target is not None else None
     topology = target.topology if target is not None else Topology()

@@ -44,7 +44,8 @@ def _with_source() -> Report:
     """With the text around lines, and with why each buffer is live at the peak."""
     lines = {number: f"line_{number} = {number}" for number in range(67, 73)}
     schedule = Schedule(bound_bytes=8 << 20, other_bytes=12 << 20)
-    return replace(stacked(), source_lines={_FILE: lines}, schedule=lambda: schedule, why=_why)
+    made = stacked()
+    return replace(made, source_lines={_FILE: lines}, schedule=schedule, reasons=_why(made.buffers))
 
 
 def test_the_keyboard_leads_from_opening_to_the_source_line_of_the_largest_buffer(open_page: OpenPage) -> None:
@@ -102,7 +103,7 @@ def test_a_row_says_why_its_buffer_is_live_in_the_words_of_the_terminal(open_pag
     assert report.schedule is not None
     for shown, facts in (
         (of_buffer, why_facts(*_why(report.buffers[:1]), names)),
-        (of_program, order_facts(report, report.schedule())),
+        (of_program, order_facts(report, report.schedule)),
     ):
         words = [word for label, cells in facts for word in (label, *(cell.text for cell in cells))]
         assert shown.split() == " ".join(words).split()

@@ -109,7 +109,7 @@ def _why() -> Document:
     """A buffer of each reason; the last waits for six operations, by a chain of fourteen parts."""
     made = replace(
         full_report(),
-        schedule=lambda: Schedule(bound_bytes=full_report().live_peak_bytes - 900, other_bytes=19_000),
+        schedule=Schedule(bound_bytes=full_report().live_peak_bytes - 900, other_bytes=19_000),
     )
 
     def operation(number: int, source: str = "/home/me/net/net.py:3") -> Operation:

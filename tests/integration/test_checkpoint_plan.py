@@ -14,8 +14,6 @@ from integration.command import Command
 
 import memprof as package
 
-pytestmark = pytest.mark.with_one_jax
-
 _SCRIPT = """
 import jax, jax.numpy as jnp, memprof
 

@@ -14,10 +14,7 @@ from integration.command import Command
 import memprof as package
 from memprof.studies.advice.advice import Advice, Meaning
 
-pytestmark = [
-    pytest.mark.with_one_jax,
-    pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Some donated buffers were not usable:UserWarning")
 
 _PLAIN = """
 import jax, jax.numpy as jnp, memprof, optax
@@ -170,7 +167,9 @@ def _compiled(advice: tuple[Advice, ...]) -> dict[str, Advice]:
     return {each.rule: each for each in advice if each.is_compiled}
 
 
-@pytest.mark.parametrize("name", _PROGRAMS)
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(name, marks=pytest.mark.with_one_jax) for name in ("nnx", "equinox", "linen"))]
+)
 def test_pasted_code_has_the_footprint_that_is_said(tmp_path: Path, name: str) -> None:
     own = _names(_PROGRAMS[name], tmp_path, name)
     before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
@@ -204,6 +203,7 @@ def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
     assert advice.compiled.recomputed_flops == by_hand.report.recomputed_flops > 0
 
 
+@pytest.mark.with_one_jax
 def test_compiled_advice_stands_in_every_later_report(memprof: Command) -> None:
     (memprof.folder / "train.py").write_text(_PLAIN)
     step = ("train.py:step_spec", "--target", "cpu", "--format", "json")
@@ -225,7 +225,7 @@ def test_compiled_advice_stands_in_every_later_report(memprof: Command) -> None:
 
 def test_what_is_there_already_is_not_advised(tmp_path: Path) -> None:
     source = _PLAIN.replace("block(w, x, name", 'jax.checkpoint(lambda w, x: block(w, x, name="layer"))(w, x)  #')
-    own = _names(source.replace("def loss(", "def loss("), tmp_path, "done")
+    own = _names(source, tmp_path, "done")
     step = jax.jit(own["step"], donate_argnums=(0, 1))
     advice = package.advise(step, *own["args"], target="cpu")
     assert "donate_state" not in {each.rule for each in advice}

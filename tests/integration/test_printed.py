@@ -23,7 +23,7 @@ pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.with_one_jax
 
 _TEST_FILE = "# test_memory.py\n"
-_WRITTEN = ("# train.py\n", "# also in train.py\n", _TEST_FILE)  # files, not blocks to run
+_WRITTEN = ("# train.py\n", "# also in train.py\n", "# loop.py\n", _TEST_FILE)  # files, not blocks to run
 # Commands of which only a real compile shows that they work; the others differ from these in names and options.
 _COMPILED = (
     "memprof plan train.py:step_spec --target",
@@ -34,6 +34,7 @@ _COMPILED = (
     "memprof check step.memprof",
     "--set batch_size=64 -- --my-own-flag",
     "examples.plain_jax",
+    " loop.py ",
 )
 _FIRST = "memprof run transformer --target h100-80gb"  # in the README it stands behind the installation
 
@@ -140,7 +141,7 @@ def test_a_script_is_watched_as_printed(command: Printed, folder: Command) -> No
 
 @pytest.mark.parametrize("command", _with(*_COMPILED), ids=str)
 def test_a_users_step_is_compiled_as_printed(command: Printed, folder: Command) -> None:
-    _run(command, folder)
+    assert _run(command, folder).strip(), command
 
 
 def test_the_first_command_and_what_is_asked_of_its_capture(folder: Command) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 
 # What stands for other text: any number of a layer, a cut, numbers of layers in braces, a cut or an end of a cell.
 _SHORTENED = re.compile(r"\*|…|\{(?P<numbers>\d[\d.,]*)\}|, | > | · ")
@@ -62,7 +62,7 @@ def _names(buffer: LiveBuffer) -> dict[str, str]:
 def _texts(buffer: LiveBuffer) -> Iterator[str]:
     """All that a report prints of a buffer to tell it from others."""
     yield from (buffer.name, buffer.op, buffer.category.value, *_names(buffer).values())
-    yield f"{buffer.dtype}[{','.join(map(str, buffer.shape))}]"
+    yield array_type(buffer.dtype, buffer.shape)
     calls = [f"{call.function.replace('.<locals>', '')} ({posixpath.basename(call.file)})" for call in buffer.stack]
     yield "\n".join([*calls, buffer.source, buffer.library])  # in the order in which a row joins them
     file, _, line = buffer.source.rpartition(":")

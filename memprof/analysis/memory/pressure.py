@@ -30,8 +30,8 @@ def find_pressure(program: Program, target: Target, without_limit: Program | Non
 
     Args:
         target: the device that it was compiled for.
-        without_limit: the same program, compiled without a limit of memory; None if nobody compiled it. A clone that it
-            has too is not due to the limit.
+        without_limit: the same program, compiled without a limit of memory; None if it was not compiled. A clone that
+            it has too is not due to the limit.
 
     Returns:
         The record without the footprint of that program; None if XLA recomputes nothing on its own.

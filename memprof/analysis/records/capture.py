@@ -281,7 +281,7 @@ class Capture:
         engine: what an inference engine's builder says, in place of XLA's program; else None.
         trace: of a step that has no compiled program; else None.
         proto_without_limit: the same program, compiled without a limit of memory; empty if XLA recomputes nothing on
-            its own, or nobody compiled it so.
+            its own, or it was not compiled so.
         measured: what was measured when the step ran; None where it did not.
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
         replay_without_limit: the same of `proto_without_limit`.

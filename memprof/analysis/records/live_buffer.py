@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from memprof.analysis.records.categories import Category, Phase
@@ -80,3 +81,8 @@ class LiveBuffer:
     def is_temp(self) -> bool:
         """Whether it lies in the temp block; what does not is live for the whole step."""
         return self.offset is not None
+
+
+def array_type(dtype: str, shape: Iterable[int]) -> str:
+    """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
+    return f"{dtype}[{','.join(map(str, shape))}]"

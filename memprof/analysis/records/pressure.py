@@ -14,8 +14,8 @@ class Pressure:
         planned_percent: the share of it that this is.
         recomputed_values: instructions of the program that XLA repeats.
         recomputed_flops: floating-point operations of their matrix products in one step.
-        footprint_without_limit_bytes: of the same program, compiled without a limit of memory; None if nobody compiled
-            it so (a program that was compiled elsewhere, or is for a TPU).
+        footprint_without_limit_bytes: of the same program, compiled without a limit of memory; None if it was not
+            compiled so (a program that was compiled elsewhere, or is for a TPU).
     """
 
     planned_bytes: int | None

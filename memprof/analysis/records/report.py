@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
@@ -225,16 +225,16 @@ class Report:
         refusal: the compiler's own sentence where it refused the program, which does not fit the device.
         pressure: what XLA recomputes on its own; None if it recomputes nothing.
         without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
-            nobody compiled it so.
+            it was not compiled so.
         memory_spaces: the bytes that the step holds in each memory of the device and in its host's: `hbm`, which is the
             footprint, `vmem`, `smem`, ..., `host`.
         analysis_seconds: how long decoding and attribution took.
         measured: what was measured when the step ran; None where it did not.
         op_costs: the operations of its trace, those that took most time first; empty where there was none.
         roofline: the least time of a step; None where the device's peaks, or too many kernels, have no price.
-        schedule: says what of the live peak is due to the order of the operations alone; None: nobody can.
-        why: says why each of some of `buffers` is live then; None: nobody can. Both hold the whole program, and look
-            through it when they are asked.
+        schedule: how much of the live peak is due to the order of the operations alone; None if that was not asked for,
+            or there is no program.
+        reasons: why the first of `buffers` are live at the peak, in their order; empty where `schedule` is None.
         source_lines: the text of source lines, by the file of a buffer's `source` and number; empty where left out.
     """
 
@@ -278,8 +278,8 @@ class Report:
     op_costs: tuple[OpCost, ...] = ()
     forward_flops: Mapping[str, int] = field(default_factory=dict)
     roofline: Roofline | None = None
-    schedule: Callable[[], Schedule] | None = field(default=None, compare=False, repr=False)
-    why: Callable[[Sequence[LiveBuffer]], tuple[WhyLive, ...]] | None = field(default=None, compare=False, repr=False)
+    schedule: Schedule | None = None
+    reasons: tuple[WhyLive, ...] = field(default=(), repr=False)
     source_lines: SourceLines = field(default_factory=dict)
     framework: str = "jax"
     engine: str = "xla"

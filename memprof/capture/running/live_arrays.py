@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import LiveArrays, LiveGroup
 
 _MOST_HOLDERS = 6  # from an array to what has a name
@@ -25,7 +26,7 @@ _started = time.monotonic()  # of the script
 
 def type_text(array: Any) -> str:
     """`float32[128,784]`."""
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    return array_type(array.dtype, array.shape)
 
 
 def since_start() -> float:

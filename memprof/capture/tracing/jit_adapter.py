@@ -332,7 +332,9 @@ class _Traces:
 
 
 @contextmanager
-def watch_calls(called: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]) -> Iterator[None]:
+def watch_calls(
+    called: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None], *, with_lowered: bool = False
+) -> Iterator[None]:
     """Have the calls of jitted functions go by for a while, the first of each with arguments of the same types.
 
     JAX calls what it has compiled without Python. What its fast path knows is forgotten, for that a call of it comes by
@@ -340,13 +342,14 @@ def watch_calls(called: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None
 
     Args:
         called: called with a jitted function and its arguments, before the call is made.
+        with_lowered: have also what is lowered ahead of time, or evaluated for its shapes, go by.
     """
     from jax._src.lib import _jax
 
     def traced(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         called(fn, args, kwargs)
 
-    traces = _Traces(traced, calls_alone=True)
+    traces = _Traces(traced, calls_alone=not with_lowered)
     _jax.PjitFunctionCache.clear_all()
     traces.begin()
     try:
@@ -401,11 +404,15 @@ def watch_compiles(
 
 @contextmanager
 def name_of(equation: Any) -> Iterator[None]:
-    """Give what is traced inside the name and the settings of an equation (jax 0.10.2 to 0.12)."""
+    """Give what is traced inside the name, the calls and the settings of an equation (jax 0.10.2 to 0.12).
+
+    An equation within a jit that JAX had traced before may have the calls within that jit alone, which has the others.
+    """
     from jax._src import source_info_util
 
-    names = source_info_util.current_name_stack() + equation.source_info.name_stack
-    with source_info_util.user_context(equation.source_info.traceback, name_stack=names), equation.ctx.manager:
+    info, around = equation.source_info, source_info_util.current()
+    calls = info.traceback if any(source_info_util.user_frames(info.traceback)) else around.traceback
+    with source_info_util.user_context(calls, name_stack=around.name_stack + info.name_stack), equation.ctx.manager:
         yield
 
 

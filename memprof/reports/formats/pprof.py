@@ -14,12 +14,11 @@ from typing import Any
 from memprof.analysis.comparison import ReportComparison
 from memprof.analysis.memory.pprof import Profile
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.reports.format import Format
 from memprof.reports.options import RenderOptions
 from memprof.reports.text import printable
-from memprof.reports.units import format_array_type
 from memprof.version import __version__
 
 _Call = tuple[str, str, int]  # function, file, line
@@ -72,7 +71,7 @@ class _Writer:
             "category": buffer.category.value,
             "phase": buffer.phase.value,
             "module": buffer.module,
-            "array": format_array_type(buffer.dtype, buffer.shape),
+            "array": array_type(buffer.dtype, buffer.shape),
             "op": buffer.op,
         }
         for key, value in labels.items():

@@ -50,7 +50,7 @@ class PressureJson(Struct, frozen=True, kw_only=True):
     recomputed_flops: Annotated[Size, about("Floating-point operations of their matrix products in one step.")]
     footprint_without_limit_bytes: Annotated[
         Size | None,
-        about("Of the same program compiled without that limit; null if nobody compiled it so."),
+        about("Of the same program compiled without that limit; null if it was not compiled so."),
     ]
 
 

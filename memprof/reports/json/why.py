@@ -65,8 +65,8 @@ class WhyJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempro
 
 def why_json(report: Report, reasons: Sequence[WhyLive]) -> WhyJson:
     """What is printed of buffers and why they are live."""
-    assert report.schedule is not None
-    schedule = report.schedule()
+    schedule = report.schedule
+    assert schedule is not None
     buffers = [
         filled(
             WhyBufferJson,

@@ -29,10 +29,8 @@ from memprof.studies.advice.what_if import changed_at_peak
 
 _NOTHING = "Nothing here wastes a share worth having: no rule found anything to save in this program."
 NOTHING_TO_SAVE = Note(text=_NOTHING, tone=Tone.GOOD)
-CAUTION = (
-    'Each saving stands by itself: two together save less than their sum. "up to" is an upper bound, which nobody has'
-    " compiled; `memprof advise` with the name of a step compiles what memprof can change itself."
-)
+_CAUTION = 'Each saving stands by itself: two together save less than their sum. "up to" is a bound, and not compiled.'
+_COMPILES = " `memprof advise` with the name of a step compiles those changes that memprof can make itself."
 _MEANING = {
     Meaning.EQUAL: "the same numbers, bit by bit, in a small instance on the CPU",
     Meaning.CLOSE: "the same numbers within rounding, in a small instance on the CPU",
@@ -57,8 +55,13 @@ def advice_blocks(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]
     if not advice:
         return (heading, NOTHING_TO_SAVE)
     details = (block for number, each in enumerate(advice, start=1) for block in _details(number, each))
-    caution = Note(text=CAUTION, tone=Tone.MUTED)
-    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution)
+    return (heading, *unpressed_note(report), _overview(report, advice), *details, caution(advice))
+
+
+def caution(advice: Sequence[Advice]) -> Note:
+    """What the savings are, and how more of them are compiled if none is."""
+    is_compiled = any(each.is_compiled for each in advice)
+    return Note(text=_CAUTION + ("" if is_compiled else _COMPILES), tone=Tone.MUTED)
 
 
 def unpressed_note(report: Report) -> tuple[Note, ...]:

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
-from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
+from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.cells import aside_cell, more_label, short_names
 from memprof.reports.views.layers import any_layer
 
@@ -213,7 +213,7 @@ def _size_cell(size_bytes: int) -> Cell:
 
 
 def _type_cell(buffer: LiveBuffer) -> Cell:
-    return Cell(text=format_array_type(buffer.dtype, buffer.shape))
+    return Cell(text=array_type(buffer.dtype, buffer.shape))
 
 
 def places(buffers: Sequence[LiveBuffer]) -> dict[tuple[str, str], str]:

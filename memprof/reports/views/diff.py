@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from memprof.analysis.comparison import MatchedBuffers, ReportComparison
+from memprof.analysis.records.live_buffer import array_type
 from memprof.reports.document import Align, Block, Cell, Column, Document, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.options import By, Order
-from memprof.reports.units import format_array_type, format_bytes, format_ratio, format_signed_bytes
+from memprof.reports.units import format_bytes, format_ratio, format_signed_bytes
 from memprof.reports.views.cells import aside_cell, change_cell, more_label, short_names, size_cell
 from memprof.reports.views.comparison import comparison_facts, comparison_notes
 from memprof.reports.views.configurations import compared_rows, footprint_bars
@@ -124,7 +125,7 @@ def _row(group: MatchedBuffers, names: Mapping[str, str]) -> Row:
     same = group.num_before == group.num_after
     return Row(
         cells=(
-            Cell(text=format_array_type("->".join(group.dtypes), group.shape)),
+            Cell(text=array_type("->".join(group.dtypes), group.shape)),
             Cell(text=f"{group.num_after:,}" if same else f"{group.num_before:,} to {group.num_after:,}"),
             *_sizes([group]),
             Cell(text=group.category.value, key=group.category),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.reports.document import (
     Align,
     Block,
@@ -19,7 +19,7 @@ from memprof.reports.document import (
     Table,
     Tone,
 )
-from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
+from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.buffers import largest_buffers_table
 from memprof.reports.views.cells import aside_cell, more_label
 from memprof.studies.explain.explanation import AskedFor, ExplainedBuffer, Explanation
@@ -129,7 +129,7 @@ def _what(explanation: Explanation) -> str:
 
 def _name_of(buffer: LiveBuffer) -> str:
     place = f" ({buffer.source})" if buffer.source else ""
-    return f"{format_array_type(buffer.dtype, buffer.shape)} of {buffer.op or buffer.name}{place}"
+    return f"{array_type(buffer.dtype, buffer.shape)} of {buffer.op or buffer.name}{place}"
 
 
 def _why_not(explanation: Explanation) -> list[str]:

@@ -24,7 +24,13 @@ _NUM_GROUPS, _NUM_ADVICE = 4, 3
 
 
 def first_screen_document(
-    report: Report, advice: Sequence[Advice], *, whole_advice: bool, with_configuration: bool, capture: str
+    report: Report,
+    advice: Sequence[Advice],
+    *,
+    whole_advice: bool,
+    with_configuration: bool,
+    capture: str,
+    advise_command: str = "",
 ) -> Document:
     """What one looks at first.
 
@@ -34,6 +40,7 @@ def first_screen_document(
         whole_advice: whether all of it is shown, with its reasons, and not the first lines alone.
         with_configuration: whether the tools and the configuration are shown too.
         capture: the file to name in the commands that show more; empty: it is not saved.
+        advise_command: see `RenderOptions`.
     """
     gauge = header.gauge(report)
     blocks: tuple[Block, ...] = (
@@ -51,7 +58,8 @@ def first_screen_document(
     if with_configuration:
         blocks += (header.setup_facts(report), *header.configuration(report))
     advises = not whole_advice and report.framework == "jax"
-    return Document(blocks=(*blocks, replace(gauge, parts=()), _next(capture, advises=advises)))
+    following = _next(capture, advises=advises, advise_command=advise_command)
+    return Document(blocks=(*blocks, replace(gauge, parts=()), following))
 
 
 def _heading(report: Report) -> Heading:
@@ -74,7 +82,7 @@ def _best(report: Report, advice: Sequence[Advice]) -> tuple[Block, ...]:
     return (best_advice_table(report, advice, top=_NUM_ADVICE),) if advice else ()
 
 
-def _next(capture: str, *, advises: bool) -> Facts:
+def _next(capture: str, *, advises: bool, advise_command: str) -> Facts:
     if not capture:
         more = ("-v", "--format html > report.html", *(("--advise",) if advises else ()))
         return Facts(facts=(Fact(label="more", values=more),))
@@ -82,6 +90,6 @@ def _next(capture: str, *, advises: bool) -> Facts:
     commands = (
         f"memprof show {name} -v",
         f"memprof show {name} -o report.html",
-        *((f"memprof advise {name}",) if advises else ()),
+        *((advise_command or f"memprof advise {name}",) if advises else ()),
     )
     return Facts(facts=(Fact(label="next", values=commands, are_commands=True),))

@@ -143,7 +143,7 @@ def pressure_sentence(pressure: Pressure) -> str:
         limit = f"{format_bytes(pressure.planned_bytes)}, {pressure.planned_percent}% of the card"
         if (pressure.footprint_without_limit_bytes or math.inf) <= pressure.planned_bytes:
             limit += ", by its own estimate"
-    without = "the footprint without that limit is unknown, since nobody compiled the program without it"
+    without = "the footprint without that limit is unknown, since the program was not compiled without it"
     if pressure.footprint_without_limit_bytes is not None:
         without = f"without that limit it would need {format_bytes(pressure.footprint_without_limit_bytes)}"
     return f"XLA recomputes {values} ({work}) to get under {limit}; {without}"

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame, array_type
 from memprof.analysis.records.report import Report
-from memprof.reports.units import format_array_type
 from memprof.reports.views.cells import common_folder
 from memprof.reports.views.layers import folded_paths
 
@@ -96,7 +95,7 @@ def place(buffer: LiveBuffer) -> StackFrame | None:
 
 def array_name(buffer: LiveBuffer) -> str:
     """What stands below the operation: `f32[8,1024], activations`."""
-    return f"{format_array_type(buffer.dtype, buffer.shape)}, {buffer.category.value}"
+    return f"{array_type(buffer.dtype, buffer.shape)}, {buffer.category.value}"
 
 
 def function_name(frame: StackFrame) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.records.live_buffer import StackFrame
+from memprof.analysis.records.live_buffer import StackFrame, array_type
 from memprof.analysis.records.memory_profile import Kind, MemoryProfile
 from memprof.reports.document import (
     Align,
@@ -21,7 +21,7 @@ from memprof.reports.document import (
     Table,
     Tone,
 )
-from memprof.reports.units import format_array_type, format_bytes, format_share, format_signed_bytes
+from memprof.reports.units import format_bytes, format_share, format_signed_bytes
 from memprof.reports.views.cells import aside_cell, more_label, share_table
 from memprof.studies.live_memory import BesideStep, Changed, Made, Other, StepArrays, by_calls, by_folder, changes
 
@@ -204,7 +204,7 @@ def _step_table(step: Sequence[StepArrays], top: int) -> Table:
     rows = [
         Row(
             cells=(
-                Cell(text=format_array_type(each.dtype, each.shape)),
+                Cell(text=array_type(each.dtype, each.shape)),
                 Cell(text=each.category.value, key=each.category),
                 Cell(text=f"{each.num_alive:,} of {each.num_wanted:,}"),
                 Cell(text=format_bytes(each.num_alive * each.each_bytes)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.report import ModuleNode
 from memprof.reports.document import Align, Cell, Column, Row, Shorten, Table
-from memprof.reports.units import format_array_type, format_count
+from memprof.reports.units import format_count
 from memprof.reports.views.cells import CATEGORY_GROUPS, CategoryGroups, aside_cell, more_label, size_cell, sum_of_group
 from memprof.reports.views.layers import add_categories, fold_equal_siblings
 
@@ -60,7 +61,7 @@ def _child_rows(node: ModuleNode, groups: CategoryGroups, *, depth: int, top: in
 
 
 def _row(label: Cell, node: ModuleNode, groups: CategoryGroups, children: tuple[Row, ...] = ()) -> Row:
-    parameters = ", ".join(f"{name} {format_array_type(dtype, shape)}" for name, shape, dtype in node.params)
+    parameters = ", ".join(f"{name} {array_type(dtype, shape)}" for name, shape, dtype in node.params)
     sizes = [size_cell(sum_of_group(node.categories, group)) for group in groups.values()]
     count = Cell(text=format_count(node.num_params)) if node.num_params else aside_cell("-")
     return Row(cells=(label, aside_cell(parameters), count, *sizes, size_cell(node.size_bytes)), children=children)

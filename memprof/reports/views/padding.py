@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.reports.document import Align, Cell, Column, Fact, Row, Shorten, Table
-from memprof.reports.units import format_array_type, format_bytes, format_exact_bytes, format_share
+from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 from memprof.reports.views.buffers import Alike, group_alike, places
 from memprof.reports.views.cells import aside_cell, more_label
 
@@ -57,7 +57,7 @@ def _padded(buffers: Sequence[LiveBuffer]) -> list[Alike]:
 
 def _example(group: Alike) -> str:
     buffer = group.first
-    array, takes = format_array_type(buffer.dtype, buffer.shape), format_exact_bytes(buffer.size_bytes)
+    array, takes = array_type(buffer.dtype, buffer.shape), format_exact_bytes(buffer.size_bytes)
     return f"most in {array}: {takes} bytes for {format_exact_bytes(buffer.size_bytes - buffer.padding_bytes)}"
 
 
@@ -69,8 +69,8 @@ def _row(group: Alike, source: str, total_bytes: int) -> Row:
     buffer, (count, takes, padding) = group.first, _sums(group)
     return Row(
         cells=(
-            Cell(text=format_array_type(buffer.dtype, buffer.shape)),
-            aside_cell(format_array_type(buffer.dtype, buffer.padded) if buffer.padded else ""),
+            Cell(text=array_type(buffer.dtype, buffer.shape)),
+            aside_cell(array_type(buffer.dtype, buffer.padded) if buffer.padded else ""),
             Cell(text=f"{count:,}"),
             Cell(text=format_bytes(takes - padding)),
             Cell(text=format_bytes(takes)),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.report import Report, Schedule
 from memprof.analysis.records.why_live import Link, Operation, Reason, WhyLive
 from memprof.reports.document import Block, Cell, Document, Fact, Facts, Heading, Note, Tone
-from memprof.reports.units import format_array_type, format_bytes, format_share
+from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import short_names
 
 _MOST_USERS = 4
@@ -31,15 +32,14 @@ def why_document(report: Report, reasons: Sequence[WhyLive], *, top: int) -> Doc
     names = short_names(sources_of(reasons))
     for why in reasons[:top]:
         buffer = why.buffer
-        array = format_array_type(buffer.dtype, buffer.shape)
+        array = array_type(buffer.dtype, buffer.shape)
         holds = Fact(label="holds", values=(array, format_bytes(buffer.size_bytes), buffer.category.value))
         blocks += [Heading(text=buffer.name, level=2), Facts(facts=(holds, *map(_fact, why_facts(why, names))))]
     if len(reasons) > top:
         blocks.append(Note(text=f"{len(reasons) - top} more have this name: see --top.", tone=Tone.MUTED))
     if report.schedule is not None:
-        schedule = report.schedule()
-        facts = Facts(facts=tuple(map(_fact, order_facts(report, schedule))))
-        blocks += [Heading(text="The order of operations", level=2), facts, order_note(report, schedule)]
+        facts = Facts(facts=tuple(map(_fact, order_facts(report, report.schedule))))
+        blocks += [Heading(text="The order of operations", level=2), facts, order_note(report, report.schedule)]
     return Document(blocks=tuple(blocks))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memprof.analysis.records.report import Report
-from memprof.reports.document import Heading, Note, Tone
+from memprof.reports.document import Heading
 from memprof.reports.units import format_share
 from memprof.reports.views.advice import (
-    CAUTION,
     NOTHING_TO_SAVE,
     advice_facts,
     buffers_link,
+    caution,
     saving_text,
     unpressed_note,
 )
@@ -37,7 +37,7 @@ def advice_section(report: Report, advice: Sequence[Advice]) -> Section:
     if pieces[_NUM_SHOWN:]:
         more = "".join(pieces[_NUM_SHOWN:])
         blocks.append(f"<details><summary>{len(pieces) - _NUM_SHOWN} more</summary>{more}</details>")
-    blocks.append(block_html(Note(text=CAUTION, tone=Tone.MUTED)))
+    blocks.append(block_html(caution(advice)))
     return Section(title="Advice", html="\n".join(blocks))
 
 

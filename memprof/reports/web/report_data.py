@@ -13,16 +13,15 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.capture import SourceLines
 from memprof.analysis.records.categories import Category
-from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame, array_type
 from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import Timeline
 from memprof.reports.json.types import Json
 from memprof.reports.palette import CATEGORY_COLORS, CATEGORY_LETTERS, INK
-from memprof.reports.units import format_array_type
 from memprof.reports.views.hierarchies import Path, Paths, function_name
 from memprof.reports.views.why import sources_of
 from memprof.reports.web.page import clean
-from memprof.reports.web.why_data import reasons_of, why_data
+from memprof.reports.web.why_data import why_data
 from memprof.studies.advice.advice import Advice
 from memprof.studies.advice.what_if import changed_at_peak
 
@@ -61,8 +60,7 @@ def report_data(
     buffers, changes = _numbered(report)
     strings = _Strings()
     paths = Paths(report)
-    reasons = reasons_of(report)
-    shown = {buffer.source for buffer in buffers} | set(sources) | set(sources_of(reasons))
+    shown = {buffer.source for buffer in buffers} | set(sources) | set(sources_of(report.reasons))
     names = {source: paths.line_name(source) for source in shown}
     return {
         "footprint_bytes": report.footprint_bytes,
@@ -80,7 +78,7 @@ def report_data(
         "num_at_peak": len(report.buffers),
         "buffers": _buffers(buffers, changes, names, strings),
         "advice": {clean(each.proposal.what): _changed(report, each) for each in _of_this_plan(report, advice)},
-        "live_at_peak": why_data(report, reasons, names, strings.number),
+        "live_at_peak": why_data(report, names, strings.number),
         "calls": _calls(report, paths, strings),
         "modules": _modules(buffers, paths, strings),
         **_stacks(buffers, paths, strings),
@@ -116,7 +114,7 @@ def _buffers(
     return {
         "size_bytes": [buffer.size_bytes for buffer in buffers],
         "category": [_NUMBERS[buffer.category] for buffer in buffers],
-        "array": [strings.number(format_array_type(buffer.dtype, buffer.shape)) for buffer in buffers],
+        "array": [strings.number(array_type(buffer.dtype, buffer.shape)) for buffer in buffers],
         "module": [strings.number(buffer.module) for buffer in buffers],
         "phase": [strings.number(buffer.phase.value) for buffer in buffers],
         "name": [strings.number(buffer.name) for buffer in buffers],

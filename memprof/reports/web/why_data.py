@@ -6,40 +6,29 @@ short list of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from memprof.analysis.records.report import Report
-from memprof.analysis.records.why_live import WhyLive
 from memprof.reports.document import Cell
 from memprof.reports.json.types import Json
 from memprof.reports.views.why import Labelled, order_facts, order_note, why_facts
 
-_MOST_BUFFERS = 1000  # the largest; a page says of smaller ones how to ask
 
-
-def reasons_of(report: Report) -> tuple[WhyLive, ...]:
-    """Why the largest buffers are live at the peak; none where nobody has looked."""
-    return () if report.why is None else report.why(report.buffers[:_MOST_BUFFERS])
-
-
-def why_data(
-    report: Report, reasons: Sequence[WhyLive], names: Mapping[str, str], number: Callable[[str], int]
-) -> dict[str, Json]:
+def why_data(report: Report, names: Mapping[str, str], number: Callable[[str], int]) -> dict[str, Json]:
     """The JSON object, in which texts are numbers.
 
     A fact is its label and its values; a value is a text, or a text with the link that it is.
 
     Args:
-        reasons: of the first of the report's buffers.
         names: what source lines are called.
         number: of a text.
     """
+    reasons = report.reasons
     if not reasons or report.schedule is None:
         return {}
-    schedule = report.schedule()
     facts: dict[Labelled, int] = {}
     of: list[Json] = [[facts.setdefault(fact, len(facts)) for fact in why_facts(why, names)] for why in reasons]
-    order: list[Json] = [facts.setdefault(fact, len(facts)) for fact in order_facts(report, schedule)]
+    order: list[Json] = [facts.setdefault(fact, len(facts)) for fact in order_facts(report, report.schedule)]
 
     def value(cell: Cell) -> Json:
         return [number(cell.text), number(cell.link)] if cell.link else number(cell.text)
@@ -49,6 +38,6 @@ def why_data(
         "facts": [[number(label), *map(value, cells)] for label, cells in facts],
         "of": of,
         "order": order,
-        "note": number(order_note(report, schedule).text),
+        "note": number(order_note(report, report.schedule).text),
         "more": number(more),
     }

@@ -79,7 +79,7 @@ class Advice:
     Attributes:
         rule: the name of the rule or of the family of changes that made it.
         bound_bytes: the most that it could save, by the buffers that it would change.
-        compiled: the step with the change in it; None: nobody compiled that.
+        compiled: the step with the change in it; None if it was not compiled.
         refusal: why it could not be compiled.
     """
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from math import prod
 
 from memprof.analysis.records.categories import Category, Phase, Role
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.passes import MADE_IN_PASSES
-from memprof.studies.advice.what_if import Instead, amount, array_type, changed_at_peak, made_at
+from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
 _NARROW = re.compile(r"u?int[248]|float[468]_\w+")
@@ -126,7 +126,7 @@ def copied_weights(report: Report) -> Iterator[Proposal]:
         intent=Intent(aim=Aim.CONVERT_WEIGHTS_ONCE),
         what="Convert the weights once, before the first call",
         evidence=f"{amount(copies, 'arrays')} at the peak, are made of weights alone at every call, the largest"
-        f" {copies[0].dtype}[{','.join(map(str, copies[0].shape))}] at {made_at(copies[0])}",
+        f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
         cost="none, if the weights are needed in no other form",
         without=without,
     )

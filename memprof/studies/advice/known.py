@@ -44,7 +44,7 @@ def known_advice(report: Report) -> tuple[Advice, ...]:
 
 
 def known_changes(report: Report) -> tuple[Advice, ...]:
-    """The compiled advice that is known of a report's program; empty: nobody compiled any."""
+    """The advice that was compiled for a report's program; empty if there is none."""
     note = _note(report)
     if note is None:
         return ()

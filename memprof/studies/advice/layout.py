@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
-from memprof.studies.advice.what_if import Instead, amount, array_type, changed_at_peak
+from memprof.studies.advice.what_if import Instead, amount, changed_at_peak
 from memprof.workloads.intents import Aim, Intent
 
 _Kind = tuple[str, tuple[int, ...], tuple[int, ...]]

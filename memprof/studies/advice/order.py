@@ -21,7 +21,7 @@ def other_order(report: Report) -> Iterator[Proposal]:
     is_alone = report.target.topology.num_devices == 1
     if report.schedule is None or report.target.platform not in _GPUS or (is_alone and not report.program.has_barriers):
         return
-    schedule = report.schedule()
+    schedule = report.schedule
     if schedule.other_bytes >= report.live_peak_bytes:
         return
     if schedule.is_fenced:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from memprof.analysis.records.categories import Category, Phase
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import ModuleNode, Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.recomputation import repeated_modules
@@ -173,7 +173,7 @@ def huge_buffer(report: Report) -> Iterator[Proposal]:
 
     yield Proposal(
         intent=Intent(aim=Aim.CHUNK_ARRAY, num_parts=num_pieces),
-        what=f"Make {largest.dtype}[{','.join(map(str, largest.shape))}] in pieces, or not at all",
+        what=f"Make {array_type(largest.dtype, largest.shape)} in pieces, or not at all",
         evidence=f"one array holds {largest.size_bytes:,} bytes, "
         f"{largest.size_bytes / report.footprint_bytes:.0%} of the footprint; it is made at "
         f"{made_at(largest)}; with what is made of it element by element, and their cotangents: "

@@ -1,7 +1,7 @@
 """The footprint that a step would have if some of its buffers were smaller, or lived shorter.
 
 The peak moves when buffers go: what one saves is not their size, but the difference between two peaks. So the timeline
-is played again with other buffers. Fragmentation stays as it is, since nobody knows it before the compiler has packed.
+is played again with other buffers. Fragmentation stays as it is, since it is known only after the compiler has packed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,6 @@ def amount(buffers: Sequence[LiveBuffer], what: str) -> str:
     """How many buffers there are, and how many bytes they hold: `3 results, 1,024 bytes`."""
     plural = what if len(buffers) != 1 else what.removesuffix("s")
     return f"{len(buffers)} {plural}, {sum(buffer.size_bytes for buffer in buffers):,} bytes"
-
-
-def array_type(dtype: str, shape: Sequence[int]) -> str:
-    """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
-    return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 def made_at(buffer: LiveBuffer) -> str:

@@ -133,7 +133,11 @@ def load_baseline(path: Path) -> Baseline:
     Raises:
         MemprofError: there is no such file, or it is neither.
     """
-    return baseline_of(analyze(read_capture(path))) if path.suffix == _CAPTURE_SUFFIX else read_baseline(path)
+    return (
+        baseline_of(analyze(read_capture(path), with_order=False))
+        if path.suffix == _CAPTURE_SUFFIX
+        else read_baseline(path)
+    )
 
 
 def target_of(baseline: Baseline) -> Target | None:
@@ -176,7 +180,7 @@ def update_baseline(capture: Capture, path: Path) -> None:
     if path.suffix == _CAPTURE_SUFFIX:
         write_capture(capture, path, if_taken=IfTaken.REPLACE)
     else:
-        write_baseline(baseline_of(analyze(capture)), path)
+        write_baseline(baseline_of(analyze(capture, with_order=False)), path)
 
 
 def _with_memory(name: str) -> Target:

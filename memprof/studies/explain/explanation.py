@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from memprof.analysis.attribution.op_names import Named, named_phase, plain_scopes
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type
 from memprof.analysis.records.report import Report
 from memprof.studies.explain.records import ListedBuffer, Moment, OutOfMemory
 
@@ -138,6 +138,6 @@ def _explained(listed: ListedBuffer, buffers: Sequence[LiveBuffer]) -> Explained
 
 
 def _is_same(listed: ListedBuffer, buffer: LiveBuffer) -> bool:
-    array = f"{buffer.dtype}[{','.join(map(str, buffer.shape))}]"
+    array = array_type(buffer.dtype, buffer.shape)
     has_name = not (listed.op or listed.label) or listed.op == buffer.op or listed.label.lstrip("%") == buffer.name
     return array == listed.array and has_name and _is_near(buffer.size_bytes, listed.size_bytes)

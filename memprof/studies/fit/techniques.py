@@ -129,7 +129,7 @@ class _Runs:
         if result.capture is None:
             assert result.error is not None
             raise result.error
-        return analyze(result.capture)
+        return analyze(result.capture, with_order=False)
 
     def compile(
         self, batch: Sequence[Combination], budget: Budget, *, num_compiled: int
@@ -207,7 +207,7 @@ def _outcome(result: CompileResult, combination: Combination, budget: Budget) ->
     error = result.error
     if result.capture is not None:
         try:
-            return _of_report(analyze(result.capture), combination.cost, budget)
+            return _of_report(analyze(result.capture, with_order=False), combination.cost, budget)
         except InternalError as defect:
             error = defect
     return TriedTechniques(

@@ -61,7 +61,7 @@ def plan_step(
     search = _Search(spec, target, progress)
     capture = search.as_it_is()
     if budget_bytes is None:
-        budget_bytes = analyze(capture).verdict.pool_bytes
+        budget_bytes = analyze(capture, with_order=False).verdict.pool_bytes
     if budget_bytes is None:
         raise MemprofError(f"{target.name} has no fixed amount of memory: say what the footprint may be, 30GiB say")
     if with_curve:
@@ -230,7 +230,7 @@ def _point(
         checkpoints=checkpoints,
         kept_bytes=kept_bytes,
         repeated_seconds=repeated_seconds,
-        footprint_bytes=analyze(capture).unpressed.footprint_bytes,
+        footprint_bytes=analyze(capture, with_order=False).unpressed.footprint_bytes,
         recomputed_flops=capture.recomputed_flops,
     )
 

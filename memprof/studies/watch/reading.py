@@ -12,6 +12,7 @@ import msgspec
 
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
+from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import SeenCall, SeenCompile
 from memprof.capture.capture_file import decoded_without_program
 from memprof.capture.foreign.dumps import programs_in
@@ -79,7 +80,7 @@ def _roles(known: Capture) -> Mapping[Role, Mapping[str, int]]:
     """How many arguments of each type are in each role."""
     found: dict[Role, Counter[str]] = {}
     for leaf in known.arguments:
-        found.setdefault(leaf.role, Counter())[f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"] += 1
+        found.setdefault(leaf.role, Counter())[array_type(leaf.dtype, leaf.shape)] += 1
     return found
 
 

@@ -64,6 +64,8 @@ class UserStep:
         from memprof.workloads.user.train_spec import TrainSpec
 
         where = self.reference
+        if where.is_script:
+            return self._of_script()
         found = load(where, self.arguments)
         mesh = mesh_of(target)  # after the user's code was imported, which may still configure JAX
         spec, config = _make_spec(found, self.overrides, where.label, mesh)
@@ -72,7 +74,7 @@ class UserStep:
         if isinstance(spec, TrainSpec):
             step = _train_step(spec, applied_techniques(self.techniques), where.label, mesh)
         elif isinstance(spec, StepSpec):
-            step = _with_compiler_options(spec, applied_techniques(self.techniques), str(where))
+            step = _with_compiler_options(spec, applied_techniques(self.techniques), where)
         elif isinstance(spec, ServingSpec):
             raise MemprofError(f"{where} is a server of several programs: use memprof serve-plan {where}")
         else:
@@ -82,6 +84,13 @@ class UserStep:
             )
         name = where.label if step.workload == "step" else step.workload
         return replace(step, workload=name, roles={**step.roles, **self.roles}, config={**config, **step.config})
+
+    def _of_script(self) -> StepSpec:
+        from memprof.workloads.user.script import training_call
+
+        step = training_call(self.reference, self.arguments, self.overrides)
+        step = _with_compiler_options(step, applied_techniques(self.techniques), self.reference)
+        return replace(step, roles=self.roles)
 
 
 def _program(spec: Any, number: int, where: Reference) -> StepSpec:
@@ -96,15 +105,16 @@ def _program(spec: Any, number: int, where: Reference) -> StepSpec:
     return spec.program(number)
 
 
-def unchangeable(where: str) -> str:
-    """A sentence about a `StepSpec` under techniques."""
+def unchangeable(where: Reference) -> str:
+    """A sentence about a step as it is under techniques."""
+    kind = "script, whose step stays" if where.is_script else "StepSpec, a step"
     return (
-        f"{where} is a StepSpec, a step as it is, which techniques cannot change: give a TrainSpec (loss, parameters,"
+        f"{where} is a {kind} as it is, which techniques cannot change: give a TrainSpec (loss, parameters,"
         " optimizer, batch), and memprof builds the step around it"
     )
 
 
-def _with_compiler_options(step: StepSpec, applied: Sequence[AppliedTechnique], where: str) -> StepSpec:
+def _with_compiler_options(step: StepSpec, applied: Sequence[AppliedTechnique], where: Reference) -> StepSpec:
     """A step as it is, under techniques that concern its compile alone."""
     if any(set(each.technique.sets) != {"compiler_options"} for each in applied):
         raise MemprofError(unchangeable(where))

@@ -19,25 +19,32 @@ from typing import Any
 from memprof.errors import MemprofError, unknown_name
 
 _DEFAULT_NAME = "step_spec"
+_SCRIPT = "__main__"
 _STEP_SPEC = "StepSpec"
 _SPECS = {_STEP_SPEC, "TrainSpec"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A file or a module, and the name of an object in it."""
+    """A file or a module, and the name of an object in it: `__main__`, if it runs as a script instead."""
 
     module: str
     path: Path | None
     name: str
 
     def __str__(self) -> str:
-        return f"{self.path or self.module}:{self.name}"
+        return str(self.path or self.module) if self.is_script else f"{self.path or self.module}:{self.name}"
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it runs as a script, until it calls its training step."""
+        return self.name == _SCRIPT
 
     @property
     def label(self) -> str:
         """What the reports call it: `train:step_spec`."""
-        return f"{self.path.stem if self.path else self.module}:{self.name}"
+        place = self.path.stem if self.path else self.module
+        return place if self.is_script else f"{place}:{self.name}"
 
 
 def is_reference(text: str) -> bool:
@@ -46,7 +53,7 @@ def is_reference(text: str) -> bool:
 
 
 def parse(text: str) -> Reference:
-    """Read a reference.
+    """Read a reference. A file without a name means its `step_spec`, or the script itself if it has none.
 
     Raises:
         MemprofError: there is no such file, or the text is no reference.
@@ -61,13 +68,26 @@ def parse(text: str) -> Reference:
     path = Path(place)
     if not os.path.isfile(place):  # of a name that is too long, `Path` raises an error
         raise MemprofError(f"there is no file {place}; give the path of the Python file that defines {name}")
+    if ":" not in text and not _has(path, _DEFAULT_NAME):
+        name = _SCRIPT
     return Reference(module=path.stem, path=path.resolve(), name=name)
 
 
-def names_step_spec(reference: Reference) -> bool:
-    """Whether a reference names a `StepSpec`, or a function that makes one, as far as the file itself says so."""
-    if reference.path is None:
-        return False
+def _has(path: Path, name: str) -> bool:
+    """Whether a file seems to define a name; one that Python cannot read says so when it is imported."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return True
+    return not {name, "*"}.isdisjoint(
+        getattr(node, field, None) for node in ast.walk(tree) for field in ("id", "name", "asname")
+    )
+
+
+def names_step(reference: Reference) -> bool:
+    """Whether a reference names a step as it is: a script, a `StepSpec`, or a function that seems to make one."""
+    if reference.is_script or reference.path is None:
+        return reference.is_script
     try:
         body = ast.parse(reference.path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):  # importing it says so
@@ -102,19 +122,10 @@ def load(reference: Reference, arguments: Sequence[str]) -> Any:
     sys.argv = [str(reference.path or reference.module), *arguments]
     sys.path.insert(0, str(reference.path.parent if reference.path else Path.cwd()))
     module = _import_file(reference) if reference.path else importlib.import_module(reference.module)
-    if not hasattr(module, reference.name) and reference.name == _DEFAULT_NAME:
-        raise MemprofError(
-            f"{reference} is not there: write a function {_DEFAULT_NAME} that returns memprof.StepSpec(step, args),"
-            f" or name another after a colon; or have the script run as it is, with memprof watch {_watched(reference)}"
-        )
     if not hasattr(module, reference.name):
         place = reference.path.name if reference.path else reference.module
         raise unknown_name(f"object of {place} called", reference.name, _candidates(module))
     return getattr(module, reference.name)
-
-
-def _watched(reference: Reference) -> str:
-    return str(reference.path) if reference.path else f"-m {reference.module}"
 
 
 def _import_file(reference: Reference) -> ModuleType:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memprof.analysis.records.live_buffer import array_type
 from memprof.reports.units import (
-    format_array_type,
     format_bytes,
     format_count,
     format_exact_bytes,
@@ -134,8 +134,8 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_array_types_read_as_xla_prints_them() -> None:
-    assert format_array_type("bf16", (8, 1024)) == "bf16[8,1024]"
-    assert format_array_type("s32", ()) == "s32[]"
+    assert array_type("bf16", (8, 1024)) == "bf16[8,1024]"
+    assert array_type("s32", ()) == "s32[]"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from unit.analysis.scheduling.test_schedule import deferred
 
+from memprof.analysis import pipeline
 from memprof.analysis.pipeline import analyze, analyze_peak
 from memprof.reports.format import format_named
 from memprof.reports.formats.json import render_object
@@ -17,7 +18,6 @@ from memprof.reports.json.answers import schemas
 from memprof.reports.json.why import why_json
 from memprof.reports.options import RenderOptions
 from memprof.reports.views.why import why_document
-from memprof.reports.web import why_data
 from memprof.reports.web.report_data import report_data
 
 pytestmark = pytest.mark.with_one_jax
@@ -54,7 +54,7 @@ def test_json_keeps_to_its_schema() -> None:
 
 
 def test_a_page_has_the_reasons_of_the_largest_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(why_data, "_MOST_BUFFERS", 2)
+    monkeypatch.setattr(pipeline, "_MOST_REASONS", 2)
     report = analyze(deferred().capture())
     data: Any = report_data(report, {}, editor="")
     strings, live = data["strings"], data["live_at_peak"]
@@ -63,4 +63,4 @@ def test_a_page_has_the_reasons_of_the_largest_buffers(monkeypatch: pytest.Monke
     shown = [[strings[each] for each in live["facts"][number] if isinstance(each, int)] for number in live["of"][1]]
     assert ["could run", "the last of them has all that it needs after position 2"] in shown
     assert "Of the 2 largest" in strings[live["more"]]
-    assert report_data(replace(report, why=None), {}, editor="")["live_at_peak"] == {}
+    assert report_data(replace(report, schedule=None, reasons=()), {}, editor="")["live_at_peak"] == {}

@@ -39,7 +39,7 @@ def _ordered(target: Target, *, saved_bytes: int = 1024, num_waiting: int = 2, i
     return replace(
         made,
         program=replace(made.program, has_barriers=is_fenced),
-        schedule=lambda: Schedule(
+        schedule=Schedule(
             bound_bytes=1024,
             other_bytes=made.live_peak_bytes - saved_bytes,
             waiting=tuple(arrays[:num_waiting]),

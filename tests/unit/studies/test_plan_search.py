@@ -74,7 +74,8 @@ class _Compiler:
         extra_bytes = self.extra_bytes(len(self.compiled)) if checkpoints is not None and checkpoints.kept else 0
         return SimpleNamespace(target=target, recomputed_flops=flops, footprint_bytes=_BASE + kept_bytes + extra_bytes)
 
-    def analyze(self, capture: Any) -> Any:
+    def analyze(self, capture: Any, *, with_order: bool) -> Any:
+        del with_order
         return SimpleNamespace(unpressed=capture, verdict=SimpleNamespace(pool_bytes=self.pool_bytes))
 
     def plan(

@@ -55,7 +55,7 @@ def test_rows_keep_their_order_and_what_fails_has_its_reason(monkeypatch: pytest
         tasks, num_jobs=3, progress=lambda label, stage: said.append((label, stage)), keep=kept.append
     )
     assert [report.label for report in reports] == ["mlp baseline", "mlp bf16"]
-    assert all(report.schedule is report.why is None for report in reports)
+    assert all(report.schedule is None and report.reasons == () for report in reports)
     assert failures == [FailedRow(label="mlp donate", reason="out of luck")]
     assert [(each.label, each.request) for each in kept] == [
         (task.label, request_digest(task)) for task in (tasks[1], tasks[0])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memprof.workloads.user.reference import names_step_spec, parse
+from memprof.workloads.user.reference import names_step, parse
 
 _FILE = """
 import memprof
@@ -46,10 +46,10 @@ def elsewhere():
 def test_a_step_spec_is_known_by_the_text_of_its_file(name: str, is_step: bool, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(_FILE, encoding="utf-8")
-    assert names_step_spec(parse(f"{file}:{name}")) is is_step
+    assert names_step(parse(f"{file}:{name}")) is is_step
 
 
 def test_a_file_that_python_cannot_read_says_nothing(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("def step_spec(:\n", encoding="utf-8")
-    assert not names_step_spec(parse(str(file)))
+    assert not names_step(parse(str(file)))

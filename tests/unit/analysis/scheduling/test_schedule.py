@@ -46,7 +46,7 @@ def _why(step: Step, name: str) -> WhyLive:
 def _schedule(step: Step, **fields: Any) -> Schedule:
     report = analyze(replace(step.capture(), **fields))
     assert report.schedule is not None
-    return report.schedule()
+    return report.schedule
 
 
 def test_what_is_read_late_for_no_reason_waits() -> None:
