@@ -172,9 +172,16 @@ def _of_integers(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     return jax.lax.dot(rounded, w["a"], preferred_element_type=jnp.int32) * scale * w["b"]
 
 
+def _dequantised(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Scales that multiply weights, as in products of qwix."""
+    return x @ (w["a"].astype(x.dtype) * w["b"])
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
 @pytest.mark.parametrize(
     ("layer", "leaves"),
     [
+        (_dequantised, {"a": ((64, 48), jnp.int8), "b": ((1, 48), jnp.float32)}),
         (_packed, {"a": ((32, 48), jnp.uint8), "b": ((48,), jnp.float32)}),
         (
             _in_words,
@@ -184,15 +191,17 @@ def _of_integers(w: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         (_of_integers, {"a": ((64, 48), jnp.int8), "b": ((48,), jnp.float32)}),
     ],
 )
-def test_the_quantised_weights_of_others_are_parameters(layer: Any, leaves: dict[str, Any]) -> None:
+def test_the_quantised_weights_of_others_are_parameters(layer: Any, leaves: dict[str, Any], has_tokens: bool) -> None:
     """By the data flow: no name and no type says so."""
 
     def step(w: Any, t: jax.Array) -> jax.Array:
-        return jax.nn.silu(layer(w, w["e"][t])) @ w["h"]
+        hidden = w["e"][t] if has_tokens else t @ w["e"]
+        return jax.nn.silu(layer(w, hidden)) @ w["h"]
 
     shapes = {**leaves, "e": ((100, 64), jnp.float32), "h": ((48, 100), jnp.float32)}
     weights = {name: jax.ShapeDtypeStruct(*each) for name, each in shapes.items()}
-    spec = StepSpec(fn=step, args=(weights, jax.ShapeDtypeStruct((8,), jnp.int32)))
+    data = jax.ShapeDtypeStruct((8,), jnp.int32) if has_tokens else jax.ShapeDtypeStruct((8, 100), jnp.float32)
+    spec = StepSpec(fn=step, args=(weights, data))
     capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None)
     assert {leaf.path: leaf.role for leaf in capture.arguments} == {
         **{f"w['{name}']": Role.PARAMS for name in weights},
