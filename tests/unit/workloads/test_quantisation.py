@@ -207,3 +207,22 @@ def test_the_quantised_weights_of_others_are_parameters(layer: Any, leaves: dict
         **{f"w['{name}']": Role.PARAMS for name in weights},
         "t": Role.BATCH,
     }
+
+
+@pytest.mark.parametrize(
+    "label", ["int8-weights", "int4-weights+fp8-kv", "fp8-weights+paged-kv+int8-kv", "fp8-kv+kv-list"]
+)
+def test_roles_follow_from_the_program_alone(label: str) -> None:
+    """Of a decode step whose arguments have no telling names."""
+    built = build_step(workload="decoder", preset="tiny", overrides=["context_len=48"], techniques=[label])
+
+    def four(a: Any, b: Any, c: Any, d: Any) -> Any:
+        return built.fn(a, b, c, d)
+
+    def five(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+        return built.fn(a, b, c, d, e)
+
+    spec = StepSpec(fn=four if len(built.args) == 4 else five, args=built.args, donate_argnums=built.donate_argnums)
+    capture = capture_of(spec, resolve("cpu"), progress=lambda stage: None)
+    roles = dict(zip("abcde", (Role.PARAMS, Role.KV_CACHE, *[Role.BATCH] * 3), strict=True))
+    assert [leaf.path for leaf in capture.arguments if leaf.role is not roles[leaf.path[0]]] == []
