@@ -45,8 +45,8 @@ Step = Annotated[
     str,
     Field(
         description="What to compile: FILE.py:NAME or package.module:NAME, where NAME is a function that returns"
-        " memprof.StepSpec or memprof.TrainSpec; or a training script, FILE.py, which runs until it calls its step; or a"
-        " built-in workload: transformer, mlp or decoder.",
+        " memprof.StepSpec or memprof.TrainSpec; or a training script, FILE.py, which runs until it calls its step; or"
+        " a built-in workload: transformer, mlp or decoder.",
         examples=["train.py:step_spec", "train.py", "transformer"],
     ),
 ]

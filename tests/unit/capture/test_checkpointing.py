@@ -18,6 +18,7 @@ from jax.extend import core
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.capture.checkpointing.apply import checkpointed, with_checkpointed_blocks
 from memprof.capture.checkpointing.evaluation import blocks_of
+from memprof.capture.checkpointing.layers import layers_of
 from memprof.capture.checkpointing.operations import block_of
 from memprof.capture.checkpointing.signature import signature_of
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
@@ -250,3 +251,23 @@ def test_a_signature_leaves_out_what_is_no_array() -> None:
 def _block(function: core.ClosedJaxpr) -> Block:
     ((body, count),) = blocks_of(function)
     return block_of(body, count, None)
+
+
+def _masked(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Half of its bytes are made by a jit of JAX under `vmap`."""
+    return jax.vmap(lambda row: jnp.where(row > 0, row, 0.5))(x) @ w
+
+
+def test_the_layer_of_what_a_traced_jit_makes_is_the_function_that_calls_it() -> None:
+    """JAX notes for what a jit that it has traced before makes the calls within the jit alone (jax 0.12)."""
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = _masked(x, w)
+        return jnp.sum(x**2)
+
+    jax.make_jaxpr(jax.grad(loss))(_WEIGHTS, _X)
+    with checkpointed(None) as functions:
+        jax.make_jaxpr(jax.grad(loss))(_WEIGHTS, _X)
+    (layer,) = layers_of(functions[0])
+    assert (layer.name, layer.count) == ("_masked", len(_WEIGHTS))
