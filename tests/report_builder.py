@@ -16,7 +16,7 @@ from memprof.analysis.records.timeline import LiveChange, PhaseSpan, Timeline
 
 Key = TypeVar("Key")
 
-_ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1}
+_ITEM_SIZES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "u8": 1, "s8": 1}
 BASE = (*ARGUMENT_CATEGORIES, Category.CONSTANTS)
 
 H100 = Target(

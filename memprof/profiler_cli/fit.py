@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +19,7 @@ from memprof.profiler_cli.option_table import AUTO
 from memprof.profiler_cli.render import Rendering, print_document, rendering
 
 if TYPE_CHECKING:
-    from memprof.analysis.records.capture import Target
+    from memprof.analysis.records.capture import Capture, Target
     from memprof.profiler_cli.kept_captures import KeptCaptures
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest
@@ -40,6 +42,15 @@ _Vary = Annotated[
         metavar="FIELD",
     ),
 ]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        help="Another field: the largest value is found for each of its values, FIELD=1024,4096. Without values: from a"
+        " quarter of its own value to four times that.",
+        metavar="FIELD",
+    ),
+]
 _Reserve = Annotated[
     str | None,
     typer.Option(
@@ -51,7 +62,9 @@ _Reserve = Annotated[
 ]
 _MultipleOf = Annotated[
     int | None,
-    typer.Option("--multiple-of", min=1, max=options.MOST, help="Only try multiples of this.", metavar="N"),
+    typer.Option(
+        "--multiple-of", hidden=True, min=1, max=options.MOST, help="Only try multiples of this.", metavar="N"
+    ),
 ]
 _Technique = Annotated[
     list[str],
@@ -84,6 +97,7 @@ def fit(
     *,
     memory: _Memory = None,
     vary: _Vary = None,
+    against: _Against = None,
     reserve: _Reserve = None,
     multiple_of: _MultipleOf = None,
     step: options.StepOptions,
@@ -105,6 +119,7 @@ def fit(
         memprof fit transformer --target a100-40gb -t bf16+donate
         memprof fit train.py:step_spec --memory 40GiB --vary seq_len
         memprof fit transformer -t fsdp --set batch_size=64 --vary devices
+        memprof fit decoder --phase decode -t bf16-params --against context_len=2048,8192
 
     With auto the batch stays as it is given, and the cheapest techniques are found with which it fits.
 
@@ -164,6 +179,9 @@ def fit(
         settings=settings,
         engine=engine.value,
     )
+    if against is not None:
+        _print_curve(request, against, kept=kept, show=show)
+        return
     check_fit(request)
     with kept(is_of_it=request.is_of_it) as captures:
         _print_largest_value(request, kept=captures, show=show)
@@ -182,7 +200,6 @@ def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rende
         NothingFitsError: not even the smallest value does.
         MemprofError, WorkloadError: see `fit`.
     """
-    from memprof.analysis.records.capture import Capture
     from memprof.reports.json.answers import fit_json
     from memprof.reports.views.fit import fit_document
     from memprof.studies.fit.value import fit
@@ -194,6 +211,51 @@ def _print_largest_value(request: FitRequest, *, kept: KeptCaptures, show: Rende
         result = fit(request, progress=stage, keep=keep)
     print_document(fit_document(result), fit_json(result), show)
     kept.say_where()
+
+
+def _print_curve(
+    request: FitRequest, against: str, *, kept: Callable[..., AbstractContextManager[KeptCaptures]], show: Rendering
+) -> None:
+    """Find the largest value for each value of another field, and print the table.
+
+    Args:
+        against: the field, with values or without.
+    """
+    from memprof.reports.json.fit_curve import fit_curve_json
+    from memprof.reports.views.fit_curve import fit_curve_document
+    from memprof.studies.fit.curve import check_curve, curve_request, fit_curve
+
+    other, values = _field_and_values(against)
+    check_curve(request, other, values)
+
+    def is_of_it(capture: Capture) -> bool:
+        value = capture.config.get(other)
+        return isinstance(value, int) and curve_request(request, other, value).is_of_it(capture)
+
+    with kept(is_of_it=is_of_it) as captures:
+
+        def keep(capture: Capture, at: int, value: int | None) -> None:
+            captures.keep(capture, detail=f"{other}={at}" + ("" if value is None else f",{request.field}={value}"))
+
+        with stages(f"fit {request.subject.label}") as stage:
+            curve = fit_curve(request, against=other, values=values, progress=stage, keep=keep)
+        print_document(fit_curve_document(curve), fit_curve_json(curve), show)
+        captures.say_where()
+
+
+def _field_and_values(text: str) -> tuple[str, tuple[int, ...]]:
+    """A field, and the values after its equals sign.
+
+    Raises:
+        MemprofError: a value is no number above zero.
+    """
+    field, equals, values = text.partition("=")
+    parts = [part.strip() for part in values.split(",")] if equals else []
+    if not field or any(not (part.isascii() and part.isdigit() and int(part)) for part in parts):
+        raise MemprofError(
+            f"--against is {text!r}, but a field was expected, or one with numbers: context_len=1024,4096"
+        )
+    return field, tuple(map(int, parts))
 
 
 def _print_cheapest_techniques(

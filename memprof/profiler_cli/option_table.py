@@ -204,7 +204,7 @@ ROWS = (
     Row(
         commands=("fit",),
         where=_is_auto,
-        options=("vary", "multiple_of"),
+        options=("vary", "against", "multiple_of"),
         why="looks for the largest value that fits with given techniques, and auto for the techniques with which given"
         " values fit",
     ),

@@ -26,6 +26,7 @@ from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability
 from memprof.sources.tensorrt.request import BuildRequest, NamedArray
 from memprof.studies.export import as_inference, export_task
 from memprof.studies.subject import Subject, is_model_file
+from memprof.workloads.composition import parse_techniques
 from memprof.workloads.overrides import split_override
 
 TENSORRT, XLA = "tensorrt", "xla"
@@ -81,6 +82,12 @@ class EngineBuild:
     def check(self) -> None:
         """Raises `MemprofError` for what is wrong before anything is built."""
         check_installed()
+        for applied in parse_techniques(without_int8(self.techniques)):
+            if applied.technique.sets.get("weight_dtype", "param") != "param":
+                raise MemprofError(
+                    f"Technique '{applied.label}' is for programs that XLA compiles: TensorRT quantises weights with"
+                    f" -t {INT8}"
+                )
         if not is_model_file(self.subject.name):
             export_task(self.subject, without_int8(self.techniques), file_name=_FILE)
             return

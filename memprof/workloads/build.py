@@ -104,7 +104,8 @@ class Plan:
         from memprof.workloads.inference import inference_step
 
         assert self.workload.build is not None
-        return inference_step(self.workload.build(self.config, self.train_config), seed=self.train_config.seed)
+        model = self.workload.build(self.config, self.train_config)
+        return inference_step(model, seed=self.train_config.seed, weight_dtype=self.train_config.weight_dtype)
 
     @property
     def recipe(self) -> BuiltInStep:

@@ -10,30 +10,35 @@ import numpy as np
 from memprof.analysis.records.categories import Role
 from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.workloads.model import Model
+from memprof.workloads.quantisation import with_quantised_kernels
 
 _PARAMS = 0
 
 
-def inference_step(model: Model, *, seed: int) -> StepSpec:
+def inference_step(model: Model, *, seed: int, weight_dtype: str) -> StepSpec:
     """The step `infer(params, inputs, ...)` of a model without dropout.
 
     Args:
         seed: of the weights and the inputs when it runs.
+        weight_dtype: of the kernels (see `quantisation.py`).
     """
     rng = jax.random.PRNGKey(seed)
+
+    def init_params(rng: Any) -> Any:
+        return with_quantised_kernels(model.init_params(rng), weight_dtype)
 
     def infer(params: Any, batch: Any) -> Any:
         return model.module.apply({"params": params}, **batch)
 
     def argument(number: int, step: int) -> Any:
         if number == _PARAMS:
-            return jax.jit(model.init_params)(rng)
+            return jax.jit(init_params)(rng)
         sample = model.sample(np.random.default_rng((seed, step)))
         return {name: sample[name] for name in model.inputs}
 
     return StepSpec(
         fn=infer,
-        args=(jax.eval_shape(model.init_params, rng), {name: model.batch_shapes[name] for name in model.inputs}),
+        args=(jax.eval_shape(init_params, rng), {name: model.batch_shapes[name] for name in model.inputs}),
         roles={"params": Role.PARAMS, "batch": Role.BATCH},
         feed=Feed(
             argument=argument,

@@ -50,6 +50,7 @@ class Aim(Enum):
     RECOMPUTE_SCAN = auto()  # recompute the body of a scan
     REORDER_CACHE = auto()  # hold it in the order of axes in which attention reads it
     REMOVE_BARRIER = auto()  # let operations run that wait for others at an optimization barrier
+    SCALE_RESULTS = auto()  # of products with quantised weights, not the weights
     SCAN_LAYERS = auto()
     SPLIT_CACHE = auto()  # one array for each layer
     SCHEDULE_FOR_MEMORY = auto()  # have XLA order operations for memory, not to hide communication

@@ -9,15 +9,17 @@ only stand in the way of fusions: there it is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from memprof.workloads import quantisation
 from memprof.workloads.train_config import TrainConfig
 
 _Module = TypeVar("_Module", bound=type[nn.Module])
+_ROTARY_BASE = 10_000.0
 _Function = Callable[[jax.Array], jax.Array]
 
 
@@ -31,14 +33,56 @@ def param_dtype(config: TrainConfig) -> jnp.dtype:
     return jnp.dtype(config.param_dtype)
 
 
-def dense(num_features: int, config: TrainConfig, name: str | None = None) -> nn.Dense:
-    """Returns a projection with bias."""
-    return nn.Dense(num_features, dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
+def dense(num_features: int, config: TrainConfig, name: str | None = None, *, has_bias: bool = True) -> nn.Dense:
+    """Returns a projection."""
+    as_quantised = {} if config.weight_dtype == "param" else _QUANTISED
+    return nn.Dense(
+        num_features,
+        use_bias=has_bias,
+        dtype=compute_dtype(config),
+        param_dtype=param_dtype(config),
+        name=name,
+        **as_quantised,
+    )
+
+
+def _promote_around_kernel(
+    inputs: jax.Array, kernel: Any, bias: jax.Array | None, *, dtype: jnp.dtype
+) -> tuple[Any, ...]:
+    return inputs.astype(dtype), kernel, None if bias is None else bias.astype(dtype)
+
+
+def _quantised_product(inputs: jax.Array, kernel: Any, dimension_numbers: Any, *, precision: Any) -> jax.Array:
+    del dimension_numbers, precision  # the last axis of the inputs and the first one of the kernel
+    return quantisation.product(inputs, kernel, inputs.dtype)
+
+
+_QUANTISED: dict[str, Any] = {"promote_dtype": _promote_around_kernel, "dot_general": _quantised_product}
 
 
 def layer_norm(config: TrainConfig, name: str | None = None) -> nn.LayerNorm:
     """Returns a LayerNorm; Flax computes its mean and variance in float32 whatever the dtypes."""
     return nn.LayerNorm(dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
+
+
+def rms_norm(config: TrainConfig, name: str | None = None) -> nn.RMSNorm:
+    """Returns an RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467); its mean square is in float32, too."""
+    return nn.RMSNorm(dtype=compute_dtype(config), param_dtype=param_dtype(config), name=name)
+
+
+def rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
+    """Queries or keys turned by their positions (Su et al. 2021, arXiv:2104.09864).
+
+    Args:
+        heads: `(batch, tokens, heads, head_size)`, with an even head size.
+        positions: `(batch, tokens)`, or with a batch of 1.
+    """
+    half = heads.shape[-1] // 2
+    angles = positions[..., None, None] * _ROTARY_BASE ** (-jnp.arange(half) / half)
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    one, other = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([one * cosine - other * sine, other * cosine + one * sine], axis=-1)
+    return turned.astype(heads.dtype)
 
 
 def checkpointed(module: _Module, part: str, config: TrainConfig) -> _Module:

@@ -57,14 +57,23 @@ def kept(num_units: int, fraction: float) -> int:
     return max(1, num_units - math.floor(num_units * fraction))
 
 
-def prune_hidden_units(up: LayerParams, down: LayerParams, num_kept: int) -> tuple[Pruned, Pruned, jax.Array]:
-    """Returns two projections with the most important units between them alone, and which units these are."""
-    keep = most_important(energy(up["kernel"], axes=(0,)) + energy(down["kernel"], axes=(1,)), num_kept)
-    return (
-        {"kernel": up["kernel"][:, keep], "bias": up["bias"][keep]},
-        {**down, "kernel": down["kernel"][keep]},
-        keep,
-    )
+def prune_hidden_units(
+    down: LayerParams, num_kept: int, **ups: LayerParams
+) -> tuple[dict[str, Pruned], Pruned, jax.Array]:
+    """Returns projections with the most important units between them alone, and which units these are.
+
+    Args:
+        down: the projection from the units.
+        num_kept: number of units that stay.
+        ups: the projections to them, by name; with biases or without.
+    """
+    into = [energy(up["kernel"], axes=(0,)) for up in ups.values()]
+    keep = most_important(sum(into, energy(down["kernel"], axes=(1,))), num_kept)
+    pruned = {
+        name: {leaf: values[..., keep] for leaf, values in up.items()}  # of the kernel the columns
+        for name, up in ups.items()
+    }
+    return pruned, {**down, "kernel": down["kernel"][keep]}, keep
 
 
 def energy(weights: jax.Array, axes: tuple[int, ...]) -> jax.Array:

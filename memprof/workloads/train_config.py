@@ -61,8 +61,10 @@ class TrainConfig:
         num_microbatches: how many parts the batch goes through these in; 0 means as many as there are such devices.
         kv_heads: number of heads of keys and values; 0 leaves it to the model. This and the next ones are of inference.
         cache_window: number of tokens that the KV cache keeps of each sequence; 0 means all.
+        weight_dtype: of the kernels of projections; `param` means `param_dtype`.
         cache_dtype: of keys and values in the cache.
         cache_list: whether the cache is a list of arrays, one for each layer, and the layers are unrolled.
+        cache_paged: whether the cache is a pool of pages, which a table assigns to sequences.
         prefill_chunk: number of tokens of each prompt that one call of a prefill reads; 0 means the whole prompt.
         compiler_options: XLA options of this compile, `flag=value` joined by spaces.
     """
@@ -98,8 +100,10 @@ class TrainConfig:
     num_microbatches: int = field(default=0, metadata=_MODEL)
     kv_heads: int = field(default=0, metadata=_INFERENCE)
     cache_window: int = field(default=0, metadata=_INFERENCE)
-    cache_dtype: Literal["compute", "int8"] = field(default="compute", metadata=_INFERENCE)
+    weight_dtype: Literal["param", "int8", "int4", "float8"] = field(default="param", metadata=_INFERENCE)
+    cache_dtype: Literal["compute", "int8", "float8"] = field(default="compute", metadata=_INFERENCE)
     cache_list: bool = field(default=False, metadata=_INFERENCE)
+    cache_paged: bool = field(default=False, metadata=_INFERENCE)
     prefill_chunk: int = field(default=0, metadata=_INFERENCE)
     compiler_options: str = field(default="", metadata=_STEP)
 

@@ -38,7 +38,7 @@ ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 # The technique-owned fields that the inference step of a model honours. `fp16` also sets the scale of a loss.
 _HONOURED_AT_INFERENCE = frozenset(
     {
-        *("compute_dtype", "param_dtype", "loss_scaling", "scan_layers", "attention_kernel"),
+        *("compute_dtype", "param_dtype", "weight_dtype", "loss_scaling", "scan_layers", "attention_kernel"),
         *("structurally_pruned_fraction", "compiler_options"),
     }
 )

@@ -228,6 +228,7 @@ def test_the_largest_batch_of_an_engine(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_tensorrt_does_not_take_has_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"\xff\xff")
     for arguments, sentence in (
+        (["decoder", "--preset", "tiny", "-t", "int8-weights"], "TensorRT quantises weights with -t int8-qdq"),
         (["mlp", "--target", "a100-40gb"], "does not support a100-40gb, whose compute capability is 8.0"),
         (["mlp", "--target", "v100-16gb"], "does not support v100-16gb, whose compute capability is 7.0"),
         (["mlp", "--target", "cpu"], "TensorRT builds for NVIDIA GPUs, and cpu is none"),

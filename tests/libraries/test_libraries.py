@@ -21,6 +21,7 @@ import memprof
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.api import profile_spec
+from memprof.studies.advice.advise import advise
 
 STEPS_FILE = Path(steps.__file__).resolve()
 
@@ -208,3 +209,27 @@ def _text(source: str) -> str:
 
 def size_bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
+
+
+def test_weight_only_products_of_qwix_dequantise_their_weights() -> None:
+    """On a GPU each holds its weights in bfloat16, too: 8192 x 2048 x 2 bytes. The advice names that array."""
+    qwix = pytest.importorskip("qwix")
+    dtype = jax.numpy.bfloat16
+
+    def layers(quantise: Callable[..., Any]) -> dict[str, Any]:
+        shapes = {"up": (2048, 8192), "down": (8192, 2048), "head": (2048, 1000)}
+        return {
+            name: quantise(jax.numpy.zeros(shape, dtype), "int8", channelwise_axes=(1,))
+            for name, shape in shapes.items()
+        }
+
+    def step(weights: Any, inputs: jax.Array) -> jax.Array:
+        hidden = qwix.dot(jax.nn.silu(qwix.dot(inputs, weights["up"])), weights["down"])
+        return qwix.dot(hidden, weights["head"])
+
+    weights = jax.eval_shape(lambda: layers(qwix.quantize))
+    spec = memprof.StepSpec(step, (weights, steps.array(16, 2048, dtype=dtype)))
+    profile = profile_spec(spec, target="h100-80gb")
+    assert profile.categories[Category.PARAMS] == size_bytes(weights)
+    found = [each for each in advise(profile.report) if each.rule == "dequantised_weights"]
+    assert [each.saving_bytes for each in found] == [8192 * 2048 * 2]

@@ -398,11 +398,13 @@ def _product(lower: Lowering, equation: Any, values: list[_Known], scope: str) -
 
 
 def _gather(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
-    """Rows of an array along one axis, which is how `jnp.take` and `x[indices]` gather."""
+    """Rows along one axis, which is how `jnp.take` and `x[indices]` gather, or slices at leading indices."""
     numbers, shape = equation.params["dimension_numbers"], _in_shape(equation)
     indices = _in_shape(equation, 1)[:-1]
     axis = numbers.start_index_map[0] if len(numbers.start_index_map) == 1 else -1
     sizes = tuple(1 if each == axis else size for each, size in enumerate(shape))
+    if _is_at_leading_indices(equation):
+        return [_gathered_slices(lower, equation, values, scope)]
     if (
         numbers.collapsed_slice_dims != (axis,)
         or equation.params["slice_sizes"] != sizes
@@ -419,6 +421,28 @@ def _gather(lower: Lowering, equation: Any, values: list[_Known], scope: str) ->
     for each in range(len(result.shape)):
         order.append(next(slices) if each in numbers.offset_dims else next(others))
     return [lower.transposed(result, order, scope)]
+
+
+def _is_at_leading_indices(equation: Any) -> bool:
+    """Whether whole slices are gathered, of which indices say all leading axes: `x[i, j]`, `jnp.take_along_axis`."""
+    numbers, shape = equation.params["dimension_numbers"], _in_shape(equation)
+    num_batched, num_indices = len(numbers.operand_batching_dims), _in_shape(equation, 1)[-1]
+    first = num_batched + num_indices
+    return bool(
+        numbers.operand_batching_dims == numbers.start_indices_batching_dims == tuple(range(num_batched))
+        and numbers.start_index_map == numbers.collapsed_slice_dims == tuple(range(num_batched, first))
+        and equation.params["slice_sizes"] == (*[1] * first, *shape[first:])
+        and numbers.offset_dims == tuple(range(len(_shape(equation)) - len(shape[first:]), len(_shape(equation))))
+        and first > 1
+    )
+
+
+def _gathered_slices(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> Value:
+    indices = _in_shape(equation, 1)
+    where = _of_each(lower, "Cast", [Value(lower.whole(values[1], indices, scope), indices)], scope, to=INT64)
+    num_batched = len(equation.params["dimension_numbers"].operand_batching_dims)
+    whole = lower.whole(values[0], _in_shape(equation), scope)
+    return Value(lower.node("GatherND", whole, where.name, scope=scope, batch_dims=num_batched), _shape(equation))
 
 
 def _scatter(reduction: str) -> _Rule:

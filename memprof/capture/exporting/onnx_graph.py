@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from memprof.errors import MemprofError
+
 OPSET, IR_VERSION = 22, 10  # opset 22 is the first in which all operators used here take bfloat16
 DATA_SUFFIX = ".data"
 _LARGE_BYTES = 1 << 30  # a protobuf holds less than 2 GiB
+_REFUSED_TYPE = re.compile(
+    r"op_type:(?P<operator>\w+), node name: (?P<node>[^)]*)\).*unsupported type: tensor\((?P<type>\w+)\)"
+)
 
 
 class Graph:
@@ -69,6 +75,7 @@ class Graph:
         """Write the model, with its weights in a file beside it if they are large, and check it.
 
         Raises:
+            MemprofError: an operator does not take a type of the step: those below 8 bits, and 8-bit floats.
             onnx.checker.ValidationError: it is no valid model, which is a defect of the export.
         """
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, [*self._tensors.values()])
@@ -78,7 +85,17 @@ class Graph:
         large = self.size_bytes >= _LARGE_BYTES
         where = {"location": f"{path.name}{DATA_SUFFIX}", "size_threshold": 1024} if large else {}
         onnx.save(model, path, save_as_external_data=large, **where)
-        onnx.checker.check_model(path, full_check=True)
+        try:
+            onnx.checker.check_model(path, full_check=True)
+        except onnx.shape_inference.InferenceError as error:
+            refusal = _REFUSED_TYPE.search(str(error))
+            if refusal is None:
+                raise
+            path.unlink()
+            raise MemprofError(
+                f"ONNX's operator {refusal['operator']} takes no {refusal['type']} ({refusal['node']}): leave out the"
+                " technique that brings it in"
+            ) from error
 
     @property
     def num_nodes(self) -> int:

@@ -51,6 +51,12 @@ def applied(program: Program, left: set[int]) -> set[int]:
     return _Applied(program, bits_of(left)).all()
 
 
+def applied_together(program: Program, left: set[int]) -> list[set[int]]:
+    """For each product of such a step: the leaves of one argument that it applies, a weight and its scales."""
+    operands = dict.fromkeys(_Applied(program, bits_of(left)).operands())
+    return [set(program.leaves(operand)) for operand in operands]
+
+
 def ambiguous(program: Program, left: set[int]) -> set[int]:
     """Leaves of which use says two things: the two of a product of which neither is known, and tables of rows."""
     bits = bits_of(left)
@@ -191,16 +197,17 @@ class _Applied:
         self._members = list(members.values())
 
     def all(self) -> set[int]:
-        return set(self._program.leaves(self._by_products() | self._by_lookups() | self._with_biases()))
+        return set(self._program.leaves(joined_bits(self.operands()) | self._by_lookups() | self._with_biases()))
 
-    def _by_products(self) -> int:
-        return joined_bits(
+    def operands(self) -> list[int]:
+        """Values of one argument that a product applies."""
+        return [
             one
             for meeting in self._meetings
             if meeting.kind is Kind.PRODUCT and not meeting.is_along
             for one, other in ((meeting.left, meeting.right), (meeting.right, meeting.left))
             if self._is_of_one(one) and self._has_met_data(one, other)
-        )
+        ]
 
     def _by_lookups(self) -> int:
         return joined_bits(

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.roles.by_data import DataUse, ambiguous, applied, data_uses
+from memprof.capture.roles.by_data import DataUse, ambiguous, applied, applied_together, data_uses
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, SIMULATION
 from memprof.capture.roles.by_use import Program, bits_of
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
@@ -237,6 +238,18 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
         for n in applied(program, left):
             if leaves[n].is_float:
                 claims[n] = _APPLIED
+        for together in applied_together(program, left):
+            for n in _quantised(leaves, claims, together):
+                claims[n] = _APPLIED
+
+
+def _quantised(leaves: Sequence[Leaf], claims: Sequence[Claim | None], together: set[int]) -> list[int]:
+    """The integers of quantised weights: a product applies them with parameters that are smaller, their scales."""
+    sizes = {n: prod(leaves[n].shape) for n in together}
+    largest = max((sizes[n] for n in together if claims[n] is _APPLIED), default=None)
+    integers = [n for n in together if jax.numpy.issubdtype(leaves[n].dtype, jax.numpy.integer)]
+    is_quantised = largest is not None and any(sizes[n] > largest for n in integers)
+    return integers if is_quantised else []
 
 
 def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | None:

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, json
 
 from memprof.analysis.records.report import Report
 from memprof.reports.json.comparison import ComparisonJson, DiffJson
+from memprof.reports.json.fit_curve import FitCurveJson
 from memprof.reports.json.memory_profile import MemoryProfileDiffJson, MemoryProfileJson
 from memprof.reports.json.report import AdviceJson, ReportJson, advice_json
 from memprof.reports.json.runs import ExplanationJson, JobJson
@@ -236,6 +237,7 @@ _DOCUMENTS: Mapping[str, type[Struct]] = {
     "advice": AdviceListJson,
     "check": CheckJson,
     "fit": FitJson,
+    "fit_curve": FitCurveJson,
     "fit_devices": FitDevicesJson,
     "fit_techniques": FitTechniquesJson,
     "explanation": ExplanationJson,

@@ -16,6 +16,7 @@ from memprof.studies.advice.advice import Advice, Proposal, ranked
 from memprof.studies.advice.inference import (
     copied_cache,
     copied_weights,
+    dequantised_weights,
     relaid_cache,
     whole_prompt_logits,
     wide_weights,
@@ -55,6 +56,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     chunked_loss,
     copied_cache,
     copied_weights,
+    dequantised_weights,
     donate_state,
     factored_optimizer,
     flash_attention,

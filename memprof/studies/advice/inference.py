@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import prod
 
@@ -13,6 +14,9 @@ from memprof.studies.advice.passes import MADE_IN_PASSES
 from memprof.studies.advice.what_if import Instead, amount, changed_at_peak, made_at
 from memprof.workloads.intents import Aim, Intent
 
+_NARROW = re.compile(r"u?int[248]|float[468]_\w+")
+# How many quantised numbers an element of a wider type may hold.
+_PACKED = {"int8": (2, 4), "uint8": (2, 4), "int32": (4, 8), "uint32": (4, 8)}
 _HELD_BY_STEPS = frozenset({Category.OPTIMIZER_STATE, Category.GRADIENTS, Category.ACTIVATIONS, Category.COTANGENTS})
 
 
@@ -109,9 +113,11 @@ def copied_weights(report: Report) -> Iterator[Proposal]:
     """Weights that every call casts, transposes or gathers anew."""
     if not is_inference(report):
         return
+    dequantised, slices = _dequantised_sizes(report), _slices_of_stacks(report)
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        return Instead(size_bytes=0) if buffer.category is Category.PARAM_COPIES else None
+        is_copy = buffer.category is Category.PARAM_COPIES and not _is_dequantised(buffer, dequantised)
+        return Instead(size_bytes=0) if is_copy and _without_leading_ones(buffer.shape) not in slices else None
 
     copies = changed_at_peak(report, without)
     if not copies:
@@ -124,6 +130,58 @@ def copied_weights(report: Report) -> Iterator[Proposal]:
         cost="none, if the weights are needed in no other form",
         without=without,
     )
+
+
+def dequantised_weights(report: Report) -> Iterator[Proposal]:
+    """Quantised weights that exist once more in the dtype of the product."""
+    if not is_inference(report):
+        return
+    dequantised = _dequantised_sizes(report)
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        return Instead(size_bytes=0) if _is_dequantised(buffer, dequantised) else None
+
+    copies = changed_at_peak(report, without)
+    if not copies:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.SCALE_RESULTS),
+        what="Multiply the results of products by the scales, not the weights",
+        evidence=f"{amount(copies, 'arrays')} at the peak, are dequantised copies of quantised weights, the largest"
+        f" {array_type(copies[0].dtype, copies[0].shape)} at {made_at(copies[0])}",
+        cost="none for scales of columns; sums of each group for scales of groups of rows",
+        without=without,
+    )
+
+
+def _dequantised_sizes(report: Report) -> set[int]:
+    """The numbers of elements in quantised weights: the whole, and one layer of a stack that a loop goes through."""
+    turns = {loop.trip_count for loop in report.program.loops}
+    sizes = set()
+    for leaf in report.arguments:
+        if leaf.role is Role.PARAMS and (_NARROW.fullmatch(leaf.dtype) or leaf.dtype in _PACKED):
+            whole = prod(leaf.shape)
+            parts = {whole, whole // leaf.shape[0]} if leaf.shape and leaf.shape[0] in turns else {whole}
+            held = (*_PACKED.get(leaf.dtype, ()), *((1,) if _NARROW.fullmatch(leaf.dtype) else ()))
+            sizes |= {size * number for size in parts for number in held}
+    return sizes
+
+
+def _is_dequantised(buffer: LiveBuffer, sizes: set[int]) -> bool:
+    is_wide = buffer.dtype in ("f32", "bf16", "f16")
+    return buffer.category is Category.PARAM_COPIES and is_wide and prod(buffer.shape) in sizes
+
+
+def _slices_of_stacks(report: Report) -> set[tuple[int, ...]]:
+    """The shapes of one layer of the stacked weights that a loop goes through. A copy of that shape is its turn."""
+    turns = {loop.trip_count for loop in report.program.loops}
+    params = [leaf.shape for leaf in report.arguments if leaf.role is Role.PARAMS]
+    return {_without_leading_ones(shape[1:]) for shape in params if len(shape) > 1 and shape[0] in turns}
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    first = next((axis for axis, length in enumerate(shape) if length != 1), len(shape))
+    return shape[first:]
 
 
 def whole_prompt_logits(report: Report) -> Iterator[Proposal]:

@@ -158,6 +158,33 @@ class FitResult:
         return recomputing_of(self.tried)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """What fits at one value of the other field.
+
+    Attributes:
+        at: that value.
+        found: the largest value that fits there; None: not even the smallest does, as `refusal` says.
+    """
+
+    at: int
+    found: FitResult | None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCurve:
+    """The points of a curve, by ascending values of `against`."""
+
+    against: str
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def any_found(self) -> FitResult:
+        """A fit of the curve: subject, techniques and budget are those of each."""
+        return next(point.found for point in self.points if point.found is not None)
+
+
 def _falls(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
     """Where a larger value takes less memory: then values beyond the next one may fit too, which is said."""
     trials = sorted(tried, key=lambda trial: trial.value)

@@ -55,6 +55,7 @@ class FitRequest:
         multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
         settings: of the compiles.
         engine: what runs the step: `xla`, or `tensorrt`, whose target is never None.
+        answer_only: whether to compile nothing for a larger pool and for where XLA begins to recompute.
     """
 
     subject: Subject
@@ -64,6 +65,7 @@ class FitRequest:
     multiple_of: int | None = None
     settings: CompileSettings = TO_THE_PLAN
     engine: str = XLA
+    answer_only: bool = False
 
     @property
     def varies_mesh(self) -> bool:
@@ -188,8 +190,10 @@ def fit(
         raise NothingFitsError(
             f"not even {request.field}={smallest} fits: {budget.arithmetic(compiles.reports[smallest])}"
         ) from error
-    larger = _larger_value(request, compiles, budget, value=value, step=step)
-    _narrow_recomputing(compiles, step=step)
+    larger = None
+    if not request.answer_only:
+        larger = _larger_value(request, compiles, budget, value=value, step=step)
+        _narrow_recomputing(compiles, step=step)
     return _result(
         request,
         compiles,
@@ -200,6 +204,18 @@ def fit(
         step_reason=step_reason,
         larger=larger,
     )
+
+
+def own_value(request: FitRequest, *, progress: Callable[[str], None] = lambda stage: None) -> int:
+    """The value that the field has by itself. A user's step is compiled for it.
+
+    Raises:
+        MemprofError: the step has no such field, or it is no whole number.
+    """
+    recipe = None if is_model_file(request.subject.name) else request.task(None).recipe
+    if isinstance(recipe, BuiltInStep):
+        return _start(request, recipe.plan().flat_config())
+    return _start(request, request.compiled(None, progress=progress).config)
 
 
 def _larger_value(

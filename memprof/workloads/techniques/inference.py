@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from memprof.analysis.comparison import Verdict
+from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Role
 from memprof.analysis.records.report import Report
 from memprof.workloads.evidence import in_words, most_bytes, no, total_bytes, used_arguments, yes
@@ -40,19 +41,37 @@ def gqa_evidence(report: Report, argument: ArgumentValue | None, reference: Repo
 
 
 def window_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for a cache of that many tokens of each sequence."""
+    """Looks for a cache of that many tokens of each sequence, or of the pages that they take."""
     del reference
-    return _has_axis(report, _TOKENS, argument, "tokens of each sequence")
+    tables = _tables(report)
+    if not tables:
+        return _has_axis(report, _TOKENS, argument, "tokens of each sequence")
+    ((_, page_size),) = _pools(report)
+    num_pages, needed = tables[0].shape[-1], -(-int(argument or 0) // page_size)
+    sentence = f"each sequence has {num_pages} pages of {page_size} tokens"
+    return yes(sentence) if num_pages == needed else no(sentence)
 
 
-def int8_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
-    """Looks for a cache of 8-bit integers beside their scales."""
+def paged_kv_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
+    """Looks for a table of pages beside a cache of them."""
     del argument, reference
-    cache = used_arguments(report, Role.KV_CACHE)
-    integers = total_bytes(leaf for leaf in cache if leaf.dtype == "int8")
-    others = total_bytes(cache) - integers
-    sentence = f"the cache is {in_words(integers)} of int8 and {in_words(others)} of scales"
-    return yes(sentence) if 0 < others < integers else no(sentence)
+    tables = _tables(report)
+    if not tables:
+        return no("the program takes no table of pages")
+    ((num_pages, page_size),) = _pools(report)
+    return yes(
+        f"the cache is {num_pages} pages of {page_size} tokens, and their table takes {in_words(total_bytes(tables))}"
+    )
+
+
+def _tables(report: Report) -> list[ArgumentLeaf]:
+    return [leaf for leaf in used_arguments(report, Role.BATCH) if leaf.path == "pages"]
+
+
+def _pools(report: Report) -> set[tuple[int, ...]]:
+    """Number of pages and tokens of a page, which all keys and values have alike."""
+    arrays = (leaf for leaf in used_arguments(report, Role.KV_CACHE) if "scale" not in leaf.path)
+    return {leaf.shape[_TOKENS - 1 : _HEADS] for leaf in arrays}
 
 
 def chunked_prefill_evidence(report: Report, argument: ArgumentValue | None, reference: Report | None) -> Verdict:
@@ -161,22 +180,26 @@ WINDOW = Technique(
     tolerance=None,
 )
 
-INT8_KV = Technique(
-    name="int8-kv",
-    about="""Keys and values in the cache as 8-bit integers, with a float32 scale for each token and head.
+PAGED_KV = Technique(
+    name="paged-kv",
+    about="""The KV cache as a pool of pages of 16 tokens, which a table assigns to the sequences.
 
-    The cache takes a quarter of float32, or half of bfloat16, and the scales. They are dequantised when attention reads
-    them: whether XLA does so inside of the product or holds a copy shows in `forward_temps`.""",
-    summary="the cache in 8-bit integers, with a scale for each token and head",
+    The pool need not have room for all sequences at their longest: `--set num_pages=<N>` says how many pages it has. By
+    default it has as many as all sequences need. `--set page_size=<N>` changes the size of a page. The decoder gathers
+    the pages of one layer before it attends, which takes memory in `forward_temps`; kernels of engines read the pages
+    where they are.""",
+    summary="the cache as a pool of pages, which a table assigns to sequences",
     how_to=HowTo(
-        sentence="Write rounded integers and their scales into the cache, and multiply them when attention reads them.",
-        code="scale = jnp.max(jnp.abs(key), -1) / 127; key_int8 = jnp.round(key / scale[..., None]).astype(jnp.int8)",
+        sentence="Hold all pages in one array, and write and read through a table of the sequences' pages.",
+        code="pool = pool.at[pages[rows, positions // 16], positions % 16].set(new);"
+        " keys = pool[pages].reshape(len(pages), -1, *pool.shape[2:])",
     ),
-    reference="Sheng et al. 2023, FlexGen, arXiv:2303.06865, section 5",
+    reference="Kwon et al. 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention,"
+    " arXiv:2309.06180",
     family="inference",
-    sets={"cache_dtype": "int8"},
-    evidence=int8_kv_evidence,
-    shrinks=(Category.KV_CACHE,),
+    sets={"cache_paged": True},
+    evidence=paged_kv_evidence,
+    grows=(Category.BATCH,),
     tolerance=None,
 )
 
@@ -207,7 +230,7 @@ TECHNIQUES = (
     KV_LIST,
     GQA,
     WINDOW,
-    INT8_KV,
+    PAGED_KV,
     CHUNKED_PREFILL,
 )
 MEANS = {

@@ -126,6 +126,10 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
 def _check(config: Any, train_config: TrainConfig) -> None:
     require(config.phase == "training", "PyTorch steps are training steps: leave --phase out")
     require(not getattr(config, "num_experts", 0), "the PyTorch transformer has no experts: leave num_experts at 0")
+    blocks = {"num_kv_heads", "gated_mlp", "activation", "norm", "positions", "biases"}
+    fields = [each for each in dataclasses.fields(config) if each.name in blocks]
+    odd = [each.name for each in fields if getattr(config, each.name) != each.default]
+    require(not odd, f"the PyTorch transformer has the blocks of GPT-2: leave {', '.join(odd)} as they are")
     require(
         train_config.optimizer in OPTIMIZERS,
         f"optimizer '{train_config.optimizer}' has no PyTorch version here: choose from {', '.join(OPTIMIZERS)}",

@@ -47,6 +47,10 @@ def _spec(fn: Any, *args: Any) -> StepSpec:
         ("decoder", "tiny", ("phase=prefill",), ("bf16-params",)),
         ("decoder", "tiny-gpt2", ("phase=chunked-prefill",), ("kv-list",)),
         ("decoder", "tiny", ("phase=decode",), ("int8-kv", "window=8")),
+        ("decoder", "tiny", ("phase=decode",), ("int8-weights",)),
+        ("decoder", "tiny", ("phase=decode",), ("paged-kv", "kv-list")),
+        ("transformer", "tiny-llama", INFERENCE, ()),
+        ("transformer", "tiny", INFERENCE, ("int8-weights",)),
         ("decoder", "tiny", ("phase=prefill", "all_logits=true"), ("gqa=1",)),
     ],
 )
@@ -75,6 +79,10 @@ def test_parameters_are_weights_and_the_rest_are_inputs(tmp_path: Path) -> None:
     "fn",
     [
         lambda x, i: jnp.take(x, i, axis=1),
+        lambda x, i: (
+            x[i, i[:, None]] + jnp.take_along_axis(x, i[None] + jnp.zeros_like(x[:, :2], jnp.int32), axis=1)[:2]
+        ),
+        lambda x, i: jnp.stack([x, x])[i - i, i],
         lambda x, i: x.at[i].set(1.0) + x[::2].sum(),
         lambda x, i: jnp.concatenate([x, x[::-1]], axis=1) ** 2,
         lambda x, i: jax.lax.top_k(x, 2)[0] + jnp.argmax(x, axis=1)[:, None],
@@ -92,6 +100,14 @@ def test_an_operation_computes_what_jax_computes(fn: Any, tmp_path: Path) -> Non
     step, path = _lowered(spec), tmp_path / "model.onnx"
     export.write_model(spec, step, path)
     assert export.compare_with_jax(spec, step, path).is_equal
+
+
+@pytest.mark.parametrize("label", ["int4-weights", "fp8-weights", "fp8-kv"])
+def test_a_type_that_onnx_cannot_move_has_a_sentence(label: str, tmp_path: Path) -> None:
+    spec = plan(workload="decoder", preset="tiny", techniques=(label,)).build()
+    with pytest.raises(MemprofError, match=r"ONNX's operator Gather takes no (int4|float8e4m3fn)"):
+        export.write_model(spec, _lowered(spec), tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_what_onnx_cannot_do_has_a_sentence(tmp_path: Path) -> None:

@@ -70,7 +70,19 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
     ("fit", "step"): (["fit", STEP, "--memory", "1MiB"], {"preset", "steps", "jobs"}),
     ("fit", "auto"): (
         ["fit", "mlp", "--memory", "1MiB", "-t", "auto"],
-        {"arguments", "role", "phase", "vary", "multiple_of", "mesh", "hosts", "topology", "slices", "engine"},
+        {
+            "arguments",
+            "role",
+            "phase",
+            "vary",
+            "against",
+            "multiple_of",
+            "mesh",
+            "hosts",
+            "topology",
+            "slices",
+            "engine",
+        },
     ),
     ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "phase", "force", "update"}),
     ("check", "step"): (["check", STEP, "--max", "1GiB"], {"preset", "force", "update"}),
@@ -200,6 +212,7 @@ GIVEN_IN: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {
             ("force", ["--force"], ["-o", f"there.{ending}"]),
         )
     },
+    **{("fit", each, "against"): (["--against", "hidden_size=64,128"], []) for each in ("workload", "step", "auto")},
     ("explain", "log", "program"): (["--program", "one.memprof"], []),
 }
 # Of pages and captures with the text of sources, and of pictures, which take long to draw: their own tests show it.

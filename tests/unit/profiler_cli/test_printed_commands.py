@@ -49,7 +49,8 @@ class PrintedCommands(Commands):
     def _compile(self, task: Task, **_: Any) -> Capture:
         recipe = task.recipe
         assert isinstance(recipe, BuiltInStep | UserStep)
-        fields = recipe.config if isinstance(recipe, BuiltInStep) else {**_OF_TRAIN_PY, **dict(recipe.overrides)}
+        given = {} if isinstance(recipe, BuiltInStep) else {name: int(text) for name, text in recipe.overrides}
+        fields = recipe.config if isinstance(recipe, BuiltInStep) else {**_OF_TRAIN_PY, **given}
         length = int(fields.get("context_len") or fields.get("seq_len") or 128)
         made = made_capture(
             batch_size=int(fields["batch_size"]) * length,

@@ -314,6 +314,14 @@ def _cached(*buffers: LiveBuffer, weights: str = "f32", trip_count: int | None =
     return replace(made, arguments=tuple(leaves), program=replace(made.program, loops=loops))
 
 
+def _quantised(*buffers: LiveBuffer, trip_count: int | None = None, stacked: bool = False) -> Report:
+    """The same with 8-bit integers as the weight, stacked as 8 layers of 8 x 512 or whole."""
+    made = _cached(_CACHE, *buffers, weights="s8", trip_count=trip_count)
+    weight, *others = made.arguments
+    weight = replace(weight, dtype="int8", shape=(8, 8, 512) if stacked else weight.shape)
+    return replace(made, arguments=(weight, *others))
+
+
 CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] = {
     "donate_state": (
         lambda: _donation(_W, _MU),
@@ -404,6 +412,18 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "training casts them anew after each update": lambda: _copies(4),
             "no copies": lambda: _cached(_CACHE),
+        },
+    ),
+    "dequantised_weights": (
+        lambda: _quantised(buffer((64, 4, 128), "bf16", Category.PARAM_COPIES, op="jit(step)/mul")),
+        {
+            "another weight, transposed": lambda: _quantised(buffer((16, 64), "bf16", Category.PARAM_COPIES)),
+            "the integers themselves, in another order": lambda: _quantised(
+                buffer((512, 64), "s8", Category.PARAM_COPIES)
+            ),
+            "the slice of a turn": lambda: _quantised(
+                buffer((1, 8, 512), "s8", Category.PARAM_COPIES), trip_count=8, stacked=True
+            ),
         },
     ),
     "whole_prompt_logits": (
@@ -540,6 +560,21 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         },
     ),
 }
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("uint8", (32, 512)), ("int32", (8, 512))])
+def test_integers_may_hold_several_numbers(dtype: str, shape: tuple[int, ...]) -> None:
+    made = _quantised(buffer((64, 512), "bf16", Category.PARAM_COPIES))
+    weight, *others = made.arguments
+    packed = replace(made, arguments=(replace(weight, dtype=dtype, shape=shape), *others))
+    assert [each.rule for each in advise(packed)] == ["dequantised_weights"]
+
+
+def test_a_layer_of_stacked_integers_is_a_dequantised_weight() -> None:
+    copy = buffer((1, 8, 512), "f32", Category.PARAM_COPIES)
+    rules = [each.rule for each in advise(_quantised(copy, trip_count=8, stacked=True))]
+    assert "dequantised_weights" in rules
+    assert "copied_weights" not in rules
 
 
 @pytest.mark.parametrize(

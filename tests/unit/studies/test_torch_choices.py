@@ -26,6 +26,13 @@ def test_a_step_is_judged_for_a_gpu_that_need_not_be_there() -> None:
         ("train.py:step", "tiny", "", (), "--preset is for built-in workloads"),
         ("train.py:step", None, "bf16", (), "which techniques cannot change: leave out -t"),
         ("mlp", None, "", ("--fast",), "takes no arguments, but got --fast"),
+        (
+            "transformer",
+            "tiny-llama",
+            "",
+            (),
+            "has the blocks of GPT-2: leave num_kv_heads, gated_mlp, activation, norm",
+        ),
     ],
 )
 def test_a_choice_that_the_step_does_not_take_is_refused(

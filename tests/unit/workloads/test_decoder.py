@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -54,6 +55,11 @@ CONFIGURATIONS = [
     ("llama-8b", LLAMA_8B, 16, 4096, "bf16-params+window=1024", 2_147_483_648),
     # One byte for each of 4,294,967,296 numbers, and a float32 scale for each 128 of them.
     ("llama-8b", LLAMA_8B, 16, 4096, "bf16-params+int8-kv", 4_294_967_296 + 134_217_728),
+    ("llama-8b", LLAMA_8B, 16, 4096, "bf16-params+fp8-kv", 4_294_967_296),
+    # Pages of 16 tokens: 256 of them for each sequence; 4,097 tokens take one page more.
+    ("llama-8b", LLAMA_8B, 16, 4096, "bf16-params+paged-kv", 8_589_934_592),
+    ("llama-8b", LLAMA_8B, 16, 4097, "bf16-params+paged-kv", 8_589_934_592 // 256 * 257),
+    ("llama-8b", LLAMA_8B, 16, 4096, "bf16-params+paged-kv+int8-kv", 4_294_967_296 + 134_217_728),
 ]
 
 
@@ -74,7 +80,7 @@ def test_weights_and_cache_are_those_of_arithmetic(
     params, cache, *_ = spec.args
     assert size_bytes(cache) == cache_bytes
     item_bytes = 2 if "bf16" in label else 4
-    if "window" not in label and "int8" not in label:
+    if not {"window", "int8", "fp8", "paged"} & set(re.split("[-+=]", label)):
         product = 2 * sizes.layers * batch * length * sizes.kv_heads * sizes.head_size * item_bytes
         assert cache_bytes == product
     if "gqa" not in label:
@@ -135,7 +141,10 @@ def logits_of(label: str, *phases: tuple[str, int, int], preset: str = "tiny") -
     for phase, first, last in phases:
         sizes = (f"prompt_len={last - first}",) if phase == "prefill" else (f"chunk_len={last - first}",)
         step, params, _ = built((f"phase={phase}", *sizes), label, preset)
-        logits, cache = step(params, cache, TOKENS[:, first:last], span(first, last - first))
+        # In pages of 16 tokens: 2 for each of the 4 sequences, in no order.
+        numbers = [[3], [0], [2], [1]] if "window=8" in label else [[6, 1], [0, 3], [7, 2], [5, 4]]
+        pages = (jnp.array(numbers, jnp.int32),) if "paged-kv" in label else ()
+        logits, cache = step(params, cache, TOKENS[:, first:last], span(first, last - first), *pages)
     return np.asarray(logits, np.float32)
 
 
@@ -151,31 +160,56 @@ def test_all_phases_give_the_logits_of_one_prefill(phases: Any, preset: str) -> 
     np.testing.assert_allclose(logits_of("", *phases, preset=preset), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("label", ["kv-list", "window=32"])
+@pytest.mark.parametrize("label", ["kv-list", "window=32", "paged-kv", "paged-kv+kv-list"])
 def test_the_layout_of_the_cache_changes_no_logits(label: str) -> None:
     np.testing.assert_allclose(logits_of(label, *DECODED), logits_of("", *DECODED), rtol=1e-4, atol=1e-4)
 
 
 def test_a_window_in_a_prefill_is_the_one_of_the_cache() -> None:
-    np.testing.assert_allclose(logits_of("window=8", *DECODED), logits_of("window=8", *WHOLE), rtol=1e-4, atol=1e-4)
+    windowed = logits_of("window=8", *DECODED)
+    np.testing.assert_allclose(windowed, logits_of("window=8", *WHOLE), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(windowed, logits_of("window=8+paged-kv", *DECODED), rtol=1e-4, atol=1e-4)
     assert np.abs(logits_of("window=8", *WHOLE) - logits_of("", *WHOLE)).max() > 0.01
 
 
 def test_8_bit_integers_are_near() -> None:
     exact, near = logits_of("", *DECODED), logits_of("int8-kv", *DECODED)
     assert 0 < np.abs(near - exact).max() < 0.05 * np.abs(exact).max()
+    np.testing.assert_allclose(logits_of("int8-kv+paged-kv", *DECODED), near, rtol=1e-4, atol=1e-4)
 
 
-def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained() -> None:
-    """The blocks of `tiny-gpt2` are those of `transformer`, whose queries, keys and values are one projection."""
-    step, params, cache = built(("phase=prefill", "all_logits=true"), preset="tiny-gpt2")
-    overrides = ("num_heads=4", "seq_len=16", "max_seq_len=32", "vocab_size=64", "tied_embeddings=true")
-    trained = plan(workload="transformer", preset="tiny", overrides=(*overrides, "dropout_rate=0"), techniques=["scan"])
+def test_8_bit_floats_are_near() -> None:
+    exact, near = logits_of("", *DECODED), logits_of("fp8-kv", *DECODED)
+    assert 0 < np.abs(near - exact).max() < 0.2 * np.abs(exact).max()
+
+
+def test_the_pool_of_pages_has_the_size_that_is_asked_for() -> None:
+    spec = build_step(workload="decoder", preset="tiny", overrides=["num_pages=5"], techniques=["paged-kv"])
+    assert {leaf.shape for leaf in jax.tree.leaves(spec.args[1])} == {(2, 5, 16, 2, 8)}
+    assert spec.args[4].shape == (4, 2)
+    assert spec.feed is not None
+    assert spec.feed.argument(4, 0).max() == 4
+
+
+GPT2_BLOCKS = ("num_heads=4", "max_seq_len=32", "vocab_size=64", "tied_embeddings=true", "dropout_rate=0")
+
+
+@pytest.mark.parametrize(
+    ("preset", "trained_preset", "overrides"), [("tiny-gpt2", "tiny", GPT2_BLOCKS), ("tiny", "tiny-llama", ())]
+)
+def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained(
+    preset: str, trained_preset: str, overrides: tuple[str, ...]
+) -> None:
+    """Their blocks are the same, but for queries, keys and values, which `transformer` projects at once."""
+    step, params, cache = built(("phase=prefill", "all_logits=true"), preset=preset)
+    trained = plan(
+        workload="transformer", preset=trained_preset, overrides=(*overrides, "seq_len=16"), techniques=["scan"]
+    )
     model = build_transformer(trained.config, trained.train_config)
     attention = params["layers"]["attention"]
     joined = {
         leaf: jnp.concatenate([attention[name][leaf] for name in ("query", "key", "value")], -1)
-        for leaf in ("kernel", "bias")
+        for leaf in attention["query"]
     }
     layers = {
         "attention": {"norm": attention["norm"], "qkv": joined, "out": attention["out"]},
@@ -198,6 +232,12 @@ def test_a_prefill_gives_the_logits_of_the_transformer_that_is_trained() -> None
         (("learning_rate=1",), "", "learning_rate"),
         ((), "gqa=3", "needs a divisor of num_heads, which is 4"),
         ((), "window=64", "needs a context_len of at least that"),
+        (
+            ("num_pages=1",),
+            "paged-kv",
+            "num_pages is 1, but the 32 tokens of one sequence take 2 pages of page_size = 16",
+        ),
+        (("num_pages=64",), "", "num_pages is of a paged cache: add -t paged-kv"),
         ((), "chunked-prefill=4", "is for --phase prefill, and the phase is decode"),
         (("phase=chunked-prefill",), "window=8", "leave out either"),
         ((), "remat", "does not apply to decoder"),
@@ -210,7 +250,9 @@ def test_what_does_not_go_has_a_sentence(overrides: tuple[str, ...], label: str,
         plan(workload="decoder", preset="tiny", overrides=overrides, techniques=[label] if label else [])
 
 
-@pytest.mark.parametrize("label", ["kv-list", "gqa=1", "window=8", "int8-kv", "chunked-prefill=4"])
+@pytest.mark.parametrize(
+    "label", ["kv-list", "gqa=1", "window=8", "int8-kv", "fp8-kv", "paged-kv", "chunked-prefill=4"]
+)
 def test_techniques_of_a_cache_do_not_apply_to_training(label: str) -> None:
     with pytest.raises(MemprofError, match="does not apply to transformer"):
         plan(workload="transformer", preset="tiny", techniques=[label])

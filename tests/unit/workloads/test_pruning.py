@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memprof.errors import MemprofError
 from memprof.workloads.build import build_trainer, plan
 from memprof.workloads.models.mlp.config import MLPConfig
 from memprof.workloads.models.mlp.network import build_mlp
-from memprof.workloads.models.transformer import TINY
+from memprof.workloads.models.transformer import TINY, TINY_LLAMA
 from memprof.workloads.models.transformer.network import build_transformer
 from memprof.workloads.models.transformer.pruning import prune_heads, pruned_config
 from memprof.workloads.pruning import apply_masks, kept, magnitude_masks, prune_hidden_units
@@ -81,10 +82,37 @@ def test_the_most_important_heads_stay_in_their_order():
 def test_the_most_important_units_stay_in_their_order():
     up = {"kernel": jnp.array([[1.0, 0.0, 2.0]]), "bias": jnp.array([10.0, 20.0, 30.0])}
     down = {"kernel": jnp.array([[1.0], [9.0], [2.0]]), "bias": jnp.zeros(1)}
-    smaller_up, smaller_down, keep = prune_hidden_units(up, down, num_kept=2)
+    gate = {"kernel": jnp.array([[0.0, 1.0, 0.0]])}
+    smaller, smaller_down, keep = prune_hidden_units(down, 2, up=up, gate=gate)
     assert keep.tolist() == [1, 2]  # the middle one leads nowhere from its input, but what leaves it is large
-    assert smaller_up["bias"].tolist() == [20, 30]
+    assert smaller["up"]["bias"].tolist() == [20, 30]
+    assert smaller["gate"].keys() == {"kernel"}
+    assert smaller["gate"]["kernel"].tolist() == [[1, 0]]
     assert smaller_down["kernel"].tolist() == [[9], [2]]
+
+
+@pytest.mark.parametrize("gate", [0.0, 50.0])
+def test_the_gate_counts_among_what_leads_to_a_unit(gate):
+    up, down = {"kernel": jnp.array([[3.0, 2.0]])}, {"kernel": jnp.zeros((2, 1))}
+    _, _, keep = prune_hidden_units(down, 1, up=up, gate={"kernel": jnp.array([[0.0, gate]])})
+    assert keep.tolist() == [1 if gate else 0]
+
+
+def test_a_gated_model_without_biases_is_pruned():
+    config = dataclasses.replace(TINY_LLAMA, num_kv_heads=None)
+    model = build_transformer(config, TrainConfig(structurally_pruned_fraction=0.5))
+    layer = jax.eval_shape(model.init_params, KEY)["layers_0"]
+    assert layer["attention"]["qkv"]["kernel"].shape == (32, 3 * 2 * 8)
+    assert {name: layer["mlp"][name]["kernel"].shape for name in ("up", "gate", "down")} == {
+        "up": (32, 32),
+        "gate": (32, 32),
+        "down": (32, 32),
+    }
+
+
+def test_heads_that_share_keys_are_not_pruned_one_by_one():
+    with pytest.raises(MemprofError, match="prune-structured removes heads, and here groups of them share keys"):
+        plan(workload="transformer", preset="tiny-llama", techniques=["prune-structured=0.5"])
 
 
 def test_a_model_whose_pruned_parts_are_zero_computes_the_same():

@@ -10,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memprof.workloads.models.transformer import BERT_LARGE, GPT2, TINY, UVA
+from memprof.workloads.models.transformer import (
+    BERT_LARGE,
+    GEMMA_2B,
+    GPT2,
+    LLAMA_1B,
+    LLAMA_8B,
+    LLAMA_70B,
+    TINY,
+    TINY_LLAMA,
+    UVA,
+)
 from memprof.workloads.models.transformer.network import build_transformer
 from memprof.workloads.train_config import TrainConfig
 
@@ -47,13 +57,44 @@ def abstract_params(config):
 # GPT-2: 50257 * 768 + 1024 * 768 + 12 * (12 * 768^2 + 13 * 768) + 2 * 768; the output layer is the token table.
 # BERT: 30522 * 1024 + 512 * 1024 + 24 * (12 * 1024^2 + 13 * 1024) + 2 * 1024 + pooler 1024^2 + 1024 + head 2050.
 # UvA: 2048 * 1024 + 512 * 1024 + 12 * (12 * 1024^2 + 13 * 1024) + 2 * 1024 + untied head with bias 1024 * 2048 + 2048.
+# Llama and Gemma: V h (twice where untied) + layers * (h (heads + 2 kv heads) d + heads d h + 3 h m + 2 h) + h:
+# 1B: 128256 * 2048 + 16 * (2048 * 48 * 64 + 2048^2 + 3 * 2048 * 8192 + 2 * 2048) + 2048;
+# 8B: 2 * 128256 * 4096 + 32 * (4096 * 48 * 128 + 4096^2 + 3 * 4096 * 14336 + 2 * 4096) + 4096;
+# 70B: 2 * 128256 * 8192 + 80 * (8192 * 80 * 128 + 8192^2 + 3 * 8192 * 28672 + 2 * 8192) + 8192;
+# Gemma: 256000 * 2048 + 18 * (2048 * 10 * 256 + 2048^2 + 3 * 2048 * 16384 + 2 * 2048) + 2048.
 @pytest.mark.parametrize(
     ("config", "num_params"),
-    [(GPT2, 124_439_808), (BERT_LARGE, 335_141_890), (UVA, 155_877_376)],
-    ids=["gpt2", "bert-large", "uva"],
+    [
+        (GPT2, 124_439_808),
+        (BERT_LARGE, 335_141_890),
+        (UVA, 155_877_376),
+        (LLAMA_1B, 1_235_814_400),
+        (LLAMA_8B, 8_030_261_248),
+        (LLAMA_70B, 70_553_706_496),
+        (GEMMA_2B, 2_506_172_416),
+    ],
+    ids=["gpt2", "bert-large", "uva", "llama-1b", "llama-8b", "llama-70b", "gemma-2b"],
 )
 def test_presets_have_exactly_the_published_number_of_parameters(config, num_params):
     assert sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config))) == num_params
+
+
+def test_the_blocks_of_llama_have_their_parts():
+    block = {
+        "attention/norm/scale": (32,),
+        "attention/qkv/kernel": (32, (4 + 2 * 2) * 8),
+        "attention/out/kernel": (32, 32),
+        "mlp/norm/scale": (32,),
+        "mlp/gate/kernel": (32, 64),
+        "mlp/up/kernel": (32, 64),
+        "mlp/down/kernel": (64, 32),
+    }
+    assert paths(abstract_params(TINY_LLAMA)) == {
+        "token_embedding/embedding": (64, 32),
+        **{f"layers_{layer}/{path}": shape for layer in range(2) for path, shape in block.items()},
+        "final_norm/scale": (32,),
+        "head/kernel": (32, 64),
+    }
 
 
 def test_parameter_paths_name_the_parts():

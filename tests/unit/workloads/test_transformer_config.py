@@ -17,6 +17,11 @@ BAD_VALUES = [
     ({"attention_dropout_rate": -0.1}, "attention_dropout_rate is -0.1, but a rate must be at least 0 and below 1."),
     ({"seq_len": 25}, "seq_len is 25, but the position table has max_seq_len = 24 rows: set both."),
     ({"num_heads": 3}, "hidden_size is 32, but it must be a multiple of num_heads = 3, unless head_size is set."),
+    ({"num_kv_heads": 3}, "num_heads is 2, but it must be a multiple of num_kv_heads = 3."),
+    (
+        {"positions": "rotary", "head_size": 5},
+        "the heads are 5 wide, but rotary positions need an even width: set head_size.",
+    ),
     (
         {"tied_embeddings": True, "task": "classification"},
         "tied_embeddings is true, but a classifier has no output layer over the vocabulary: set it to false.",

@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from memprof.errors import MemprofError
+from memprof.workloads import published
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.train_config import TrainConfig, inference_fields
 from memprof.workloads.workload import Workload
@@ -20,18 +21,7 @@ if TYPE_CHECKING:
     from memprof.capture.tracing.step import StepSpec
 
 
-TINY = DecoderConfig(
-    batch_size=4,
-    context_len=32,
-    prompt_len=16,
-    chunk_len=8,
-    vocab_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    hidden_size=32,
-    mlp_size=64,
-)
+TINY = DecoderConfig(batch_size=4, context_len=32, prompt_len=16, chunk_len=8, **published.TINY)
 
 # The blocks of GPT-2: learned positions, LayerNorm, biases, as many heads of keys and values as of queries.
 TINY_GPT2 = dataclasses.replace(
@@ -59,38 +49,9 @@ GPT2 = dataclasses.replace(
     hidden_size=768,
 )
 
-# Llama 3.2 (Meta 2024): 1,235,814,400 parameters.
-LLAMA_1B = DecoderConfig(
-    batch_size=8,
-    context_len=2048,
-    vocab_size=128_256,
-    num_layers=16,
-    num_heads=32,
-    num_kv_heads=8,
-    hidden_size=2048,
-    mlp_size=8192,
-    tied_embeddings=True,
-)
-
-# Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783): 8,030,261,248 parameters.
-LLAMA_8B = dataclasses.replace(LLAMA_1B, num_layers=32, hidden_size=4096, mlp_size=14_336, tied_embeddings=False)
-
-# The same paper: 70,553,706,496 parameters.
-LLAMA_70B = dataclasses.replace(LLAMA_8B, num_layers=80, num_heads=64, hidden_size=8192, mlp_size=28_672)
-
-# Gemma Team 2024, arXiv:2403.08295: 2,506,172,416 parameters; one head of keys and values.
-GEMMA_2B = DecoderConfig(
-    batch_size=8,
-    context_len=2048,
-    vocab_size=256_000,
-    num_layers=18,
-    num_heads=8,
-    num_kv_heads=1,
-    head_size=256,
-    hidden_size=2048,
-    mlp_size=16_384,
-    activation="gelu",
-    tied_embeddings=True,
+LLAMA_1B, LLAMA_8B, LLAMA_70B, GEMMA_2B = (
+    DecoderConfig(batch_size=8, context_len=2048, **sizes)
+    for sizes in (published.LLAMA_1B, published.LLAMA_8B, published.LLAMA_70B, published.GEMMA_2B)
 )
 
 
@@ -107,6 +68,19 @@ def check(config: DecoderConfig, train_config: TrainConfig) -> None:
     """Raises `MemprofError` for techniques that a decoder has no use for."""
     if train_config.data_parallel not in ("none", "batch"):
         raise MemprofError("zero1 and zero2 divide optimizer state, which decoder does not have: use dp.")
+    if train_config.cache_paged:
+        if train_config.data_parallel != "none":
+            raise MemprofError(
+                "paged-kv has one pool of pages for all sequences, which dp would divide: leave out either."
+            )
+        num_needed = config.pages_per_sequence(train_config)
+        if config.pool_pages(train_config) < num_needed:
+            raise MemprofError(
+                f"num_pages is {config.num_pages}, but the {config.cache_len(train_config)} tokens of one sequence take"
+                f" {num_needed} pages of page_size = {config.page_size}."
+            )
+    elif config.num_pages is not None:
+        raise MemprofError("num_pages is of a paged cache: add -t paged-kv.")
     if train_config.cache_window and config.chunk(train_config) is not None:
         raise MemprofError(
             "A chunk of a prefill would overwrite what its own tokens attend to in a window: leave out either."

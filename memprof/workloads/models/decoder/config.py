@@ -35,6 +35,8 @@ class DecoderConfig:
         biases: whether projections have biases.
         tied_embeddings: whether the output layer is the token embedding. An untied one has a bias where others have.
         all_logits: whether a prefill returns the logits of every token, not of the last one alone.
+        page_size: number of tokens in a page of a paged cache (`paged-kv`).
+        num_pages: number of pages in its pool; None means as many as all sequences need.
         donate_cache: whether the new cache may take the memory of the old one.
     """
 
@@ -57,12 +59,14 @@ class DecoderConfig:
     biases: bool = False
     tied_embeddings: bool = False
     all_logits: bool = False
+    page_size: int = 16
+    num_pages: int | None = None
     donate_cache: bool = True
 
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "context_len", "chunk_len", "vocab_size", "num_layers", "num_heads")
-        require_positive(self, "hidden_size")
-        for name in ("prompt_len", "num_kv_heads", "head_size", "mlp_size"):
+        require_positive(self, "hidden_size", "page_size")
+        for name in ("prompt_len", "num_kv_heads", "head_size", "mlp_size", "num_pages"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
         require(
@@ -119,3 +123,13 @@ class DecoderConfig:
     def cache_len(self, train_config: TrainConfig) -> int:
         """Number of tokens of each sequence that the cache holds."""
         return min(self.context_len, train_config.cache_window or self.context_len)
+
+    def pages_per_sequence(self, train_config: TrainConfig) -> int:
+        """Number of pages that the tokens of a sequence take in a paged cache."""
+        return -(-self.cache_len(train_config) // self.page_size)
+
+    def pool_pages(self, train_config: TrainConfig) -> int:
+        """Number of pages in the pool of a paged cache."""
+        if self.num_pages is not None:
+            return self.num_pages
+        return self.batch_size * self.pages_per_sequence(train_config)

@@ -8,23 +8,30 @@ norms and logits are in float32, and the rest in the compute dtype.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.workloads.layers import compute_dtype
+from memprof.workloads.layers import compute_dtype, rotated
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.models.decoder.params import SCALE_DTYPE
+from memprof.workloads.quantisation import FORMATS, narrowed, product
 from memprof.workloads.scopes import ATTENTION, LAYERS, MLP
 from memprof.workloads.sharding import BATCH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
-_ROTARY_BASE = 10_000.0
 _EPSILON = 1e-6
 _INT8_MAX = 127
 _ACTIVATIONS = {"silu": jax.nn.silu, "gelu": jax.nn.gelu}
+
+
+class _Places(NamedTuple):
+    """Where tokens stand: their positions, and the pages of their sequences in a paged cache."""
+
+    positions: jax.Array
+    pages: jax.Array | None
 
 
 class Decoder:
@@ -35,7 +42,7 @@ class Decoder:
         self._dtype = compute_dtype(train_config)
 
     def __call__(
-        self, params: Mapping[str, Any], cache: Any, tokens: jax.Array, positions: jax.Array
+        self, params: Mapping[str, Any], cache: Any, tokens: jax.Array, positions: jax.Array, pages: jax.Array | None
     ) -> tuple[jax.Array, Any]:
         """Returns logits in float32 and the new cache.
 
@@ -44,6 +51,8 @@ class Decoder:
             cache: of `abstract_cache`.
             tokens: int32 `(batch, tokens)`; in the phase `decode` one token of each sequence.
             positions: int32, the positions of the tokens in their sequences, of the same shape.
+            pages: int32 `(batch, pages of a sequence)`, the numbers of the pages of each sequence in a paged cache;
+                None for a cache without pages.
 
         Returns:
             Logits of the last token, `(batch, vocab_size)`; of all tokens where the configuration asks for them.
@@ -53,7 +62,7 @@ class Decoder:
         if self._config.positions == "learned":
             hidden += jnp.take(params["position_embedding"]["embedding"], positions, axis=0).astype(self._dtype)
         hidden = divided(hidden, self._train_config, BATCH, WHOLE)
-        hidden, cache = self._through_layers(hidden, params["layers"], cache, positions)
+        hidden, cache = self._through_layers(hidden, params["layers"], cache, _Places(positions, pages))
         if not self._config.all_logits:
             hidden = hidden[:, -1]
         with jax.named_scope("final_norm"):
@@ -63,51 +72,49 @@ class Decoder:
                 return jnp.einsum("...h,vh->...v", hidden, table.astype(self._dtype)).astype(jnp.float32), cache
             return self._dense(params["head"], hidden).astype(jnp.float32), cache
 
-    def _through_layers(
-        self, hidden: jax.Array, layers: Any, cache: Any, positions: jax.Array
-    ) -> tuple[jax.Array, Any]:
+    def _through_layers(self, hidden: jax.Array, layers: Any, cache: Any, places: _Places) -> tuple[jax.Array, Any]:
         if not self._train_config.cache_list:
             with jax.named_scope(LAYERS):
                 hidden, cache = jax.lax.scan(
-                    lambda hidden, layer: self._block(hidden, layer[0], layer[1], positions), hidden, (layers, cache)
+                    lambda hidden, layer: self._block(hidden, layer[0], layer[1], places), hidden, (layers, cache)
                 )
             return hidden, cache
         written = []
         for number, (layer, layer_cache) in enumerate(zip(layers, cache, strict=True)):
             with jax.named_scope(f"{LAYERS}_{number}"):
-                hidden, layer_cache = self._block(hidden, layer, layer_cache, positions)
+                hidden, layer_cache = self._block(hidden, layer, layer_cache, places)
             written.append(layer_cache)
         return hidden, written
 
     def _block(
-        self, hidden: jax.Array, params: Mapping[str, Any], cache: Any, positions: jax.Array
+        self, hidden: jax.Array, params: Mapping[str, Any], cache: Any, places: _Places
     ) -> tuple[jax.Array, Any]:
         with jax.named_scope(ATTENTION):
-            attended, cache = self._attention(hidden, params[ATTENTION], cache, positions)
+            attended, cache = self._attention(hidden, params[ATTENTION], cache, places)
         hidden = divided(hidden + attended, self._train_config, BATCH, WHOLE)
         with jax.named_scope(MLP):
             hidden = hidden + self._mlp(hidden, params[MLP])
         return divided(hidden, self._train_config, BATCH, WHOLE), cache
 
     def _attention(
-        self, hidden: jax.Array, params: Mapping[str, Any], cache: Any, positions: jax.Array
+        self, hidden: jax.Array, params: Mapping[str, Any], cache: Any, places: _Places
     ) -> tuple[jax.Array, Any]:
-        config = self._config
+        config, positions = self._config, places.positions
         hidden = self._norm(params["norm"], hidden)
         query, key, value = (
             self._dense(params[name], hidden).reshape(*hidden.shape[:2], -1, config.head_width)
             for name in ("query", "key", "value")
         )
         if config.positions == "rotary":
-            query, key = _rotated(query, positions), _rotated(key, positions)
-        cache = {"k": self._written(cache["k"], key, positions), "v": self._written(cache["v"], value, positions)}
+            query, key = rotated(query, positions), rotated(key, positions)
+        cache = {"k": self._written(cache["k"], key, places), "v": self._written(cache["v"], value, places)}
         if config.phase == "prefill" and config.chunk(self._train_config) is None:
             allowed = self._is_visible(positions[:, :, None] - positions[:, None, :])
         else:
-            key, value = self._read(cache["k"]), self._read(cache["v"])
+            key, value = (self._read(self._of_sequences(cache[name], places.pages)) for name in ("k", "v"))
             # In a window, a place holds the latest token whose position has it as its remainder.
-            places, length = jnp.arange(key.shape[1]), key.shape[1]
-            allowed = self._is_visible((positions[:, :, None] - places) % length) & (places <= positions[:, :, None])
+            held, length = jnp.arange(key.shape[1]), key.shape[1]
+            allowed = self._is_visible((positions[:, :, None] - held) % length) & (held <= positions[:, :, None])
         attended = attend(query, key, value, allowed).reshape(*hidden.shape[:2], -1)
         return self._dense(params["out"], attended), cache
 
@@ -116,29 +123,39 @@ class Decoder:
         window = self._train_config.cache_window
         return (distance >= 0) & (distance < window) if window else distance >= 0
 
-    def _written(self, cache: Any, new: jax.Array, positions: jax.Array) -> Any:
+    def _written(self, cache: Any, new: jax.Array, places: _Places) -> Any:
         """The cache with new keys or values at their positions; a window keeps the last ones alone."""
-        leaves = jax.tree.leaves(cache)
-        length = leaves[0].shape[1]
-        new, positions = new[:, -length:], positions[:, -length:]
-        sequences = jnp.arange(new.shape[0])[:, None]
+        length = self._config.cache_len(self._train_config)
+        new, positions = new[:, -length:], places.positions[:, -length:] % length
+        rows = jnp.arange(new.shape[0])[:, None]
+        if places.pages is not None:
+            rows = jnp.take_along_axis(places.pages, positions // self._config.page_size, axis=1)
+            positions = positions % self._config.page_size
 
         def write(old: jax.Array, new: jax.Array) -> jax.Array:
-            return old.at[sequences, positions % length].set(new.astype(old.dtype))
+            return old.at[rows, positions].set(new.astype(old.dtype))
 
         return jax.tree.map(write, cache, self._as_held(new))
 
     def _as_held(self, new: jax.Array) -> Any:
-        """Keys or values as the cache holds them: as they are, or as 8-bit integers with their scales."""
+        """Keys or values as the cache holds them: as they are, as 8-bit floats, or as 8-bit integers with scales."""
+        if self._train_config.cache_dtype == "float8":
+            return narrowed(new, FORMATS["float8"])
         if self._train_config.cache_dtype != "int8":
             return new
         scale = jnp.maximum(jnp.max(jnp.abs(new.astype(SCALE_DTYPE)), axis=-1), _EPSILON) / _INT8_MAX
         return {"int8": jnp.round(new / scale[..., None]), "scale": scale}
 
+    def _of_sequences(self, cache: Any, pages: jax.Array | None) -> Any:
+        """The keys or values of each sequence, `(batch, tokens, ...)`, gathered from their pages."""
+        if pages is None:
+            return cache
+        length = self._config.cache_len(self._train_config)
+        return jax.tree.map(lambda leaf: leaf[pages].reshape(len(pages), -1, *leaf.shape[2:])[:, :length], cache)
+
     def _read(self, cache: Any) -> jax.Array:
         if self._train_config.cache_dtype != "int8":
-            held: jax.Array = cache
-            return held
+            return jnp.asarray(cache, self._dtype)
         return (cache["int8"].astype(SCALE_DTYPE) * cache["scale"][..., None]).astype(self._dtype)
 
     def _mlp(self, hidden: jax.Array, params: Mapping[str, Any]) -> jax.Array:
@@ -149,7 +166,7 @@ class Decoder:
         return self._dense(params["down"], divided(up, self._train_config, BATCH, WHOLE, WIDTH))
 
     def _dense(self, params: Mapping[str, Any], inputs: jax.Array) -> jax.Array:
-        result = inputs @ params["kernel"].astype(self._dtype)
+        result = product(inputs, params["kernel"], self._dtype)
         return result + params["bias"].astype(self._dtype) if "bias" in params else result
 
     def _norm(self, params: Mapping[str, Any], inputs: jax.Array) -> jax.Array:
@@ -175,13 +192,3 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Arra
     scores = jnp.where(allowed[:, None, None], scores, np.finfo(np.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
     return jnp.einsum("bngqk,bknd->bqngd", probabilities, value).reshape(query.shape)
-
-
-def _rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rotary positions of `(batch, tokens, heads, head_size)`."""
-    half = heads.shape[-1] // 2
-    angles = positions[..., None, None] * _ROTARY_BASE ** (-jnp.arange(half) / half)
-    sine, cosine = jnp.sin(angles), jnp.cos(angles)
-    one, other = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([one * cosine - other * sine, other * cosine + one * sine], axis=-1)
-    return rotated.astype(heads.dtype)

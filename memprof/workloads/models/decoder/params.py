@@ -2,7 +2,8 @@
 
 Paths read `token_embedding/embedding`, `layers/attention/query/kernel`, `layers/mlp/up/kernel`, `final_norm/scale`. The
 layers are stacked, and so is the cache: `{"k": (layers, batch, tokens, kv heads, head size), "v": ...}`. With a cache
-in a list (`kv-list`) both are lists with an entry for each layer.
+in a list (`kv-list`) both are lists with an entry for each layer. A paged cache has pages and tokens of a page in place
+of sequences and their tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import jax.numpy as jnp
 
 from memprof.workloads.layers import compute_dtype, param_dtype
 from memprof.workloads.models.decoder.config import DecoderConfig
+from memprof.workloads.quantisation import FORMATS, KERNEL, SCALE, with_quantised_kernels
 from memprof.workloads.train_config import TrainConfig
 
 SCALE_DTYPE = jnp.float32
 # What tensor parallelism divides: columns on the way into attention and MLP, rows on the way out, and the vocabulary.
-TENSOR_AXES = {
+_TENSOR_AXES = {
     "token_embedding/embedding": -2,
     "head/kernel": -1,
     "head/bias": -1,
@@ -28,10 +30,24 @@ TENSOR_AXES = {
     **{f"mlp/{name}/{leaf}": -1 for name in ("gate", "up") for leaf in ("kernel", "bias")},
     "mlp/down/kernel": -2,
 }
+TENSOR_AXES = _TENSOR_AXES | {
+    f"{path}/{leaf}": axis
+    for path, axis in _TENSOR_AXES.items()
+    if path.endswith(KERNEL)
+    for leaf in (SCALE, *(form.dtype for form in FORMATS.values()))
+}
 
 
-def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> dict[str, Any]:
-    """The weights."""
+def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> Any:
+    """The weights, with quantised kernels if the configuration asks for them."""
+    return jax.eval_shape(
+        lambda params: with_quantised_kernels(params, train_config.weight_dtype),
+        unquantised_params(config, train_config),
+    )
+
+
+def unquantised_params(config: DecoderConfig, train_config: TrainConfig) -> dict[str, Any]:
+    """The weights as they are before any quantisation."""
     dtype = param_dtype(train_config)
 
     def array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -76,9 +92,12 @@ def abstract_params(config: DecoderConfig, train_config: TrainConfig) -> dict[st
 def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
     """The cache: keys and values of `context_len` tokens of each sequence, or of as many as a window holds.
 
-    As 8-bit integers they have one scale for each token and head.
+    As 8-bit integers they have one scale for each token and head. In pages they are those of the pool.
     """
-    by_head = (config.batch_size, config.cache_len(train_config), config.kv_heads)
+    tokens = (config.batch_size, config.cache_len(train_config))
+    if train_config.cache_paged:
+        tokens = (config.pool_pages(train_config), config.page_size)
+    by_head = (*tokens, config.kv_heads)
     if train_config.cache_dtype == "int8":
         one = {
             "int8": jax.ShapeDtypeStruct((*by_head, config.head_width), jnp.int8),
@@ -86,7 +105,9 @@ def abstract_cache(config: DecoderConfig, train_config: TrainConfig) -> Any:
         }
         layer: dict[str, Any] = {"k": one, "v": one}
     else:
-        array = jax.ShapeDtypeStruct((*by_head, config.head_width), compute_dtype(train_config))
+        is_float8 = train_config.cache_dtype == "float8"
+        dtype = jnp.dtype(FORMATS["float8"].dtype) if is_float8 else compute_dtype(train_config)
+        array = jax.ShapeDtypeStruct((*by_head, config.head_width), dtype)
         layer = {"k": array, "v": array}
     return _layers(layer, config, train_config)
 

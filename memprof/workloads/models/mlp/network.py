@@ -67,6 +67,6 @@ def labelled_points(
 
 
 def _prune(params: Params, num_kept: int) -> Params:
-    hidden, head, keep = prune_hidden_units(params["hidden"], params["head"], num_kept)
+    pruned, head, keep = prune_hidden_units(params["head"], num_kept, hidden=params["hidden"])
     norm = {name: values[keep] for name, values in params["norm"].items()}
-    return {"hidden": hidden, "norm": norm, "head": head}
+    return {**pruned, "norm": norm, "head": head}

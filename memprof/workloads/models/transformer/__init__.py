@@ -1,14 +1,18 @@
-"""transformer: a pre-LayerNorm Transformer, as a decoder (gpt2, uva) or as an encoder that classifies (bert-large).
+"""transformer: a Transformer that normalises before each sublayer.
 
-In place of each block's MLP there can be a mixture of experts (moe). What a user chooses is in `config.py`;
-`network.py` makes the model of it, of the parts in the other files.
+A decoder (gpt2, uva, llama-8b, gemma-2b) or an encoder that classifies (bert-large). Each block has an MLP or a mixture
+of experts (moe). What a user chooses is in `config.py`; `network.py` makes the model of it, of the parts in the other
+files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from memprof.errors import MemprofError
+from memprof.workloads import published
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.train_config import TrainConfig, model_fields
 from memprof.workloads.workload import Workload
@@ -93,6 +97,24 @@ MOE = TransformerConfig(
 TINY_MOE = dataclasses.replace(TINY, num_experts=8)
 
 
+def _published(sizes: Mapping[str, Any], *, batch_size: int = 8, seq_len: int = 2048) -> TransformerConfig:
+    """The training of a published model, without dropout."""
+    return TransformerConfig(
+        batch_size=batch_size,
+        seq_len=seq_len,
+        max_seq_len=seq_len,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        embedding_dropout_rate=0.0,
+        **sizes,
+    )
+
+
+LLAMA_1B, LLAMA_8B, LLAMA_70B = map(_published, (published.LLAMA_1B, published.LLAMA_8B, published.LLAMA_70B))
+GEMMA_2B = _published(published.GEMMA_2B)
+TINY_LLAMA = _published(published.TINY, batch_size=4, seq_len=16)
+
+
 def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
     """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
     from memprof.workloads.models.transformer.network import build_transformer
@@ -100,12 +122,34 @@ def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
     return build_transformer(config, train_config)
 
 
+def check(config: TransformerConfig, train_config: TrainConfig) -> None:
+    """Raises `MemprofError` for heads that cannot be pruned one by one."""
+    if train_config.structurally_pruned_fraction and config.kv_heads != config.num_heads:
+        raise MemprofError(
+            f"prune-structured removes heads, and here groups of them share keys and values: set num_kv_heads to"
+            f" num_heads = {config.num_heads}, or leave it out."
+        )
+
+
 WORKLOAD = Workload(
     name="transformer",
-    summary="pre-LayerNorm Transformer: next token (causal) or classification (padding mask), dense or experts",
+    summary="Transformer: next token or classification, dense or experts; the blocks of GPT-2, or of Llama and Gemma",
     config_type=TransformerConfig,
-    presets={"tiny": TINY, "gpt2": GPT2, "bert-large": BERT_LARGE, "uva": UVA, "moe": MOE, "tiny-moe": TINY_MOE},
+    presets={
+        "tiny": TINY,
+        "gpt2": GPT2,
+        "bert-large": BERT_LARGE,
+        "uva": UVA,
+        "moe": MOE,
+        "tiny-moe": TINY_MOE,
+        "tiny-llama": TINY_LLAMA,
+        "gemma-2b": GEMMA_2B,
+        "llama-1b": LLAMA_1B,
+        "llama-8b": LLAMA_8B,
+        "llama-70b": LLAMA_70B,
+    },
     default_preset="gpt2",
     honours=model_fields(),
     build=build,
+    check=check,
 )

@@ -73,14 +73,37 @@ def attention_probabilities(query: jax.Array, key: jax.Array, mask: jax.Array | 
 
     Args:
         query: `(batch, queries, heads, head_size)`.
-        key: `(batch, keys, heads, head_size)`.
+        key: `(batch, keys, heads, head_size)`, or with fewer heads, each of a group of query heads.
         mask: bool, broadcasts to the result; None allows all.
     """
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key).astype(jnp.float32)
+    scores = _scores(query * query.shape[-1] ** -0.5, key).astype(jnp.float32)
     if mask is not None:
         # The lowest finite number, not -inf: a row in which nothing is allowed must not become NaN.
         scores = jnp.where(mask, scores, np.finfo(np.float32).min)
     return nn.softmax(scores, axis=-1).astype(query.dtype)
+
+
+def attended_values(probabilities: jax.Array, value: jax.Array) -> jax.Array:
+    """Returns the sums of values, `(batch, queries, heads, head_size)`.
+
+    Args:
+        probabilities: `(batch, heads, queries, keys)`.
+        value: `(batch, keys, heads, head_size)`, or with fewer heads.
+    """
+    batch, num_heads, queries, keys = probabilities.shape
+    num_groups = value.shape[2]
+    if num_groups == num_heads:
+        return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
+    grouped = probabilities.reshape(batch, num_groups, -1, queries, keys)
+    return jnp.einsum("bngqk,bknd->bqngd", grouped, value).reshape(batch, queries, num_heads, -1)
+
+
+def _scores(query: jax.Array, key: jax.Array) -> jax.Array:
+    (batch, queries, num_heads, head_size), (_, keys, num_groups, _) = query.shape, key.shape
+    if num_groups == num_heads:
+        return jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    grouped = query.reshape(batch, queries, num_groups, -1, head_size)
+    return jnp.einsum("bqngd,bknd->bngqk", grouped, key).reshape(batch, num_heads, queries, keys)
 
 
 def flash_attention(
@@ -89,7 +112,8 @@ def flash_attention(
     """Returns the attended values, of the shape and dtype of `query`.
 
     Args:
-        query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16.
+        query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16; keys and values with fewer heads
+            where groups of query heads share them.
         causal: whether a token attends to itself and earlier tokens only.
         lengths: int32 `(batch,)`, the number of tokens of each sequence that may be attended to; None for all.
 

@@ -7,11 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.layers import checkpointed, dense, layer_norm
-from memprof.workloads.models.transformer.attention import Masking, attention_probabilities, flash_attention
+from memprof.workloads.layers import checkpointed, dense, rotated
+from memprof.workloads.models.transformer.attention import (
+    Masking,
+    attended_values,
+    attention_probabilities,
+    flash_attention,
+)
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.experts import MixtureOfExperts
 from memprof.workloads.models.transformer.mlp import MLPBlock
+from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.scopes import ATTENDED, ATTENTION, ATTENTION_OUT, BLOCK_INPUT, MLP, QKV
 from memprof.workloads.sharding import BATCH, LENGTH, WHOLE, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
@@ -27,15 +33,19 @@ TENSOR_AXES = {
     "attention/out/kernel": -2,
     "mlp/up/kernel": -1,
     "mlp/up/bias": -1,
+    "mlp/gate/kernel": -1,
+    "mlp/gate/bias": -1,
     "mlp/down/kernel": -2,
     "experts/up/kernel": -1,
     "experts/up/bias": -1,
+    "experts/gate/kernel": -1,
+    "experts/gate/bias": -1,
     "experts/down/kernel": -2,
 }
 
 
 class Attention(nn.Module):
-    """LayerNorm, QKV projection, attention, output projection, dropout. The residual is added by the block.
+    """Norm, QKV projection, attention, output projection, dropout. The residual is added by the block.
 
     The norm is inside, so that what is saved or recomputed for this module is all that the residual stream does not
     hold already.
@@ -55,11 +65,16 @@ class Attention(nn.Module):
         config, train_config = self.config, self.train_config
         batch, length, _ = hidden.shape
         heads_size = config.num_heads * config.head_width
-        hidden = layer_norm(train_config, name="norm")(hidden)
-        qkv = checkpoint_name(dense(3 * heads_size, train_config, name="qkv")(hidden), QKV)
+        hidden = norm(config, train_config, name="norm")(hidden)
+        projected = (config.num_heads + 2 * config.kv_heads) * config.head_width
+        qkv = dense(projected, train_config, name="qkv", has_bias=config.biases)(hidden)
+        qkv = checkpoint_name(qkv, QKV)
         query, key, value = (
             divided(part, train_config, BATCH, LENGTH, WIDTH) for part in split_heads(qkv, config, train_config)
         )
+        if config.positions == "rotary":
+            positions = jnp.arange(length)[None]
+            query, key = rotated(query, positions), rotated(key, positions)
         # Each device attends from its part of a sequence to all of it.
         key, value = (divided(part, train_config, BATCH, WHOLE, WIDTH) for part in (key, value))
         if train_config.attention_kernel == "flash":
@@ -67,10 +82,10 @@ class Attention(nn.Module):
         else:
             probabilities = attention_probabilities(query, key, masking.allowed)
             probabilities = nn.Dropout(config.attention_dropout_rate, deterministic=False)(probabilities)
-            attended = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
+            attended = attended_values(probabilities, value)
         attended = divided(attended.reshape(batch, length, heads_size), train_config, BATCH, LENGTH, WIDTH)
         attended = checkpoint_name(attended, ATTENDED)
-        result = dense(config.hidden_size, train_config, name="out")(attended)
+        result = dense(config.hidden_size, train_config, name="out", has_bias=config.biases)(attended)
         result = checkpoint_name(divided(result, train_config, BATCH, LENGTH), ATTENTION_OUT)
         return nn.Dropout(config.dropout_rate, deterministic=False)(result)
 
@@ -79,13 +94,27 @@ def split_heads(qkv: jax.Array, config: TransformerConfig, train_config: TrainCo
     """Returns queries, keys and values, each `(batch, length, heads, head_size)`, of their projection.
 
     Its columns are all queries, then all keys, then all values. Devices that share the columns would have none of the
-    one or the other; for them they come head by head.
+    one or the other; for them they come head by head, or group by group.
     """
+    if config.kv_heads != config.num_heads:
+        return _split_groups(qkv, config, train_config)
     if train_config.tensor_parallel:
         by_head = qkv.reshape(*qkv.shape[:2], config.num_heads, 3, config.head_width)
         return tuple(by_head[:, :, :, part] for part in range(3))
     by_part = qkv.reshape(*qkv.shape[:2], 3, config.num_heads, config.head_width)
     return tuple(by_part[:, :, part] for part in range(3))
+
+
+def _split_groups(qkv: jax.Array, config: TransformerConfig, train_config: TrainConfig) -> tuple[jax.Array, ...]:
+    """The same where groups of query heads share a head of keys and values."""
+    size, shape = config.num_heads // config.kv_heads, qkv.shape[:2]
+    if train_config.tensor_parallel:
+        by_group = qkv.reshape(*shape, config.kv_heads, size + 2, config.head_width)
+        query = by_group[:, :, :, :size].reshape(*shape, config.num_heads, config.head_width)
+        return query, by_group[:, :, :, size], by_group[:, :, :, size + 1]
+    heads = qkv.reshape(*shape, -1, config.head_width)
+    query, key, value = jnp.split(heads, [config.num_heads, config.num_heads + config.kv_heads], axis=2)
+    return query, key, value
 
 
 class Block(nn.Module):

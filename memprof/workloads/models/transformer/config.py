@@ -18,8 +18,15 @@ class TransformerConfig:
         max_seq_len: number of rows of the position table; only the first `seq_len` are used.
         vocab_size: number of tokens that there are.
         num_layers, num_heads, hidden_size: of the stack of blocks.
+        num_kv_heads: number of heads of keys and values, which groups of query heads share (Ainslie et al. 2023,
+            arXiv:2305.13245); None means `num_heads`.
         mlp_size: width of the MLP blocks; None means four times `hidden_size`.
         head_size: width of one attention head; None means `hidden_size / num_heads`.
+        gated_mlp: whether a second projection gates the MLP's hidden units (Shazeer 2020, arXiv:2002.05202).
+        activation: of the MLP blocks.
+        norm: LayerNorm, or RMSNorm without a mean.
+        positions: `learned` adds a table of `max_seq_len` rows; `rotary` turns queries and keys.
+        biases: whether projections have biases.
         causal: whether a token attends to itself and earlier tokens only.
         padding_mask: whether sequences are padded: the batch says which tokens are real, and nothing attends to,
             or counts the loss of, the others.
@@ -31,7 +38,8 @@ class TransformerConfig:
             many; what does not fit is dropped.
         balance_loss_weight: of what unequal use of the experts adds to the loss, for each layer.
         num_classes: number of classes; of no effect on the prediction of the next token.
-        tied_embeddings: whether the output layer is the token embedding (next token only). An untied one has a bias.
+        tied_embeddings: whether the output layer is the token embedding (next token only). An untied one has a bias
+            where others have.
         dropout_rate: of the attention's and the MLP block's results.
         attention_dropout_rate: of the attention probabilities.
         embedding_dropout_rate: of the sum of token and position embeddings.
@@ -47,6 +55,12 @@ class TransformerConfig:
     hidden_size: int
     mlp_size: int | None = None
     head_size: int | None = None
+    num_kv_heads: int | None = None
+    gated_mlp: bool = False
+    activation: Literal["gelu", "silu"] = "gelu"
+    norm: Literal["layer", "rms"] = "layer"
+    positions: Literal["learned", "rotary"] = "learned"
+    biases: bool = True
     num_experts: int = 0
     experts_per_token: int = 2
     capacity_factor: float = 1.25
@@ -65,7 +79,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         require_positive(self, "batch_size", "seq_len", "max_seq_len", "vocab_size", "num_layers", "num_heads")
         require_positive(self, "hidden_size", "num_classes", "experts_per_token", "capacity_factor")
-        for name in ("mlp_size", "head_size"):
+        for name in ("mlp_size", "head_size", "num_kv_heads"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
         require_rates(self, "dropout_rate", "attention_dropout_rate", "embedding_dropout_rate")
@@ -79,13 +93,21 @@ class TransformerConfig:
             f"balance_loss_weight is {self.balance_loss_weight}, but it must not be negative.",
         )
         require(
-            self.seq_len <= self.max_seq_len,
+            self.positions == "rotary" or self.seq_len <= self.max_seq_len,
             f"seq_len is {self.seq_len}, but the position table has max_seq_len = {self.max_seq_len} rows: set both.",
         )
         require(
             self.head_size is not None or self.hidden_size % self.num_heads == 0,
             f"hidden_size is {self.hidden_size}, but it must be a multiple of num_heads = {self.num_heads}, unless"
             " head_size is set.",
+        )
+        require(
+            self.num_heads % self.kv_heads == 0,
+            f"num_heads is {self.num_heads}, but it must be a multiple of num_kv_heads = {self.kv_heads}.",
+        )
+        require(
+            self.positions != "rotary" or self.head_width % 2 == 0,
+            f"the heads are {self.head_width} wide, but rotary positions need an even width: set head_size.",
         )
         require(
             not (self.tied_embeddings and self.task == "classification"),
@@ -98,6 +120,11 @@ class TransformerConfig:
         return 4 * self.hidden_size if self.mlp_size is None else self.mlp_size
 
     @property
+    def kv_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
@@ -105,4 +132,5 @@ class TransformerConfig:
     @property
     def tensor_sizes(self) -> dict[str, int]:
         """What tensor parallelism divides, by field."""
-        return {"num_heads": self.num_heads, "mlp_size": self.mlp_width}
+        grouped = {} if self.kv_heads == self.num_heads else {"num_kv_heads": self.kv_heads}
+        return {"num_heads": self.num_heads, **grouped, "mlp_size": self.mlp_width}

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from memprof.workloads.layers import compute_dtype, param_dtype
+from memprof.workloads.quantisation import product
 from memprof.workloads.train_config import TrainConfig
 
 _table_init = nn.initializers.normal(stddev=0.02)
@@ -52,6 +53,7 @@ class OutputLayer(nn.Module):
 
     num_outputs: int
     train_config: TrainConfig
+    has_bias: bool = True
 
     @nn.compact
     def __call__(self, hidden: jax.Array, token_table: jax.Array | None = None) -> jax.Array:
@@ -66,5 +68,7 @@ class OutputLayer(nn.Module):
             return jnp.einsum("...h,vh->...v", hidden, token_table.astype(dtype)).astype(jnp.float32)
         shape = (hidden.shape[-1], self.num_outputs)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, held_as)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.num_outputs,), held_as)
-        return jnp.einsum("...h,hv->...v", hidden, kernel.astype(dtype)).astype(jnp.float32) + bias
+        logits = product(hidden, kernel, dtype).astype(jnp.float32)
+        if not self.has_bias:
+            return logits
+        return logits + self.param("bias", nn.initializers.zeros_init(), (self.num_outputs,), held_as)

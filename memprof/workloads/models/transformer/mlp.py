@@ -6,15 +6,16 @@ import flax.linen as nn
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from memprof.workloads.layers import checkpointed_activation, dense, layer_norm
+from memprof.workloads.layers import checkpointed_activation, dense
 from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.scopes import MLP_UP
 from memprof.workloads.sharding import BATCH, LENGTH, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
 
 class MLPBlock(nn.Module):
-    """LayerNorm, up projection, gelu, down projection, dropout. The residual is added by the block."""
+    """Norm, up projection (and gate), activation, down projection, dropout. The residual is added by the block."""
 
     config: TransformerConfig
     train_config: TrainConfig
@@ -22,7 +23,7 @@ class MLPBlock(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
-        hidden = layer_norm(self.train_config, name="norm")(hidden)
+        hidden = norm(self.config, self.train_config, name="norm")(hidden)
         hidden = up_and_down(hidden, self.config, self.train_config, BATCH, LENGTH)
         return nn.Dropout(self.config.dropout_rate, deterministic=False)(hidden)
 
@@ -30,14 +31,24 @@ class MLPBlock(nn.Module):
 def up_and_down(
     hidden: jax.Array, config: TransformerConfig, train_config: TrainConfig, *dims: str | None
 ) -> jax.Array:
-    """Returns what two projections with gelu between them make of `(..., hidden_size)`, in the same shape.
+    """Returns what two projections with an activation between them make of `(..., hidden_size)`, in the same shape.
 
-    They are parts of the module that calls this, `up` and `down`.
+    They are parts of the module that calls this, `up` and `down`; a third one, `gate`, is the activation's argument
+    where the configuration has one.
 
     Args:
         dims: what the dimensions but the last are, for devices that share them (see `sharding.divided`).
     """
-    activation = checkpointed_activation(nn.gelu, train_config)
-    hidden = divided(dense(config.mlp_width, train_config, name="up")(hidden), train_config, *dims, WIDTH)
-    hidden = activation(checkpoint_name(hidden, MLP_UP))
-    return divided(dense(config.hidden_size, train_config, name="down")(hidden), train_config, *dims)
+    activation = checkpointed_activation(_ACTIVATIONS[config.activation], train_config)
+
+    def projected(name: str) -> jax.Array:
+        wide = dense(config.mlp_width, train_config, name=name, has_bias=config.biases)(hidden)
+        return checkpoint_name(divided(wide, train_config, *dims, WIDTH), MLP_UP)
+
+    up = projected("up")
+    wide = activation(projected("gate")) * up if config.gated_mlp else activation(up)
+    down = dense(config.hidden_size, train_config, name="down", has_bias=config.biases)(wide)
+    return divided(down, train_config, *dims)
+
+
+_ACTIVATIONS = {"gelu": nn.gelu, "silu": nn.silu}

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from memprof.workloads.layers import checkpointed, dense, layer_norm
+from memprof.workloads.layers import checkpointed, dense
 from memprof.workloads.losses import CrossEntropy
 from memprof.workloads.mesh_axes import PP
 from memprof.workloads.model import Model, Unpruned
@@ -29,6 +29,7 @@ from memprof.workloads.models.transformer.batch import batch_shapes, sample
 from memprof.workloads.models.transformer.blocks import TENSOR_AXES, Block
 from memprof.workloads.models.transformer.config import TransformerConfig
 from memprof.workloads.models.transformer.embeddings import OutputLayer, PositionEmbedding, TokenEmbedding
+from memprof.workloads.models.transformer.norms import norm
 from memprof.workloads.models.transformer.pruning import prune_layers, pruned_config
 from memprof.workloads.pipeline import pipeline
 from memprof.workloads.scopes import LAYERS, LOSSES
@@ -50,7 +51,8 @@ class Transformer(nn.Module):
         config, train_config = self.config, self.train_config
         block = checkpointed(Block, "block", train_config)
         self.token_embedding = TokenEmbedding(config.vocab_size, config.hidden_size, train_config)
-        self.position_embedding = PositionEmbedding(config.max_seq_len, config.hidden_size, train_config)
+        if config.positions == "learned":
+            self.position_embedding = PositionEmbedding(config.max_seq_len, config.hidden_size, train_config)
         self.embedding_dropout = nn.Dropout(config.embedding_dropout_rate, deterministic=False)
         layers: Block | list[Block]
         if train_config.scan_layers:
@@ -58,13 +60,13 @@ class Transformer(nn.Module):
         else:
             layers = [block(config, train_config) for _ in range(config.num_layers)]
         self.layers = layers
-        self.final_norm = layer_norm(train_config)
+        self.final_norm = norm(config, train_config)
         if config.task == "classification":
-            self.pooler = dense(config.hidden_size, train_config)
+            self.pooler = dense(config.hidden_size, train_config, has_bias=config.biases)
             self.pooler_dropout = nn.Dropout(config.dropout_rate, deterministic=False)
-            self.head = OutputLayer(config.num_classes, train_config)
+            self.head = OutputLayer(config.num_classes, train_config, has_bias=config.biases)
         else:
-            self.head = OutputLayer(config.vocab_size, train_config)
+            self.head = OutputLayer(config.vocab_size, train_config, has_bias=config.biases)
 
     def __call__(
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
@@ -83,7 +85,9 @@ class Transformer(nn.Module):
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
     ) -> jax.Array:
         """Returns the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
-        hidden = self.token_embedding(inputs) + self.position_embedding(inputs.shape[1])
+        hidden = self.token_embedding(inputs)
+        if self.config.positions == "learned":
+            hidden = hidden + self.position_embedding(inputs.shape[1])
         hidden = divided(self.embedding_dropout(hidden), self.train_config, BATCH, LENGTH)
         if self.train_config.pipelined and not self.is_initializing():
             hidden = self._through_stages(hidden, input_mask, attention_mask)

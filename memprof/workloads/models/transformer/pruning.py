@@ -17,9 +17,11 @@ def pruned_config(config: TransformerConfig, fraction: float) -> TransformerConf
     """Returns the configuration with that fraction of the heads and of the MLP blocks' hidden units gone."""
     if fraction == 0:
         return config
+    assert config.kv_heads == config.num_heads, "the heads of a group share keys and values"
     return dataclasses.replace(
         config,
         num_heads=kept(config.num_heads, fraction),
+        num_kv_heads=None,
         head_size=config.head_width,
         mlp_size=kept(config.mlp_width, fraction),
     )
@@ -41,8 +43,9 @@ def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: 
         }
 
     def prune_mlp(mlp: Mapping[str, Any]) -> dict[str, Any]:
-        up, down, _ = prune_hidden_units(mlp["up"], mlp["down"], smaller.mlp_width)
-        return {**mlp, "up": up, "down": down}
+        ups = {name: mlp[name] for name in ("up", "gate") if name in mlp}
+        pruned, down, _ = prune_hidden_units(mlp["down"], smaller.mlp_width, **ups)
+        return {**mlp, **pruned, "down": down}
 
     pruned = dict(params)
     for name, layer in params.items():
@@ -56,11 +59,11 @@ def prune_layers(params: Mapping[str, Any], config: TransformerConfig, smaller: 
 def prune_heads(qkv: LayerParams, out: LayerParams, config: TransformerConfig, num_kept: int) -> tuple[Pruned, Pruned]:
     """Returns both projections of an attention with the most important heads alone, in their old order."""
     heads = (config.num_heads, config.head_width)
-    kernel, bias = qkv["kernel"].reshape(-1, 3, *heads), qkv["bias"].reshape(3, *heads)
+    kernel = qkv["kernel"].reshape(-1, 3, *heads)
     out_kernel = out["kernel"].reshape(*heads, -1)
     keep = most_important(energy(kernel, axes=(0, 1, 3)) + energy(out_kernel, axes=(1, 2)), num_kept)
     hidden_size = kernel.shape[0]
-    return (
-        {"kernel": kernel[:, :, keep].reshape(hidden_size, -1), "bias": bias[:, keep].reshape(-1)},
-        {**out, "kernel": out_kernel[keep].reshape(-1, hidden_size)},
-    )
+    pruned = {"kernel": kernel[:, :, keep].reshape(hidden_size, -1)}
+    if "bias" in qkv:
+        pruned["bias"] = qkv["bias"].reshape(3, *heads)[:, keep].reshape(-1)
+    return pruned, {**out, "kernel": out_kernel[keep].reshape(-1, hidden_size)}
