@@ -10,6 +10,7 @@ builder's total is `workspace`.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
@@ -131,10 +132,7 @@ class _Modules:
         paths = {path for path in map(self.of_node, names) if path}
         # A layer's own nodes say more than those around it.
         found = [path.split("/") for path in paths if not any(each.startswith(f"{path}/") for each in paths)]
-        shared = 0
-        while found and all(len(each) > shared and each[shared] == found[0][shared] for each in found):
-            shared += 1
-        return "/".join(found[0][:shared]) if found else ""
+        return "/".join(os.path.commonprefix(found))
 
     def _within(self, keys: tuple[str, ...]) -> tuple[str, ...]:
         return keys[1:] if self._root else keys

@@ -23,7 +23,7 @@ _PHASES = {Named.FORWARD: Phase.FORWARD, Named.RECOMPUTE: Phase.RECOMPUTE, Named
 
 
 def program_facts(
-    program: Program, table: BufferTable, values: Values, *, backward_end: int = -1, has_fenced_values: bool = False
+    program: Program, table: BufferTable, values: Values, *, backward_end: int, has_fenced_values: bool
 ) -> ProgramFacts:
     """Look through the whole program, fused operations included.
 

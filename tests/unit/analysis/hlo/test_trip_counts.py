@@ -77,3 +77,10 @@ def test_any_other_loop_is_left_alone() -> None:
     absent = _Loop(0, 4, 1)
     del absent.loop.called_computation_ids[1]
     assert absent.count is None
+
+
+def test_a_place_that_no_tuple_has_tells_nothing() -> None:
+    for place in (-1, 2):
+        loop = _Loop(0, 4, 1)
+        next(each for each in loop.test.instructions if each.opcode == "get-tuple-element").tuple_index = place
+        assert loop.count is None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hlo import Step
 from hlo_nodes import FORWARD, f32
 
+from memprof.analysis.hlo.buffer_table import EventKind
+from memprof.analysis.memory.device_traces import DeviceTrace, _positions
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Category, Role
@@ -91,3 +94,26 @@ def test_the_compilers_peak_of_the_higher_kind_is_still_compared() -> None:
 def test_other_memory_than_the_devices_is_not_counted() -> None:
     report = analyze(replace(_capture(5), compiler=replace(_capture(5).compiler, temp_bytes=16 + 32 + 8)))
     assert (report.live_peak_bytes, report.program.host_bytes) == (LASTING + 32 + 8, 64)
+
+
+def test_a_peak_at_the_first_event_is_at_its_position() -> None:
+    def trace(peak_event: int) -> DeviceTrace:
+        liveness: Any = SimpleNamespace(peak_event=peak_event)
+        return DeviceTrace(liveness=liveness, positions=(4, 7), moments=(0, 1))
+
+    assert [trace(event).peak_position for event in (-1, 0, 1)] == [-1, 4, 7]
+
+
+def test_what_dies_after_another_dies_no_earlier() -> None:
+    """Two deaths, noted at 3 and 4: the first value is read last at 9, the second at 5."""
+    events = [SimpleNamespace(kind=EventKind.ALLOC, buffer_id=0)] * 2
+    events += [SimpleNamespace(kind=EventKind.FREE, buffer_id=number) for number in (0, 1)]
+    liveness: Any = SimpleNamespace(trace=SimpleNamespace(events=events))
+    table: Any = SimpleNamespace(logical_buffers={0: "first", 1: "second"})
+    values: Any = SimpleNamespace(group_of={"first": 0, "second": 1}.get)
+    order: Any = SimpleNamespace(
+        event_positions=lambda trace: [1, 2, 3, 4, 12], last_positions=lambda trace: [12, 12, 12, 12, 12]
+    )
+    assert _positions(liveness, table, values, order, {0: 9, 1: 5}) == [1, 2, 9, 9, 12]
+    order.last_positions = lambda trace: [12, 12, 8, 12, 12]
+    assert _positions(liveness, table, values, order, {0: 9, 1: 5}) == [1, 2, 8, 8, 12]
