@@ -10,12 +10,12 @@ builder's total is `workspace`.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from memprof.analysis.attribution.module_paths import path_keys
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
@@ -132,7 +132,8 @@ class _Modules:
         paths = {path for path in map(self.of_node, names) if path}
         # A layer's own nodes say more than those around it.
         found = [path.split("/") for path in paths if not any(each.startswith(f"{path}/") for each in paths)]
-        return "/".join(os.path.commonprefix(found))
+        shared = takewhile(lambda scopes: len(set(scopes)) == 1, zip(*found, strict=False))
+        return "/".join(scope for scope, *_ in shared)
 
     def _within(self, keys: tuple[str, ...]) -> tuple[str, ...]:
         return keys[1:] if self._root else keys
