@@ -83,9 +83,9 @@ def test_the_pieces_of_a_program_are_its_allocations() -> None:
 
 
 def test_the_first_step_holds_one_batch_and_each_later_one_two() -> None:
-    # Batches of 30 GiB and results of 20, in a pool of 80: batch 0 at 0, results 0 at 30; batch 1 at 50, results 1 at 0;
-    # batch 2 at 20, results 2 at 50. Then 20 GiB are free at 0 and 10 at 70, so batch 3 finds no place, nor in a pool of
-    # 90. With one batch at a time, 80 would do.
+    # Batches of 30 GiB and results of 20, in a pool of 80: batch 0 at 0, results 0 at 30; batch 1 at 50, results 1 at
+    # 0; batch 2 at 20, results 2 at 50. Then 20 GiB are free at 0 and 10 at 70, so batch 3 finds no place, nor does it
+    # in a pool of 90. With one batch at a time, 80 would do.
     gib = 1 << 30
     loop = Pieces(batch=(30 * gib,), results=(20 * gib,))
     assert missing_bytes(loop, 70 * gib, grows=False) == 30 * gib
