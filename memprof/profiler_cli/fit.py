@@ -104,6 +104,7 @@ def fit(
     technique: _Technique = [],  # noqa: B006
     compiling: options.CompileOptions,
     engine: options.Engine = options.EngineName.XLA,
+    framework: options.HiddenFramework = options.FrameworkName.JAX,
     pool: options.Pool = None,
     steps: _Steps = None,
     jobs: options.Jobs = None,
@@ -133,6 +134,7 @@ def fit(
     from memprof.studies.fit.results import DEVICES
     from memprof.studies.fit.techniques import TechniquesRequest
     from memprof.studies.fit.value import FitRequest, check_fit
+    from memprof.studies.torch_step import torch_target
 
     if is_report(output):
         raise MemprofError(f"-o of fit is a folder for captures, and {output} is the name of a report: use > {output}")
@@ -145,7 +147,9 @@ def fit(
         mesh = _FIRST_MESH
     judged_by = options.chosen_pool(pool)
     target: Target | None
-    if engine is options.EngineName.TENSORRT:
+    if framework is options.FrameworkName.TORCH:
+        target, judged_by = torch_target(compiling.target), POOL
+    elif engine is options.EngineName.TENSORRT:
         subject, target, judged_by = as_inference(subject), engine_target(compiling.target), POOL
     else:
         target = resolve_asked(
@@ -178,6 +182,7 @@ def fit(
         multiple_of=multiple_of,
         settings=settings,
         engine=engine.value,
+        framework=framework.value,
     )
     if against is not None:
         _print_curve(request, against, kept=kept, show=show)

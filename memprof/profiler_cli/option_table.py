@@ -222,6 +222,12 @@ ROWS = (
     ),
     Row(
         commands=("fit",),
+        where=_is_auto,
+        options=("framework",),
+        why="traces steps of PyTorch, and auto chooses among techniques that XLA compiles",
+    ),
+    Row(
+        commands=("fit",),
         where=lambda values: not _is_auto(values),
         options=("steps", "jobs"),
         why="is for --techniques auto",

@@ -19,15 +19,8 @@ def tracing(
     Raises:
         MemprofError: a name or a value is wrong.
     """
-    from memprof.studies.torch_step import capture_of_step, step_maker, torch_target
+    from memprof.studies.torch_step import TorchTrace, torch_target
 
-    make_spec = step_maker(
-        workload, preset=step.preset, overrides=step.overrides, techniques=techniques, arguments=arguments
-    )
-    aim = torch_target(target)
-
-    def trace(progress: Callable[[str], None]) -> Capture:
-        progress("tracing")
-        return capture_of_step(make_spec, aim)
-
-    return trace
+    traced = TorchTrace(subject=step.subject(workload, arguments), techniques=techniques, target=torch_target(target))
+    traced.check()
+    return traced.capture

@@ -217,9 +217,16 @@ def _model_file(text: str, overrides: Sequence[str], *, given: Mapping[str, obje
     return Subject(name=text, label=Path(text).stem, is_built_in=False, overrides=tuple(overrides))
 
 
-def run_command(subject: Subject, target: Target | None, techniques: str, *, engine: str | None = None) -> str:
+def run_command(
+    subject: Subject,
+    target: Target | None,
+    techniques: str,
+    *,
+    engine: str | None = None,
+    framework: str | None = None,
+) -> str:
     """`memprof run` with all the choices of a subject, quoted for a shell."""
-    return _command("run", subject, target, techniques, engine=engine)
+    return _command("run", subject, target, techniques, engine=engine, framework=framework)
 
 
 def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
@@ -229,7 +236,15 @@ def advise_command(subject: Subject, target: Target | None, techniques: str) -> 
     return _command("advise", subject, target, techniques)
 
 
-def _command(verb: str, subject: Subject, target: Target | None, techniques: str, *, engine: str | None = None) -> str:
+def _command(
+    verb: str,
+    subject: Subject,
+    target: Target | None,
+    techniques: str,
+    *,
+    engine: str | None = None,
+    framework: str | None = None,
+) -> str:
     words = ["memprof", verb, subject.name]
     aim = option_of(target) if target is not None else None
     mesh = mesh_option(target.topology) if target is not None else None
@@ -239,7 +254,7 @@ def _command(verb: str, subject: Subject, target: Target | None, techniques: str
     slices = str(topology.num_slices) if topology.num_slices > 1 else None
     of_mesh = (("--mesh", mesh), ("--hosts", hosts), ("--topology", chips), ("--slices", slices))
     for option, text in (
-        *(("--preset", subject.preset), ("--engine", engine), ("--target", aim)),
+        *(("--framework", framework), ("--preset", subject.preset), ("--engine", engine), ("--target", aim)),
         *(*of_mesh, ("-t", techniques)),
     ):
         words += [option, text] if text else []

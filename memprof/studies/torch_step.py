@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memprof.analysis.records.capture import Capture, Target
+from memprof.capture.processes.task import plain
 from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, of_gpu, resolve
+from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, of_gpu, option_of, resolve
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
+from memprof.studies.subject import Subject
 from memprof.workloads.torch.plan import plan
 from memprof.workloads.torch.user import TorchReference
 from memprof.workloads.user.reference import is_reference, parse
@@ -50,7 +54,56 @@ def step_maker(
         raise MemprofError(f"--preset is for built-in workloads; parameters of {name} are set with --set")
     if techniques:
         raise MemprofError(f"{name} is a step of PyTorch as it is, which techniques cannot change: leave out -t")
-    return TorchReference(reference=parse(name), overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
+    reference = parse(name)
+    if reference.is_script:
+        raise MemprofError(
+            f"{name} names no step of PyTorch: write {name}:NAME, a function that returns a memprof.TorchStepSpec"
+        )
+    return TorchReference(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchTrace:
+    """A step to trace.
+
+    Attributes:
+        subject: a built-in workload, or a reference to a function that returns a `TorchStepSpec`.
+        techniques: joined with `+`.
+    """
+
+    subject: Subject
+    techniques: str
+    target: Target
+
+    @property
+    def digest(self) -> str:
+        """A digest of what is asked for (see `request_digest`)."""
+        facts = [FRAMEWORK, plain(self.subject), self.techniques, option_of(self.target)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Raises `MemprofError` for what is wrong before anything is traced."""
+        self._maker()
+
+    def capture(self, *, progress: Callable[[str], None]) -> Capture:
+        """Trace it.
+
+        Raises:
+            MemprofError, WorkloadError: see `step_maker` and `capture_of_step`.
+        """
+        make_spec = self._maker()
+        progress("tracing")
+        return replace(capture_of_step(make_spec, self.target), request=self.digest)
+
+    def _maker(self) -> Callable[[], TorchStepSpec]:
+        subject = self.subject
+        return step_maker(
+            subject.name,
+            preset=subject.preset,
+            overrides=subject.overrides,
+            techniques=self.techniques,
+            arguments=subject.arguments,
+        )
 
 
 def capture_of_step(make_spec: Callable[[], TorchStepSpec], target: Target, *, label: str | None = None) -> Capture:

@@ -219,3 +219,46 @@ def test_what_the_users_code_raises_is_a_workload_error() -> None:
 
     with pytest.raises(memprof.WorkloadError, match="the step failed while it was traced: ValueError: no such data"):
         memprof.profile_torch(broken)
+
+
+@pytest.mark.parametrize(
+    ("step", "field"),
+    [(("mlp", "-t", "accum2"), "batch_size"), (("train.py:torch_spec", "--set", "width=65536"), "width")],
+)
+def test_the_largest_value_is_traced_and_so_is_the_next(
+    step: tuple[str, ...], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are judged as `memprof run` does: what is reserved, beside the CUDA context."""
+    (tmp_path / "train.py").write_text(USER_STEP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    options = ("--framework", "torch", "--target", "l4", "--format", "json", "--no-save")
+    fitted = CliRunner().invoke(app, ["fit", *step, "--vary", field, *options])
+    assert fitted.exit_code == 0, fitted.output
+    found = json.loads(fitted.stdout)
+    assert found["field"] == field
+    assert found["next_value"] - found["value"] == found["step"] == (2 if "mlp" in step else 1)
+    name, others = step[0], [each for each in step[1:] if "width" not in each and each != "--set"]
+    for value, fits in ((found["value"], True), (found["next_value"], False)):
+        report = _report(name, *others, "--target", "l4", "--set", f"{field}={value}")
+        assert report["fits"] is fits
+        assert (report["footprint_bytes"] <= found["budget_bytes"]) is fits
+    assert found["command"].startswith(f"memprof run {name} --framework torch --target l4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["mlp", "-t", "auto"], "and auto chooses among techniques that XLA compiles"),
+        (["mlp", "--mesh", "8"], "--mesh is for steps of JAX"),
+        (["train.py"], "names no step of PyTorch: write train.py:NAME"),
+        (["mlp", "--vary", "depths"], "depths"),
+    ],
+)
+def test_a_fit_that_cannot_be_is_refused(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(USER_STEP.replace("torch_spec", "make"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    code, message = _run("fit", *arguments, "--framework", "torch")
+    assert code != 0
+    assert sentence in message

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from memprof.amounts import parse_bytes, parse_share
-from memprof.analysis.memory.card import judge_engine
+from memprof.analysis.memory.card import judge_engine, judge_reserved
 from memprof.analysis.memory.verdict import judge, largest_settings, pool_bytes_of
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category
@@ -121,6 +121,8 @@ class Budget:
 
     def verdict(self, report: Report) -> Verdict:
         """Whether a step fits."""
+        if report.allocator is not None:
+            return judge_reserved(report.footprint_bytes, self.target.with_less(self.kept_bytes))
         if report.engine_figures is not None:
             return judge_engine(report.footprint_bytes, self.target.with_less(self.kept_bytes))
         return judge(

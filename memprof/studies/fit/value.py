@@ -21,12 +21,13 @@ from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
-from memprof.studies.engine import INT8, XLA, EngineBuild, without_int8
+from memprof.studies.engine import XLA, EngineBuild, without_int8
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
 from memprof.studies.fit.search import NothingFitsError, find_largest
 from memprof.studies.subject import Subject, is_model_file, request_digest, run_command
+from memprof.studies.torch_step import FRAMEWORK, TorchTrace
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
@@ -54,7 +55,8 @@ class FitRequest:
         memory: of the device, and which device to compile for.
         multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
         settings: of the compiles.
-        engine: what runs the step: `xla`, or `tensorrt`, whose target is never None.
+        engine, framework: what runs the step: `xla`, or `tensorrt`; `jax`, or `torch`, which traces it. Of the second
+            of each the target is never None.
         answer_only: whether to compile nothing for a larger pool and for where XLA begins to recompute.
     """
 
@@ -65,6 +67,7 @@ class FitRequest:
     multiple_of: int | None = None
     settings: CompileSettings = TO_THE_PLAN
     engine: str = XLA
+    framework: str = "jax"
     answer_only: bool = False
 
     @property
@@ -92,9 +95,16 @@ class FitRequest:
             without_int8(self.techniques), target=self.target_with(value), settings=self.settings
         )
 
-    def build(self, value: int | None) -> EngineBuild:
-        """The engine for a value."""
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles it."""
+        return self.engine == XLA and self.framework != FRAMEWORK
+
+    def build(self, value: int | None) -> EngineBuild | TorchTrace:
+        """What is made for a value where XLA does not compile."""
         assert self.memory.target is not None
+        if self.framework == FRAMEWORK:
+            return TorchTrace(subject=self.subject_with(value), techniques=self.techniques, target=self.memory.target)
         return EngineBuild(
             subject=self.subject_with(value),
             techniques=self.techniques,
@@ -108,11 +118,18 @@ class FitRequest:
         Raises:
             MemprofError: see `task`.
         """
-        return request_digest(self.task(value)) if self.engine == XLA else self.build(value).digest
+        return request_digest(self.task(value)) if self.is_compiled else self.build(value).digest
+
+    def check(self, value: int | None) -> None:
+        """Raises `MemprofError` if the step cannot be built with a value, as far as that is known beforehand."""
+        if not self.is_compiled:
+            self.build(value).check()
+        if self.framework != FRAMEWORK and not is_model_file(self.subject.name):
+            self.task(value)
 
     def compiled(self, value: int | None, *, progress: Callable[[str], None]) -> Capture:
         """The capture for a value, compiled in a child process."""
-        if self.engine != XLA:
+        if not self.is_compiled:
             return self.build(value).capture(progress=progress)
         task = self.task(value)
         return replace(compile_in_child(task, progress=progress), request=request_digest(task))
@@ -120,7 +137,10 @@ class FitRequest:
     def command(self, value: int) -> str:
         """The command line that profiles a value."""
         engine = None if self.engine == XLA else self.engine
-        return run_command(self.subject_with(value), self.target_with(value), self.techniques, engine=engine)
+        framework = FRAMEWORK if self.framework == FRAMEWORK else None
+        return run_command(
+            self.subject_with(value), self.target_with(value), self.techniques, engine=engine, framework=framework
+        )
 
     def is_of_it(self, capture: Capture) -> bool:
         """Whether a capture is one that this fit would compile too."""
@@ -139,9 +159,8 @@ def check_fit(request: FitRequest) -> None:
         MemprofError: for an unknown name, a bad value, or a memory that is not known.
     """
     request.memory.check()
-    if request.engine != XLA:
-        request.build(None).check()
-    if is_model_file(request.subject.name):
+    request.check(None)
+    if is_model_file(request.subject.name) or request.framework == FRAMEWORK:
         return
     recipe = request.task(None).recipe
     if isinstance(recipe, BuiltInStep) and not request.varies_mesh:
@@ -212,7 +231,8 @@ def own_value(request: FitRequest, *, progress: Callable[[str], None] = lambda s
     Raises:
         MemprofError: the step has no such field, or it is no whole number.
     """
-    recipe = None if is_model_file(request.subject.name) else request.task(None).recipe
+    is_of_jax = request.framework != FRAMEWORK and not is_model_file(request.subject.name)
+    recipe = request.task(None).recipe if is_of_jax else None
     if isinstance(recipe, BuiltInStep):
         return _start(request, recipe.plan().flat_config())
     return _start(request, request.compiled(None, progress=progress).config)
@@ -272,10 +292,10 @@ def _result(
     step_reason: str,
     larger: LargerValue | None = None,
 ) -> FitResult:
-    report, int8 = compiles.reports[value], (INT8,) if INT8 in request.techniques.split("+") else ()
+    report = compiles.reports[value]
     return FitResult(
         subject=request.subject.label,
-        techniques=tuple(applied.label for applied in parse_techniques(without_int8(request.techniques))) + int8,
+        techniques=report.techniques,
         target=report.target.name,
         field=request.field,
         value=value,
@@ -407,6 +427,8 @@ def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
         return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
     if not request.subject.is_built_in:
         # Only a compile shows what a user's function takes; what accumulation asks of its batch is known.
+        if request.framework == FRAMEWORK:
+            return 1, ""
         step = apply_techniques(TrainConfig(), parse_techniques(without_int8(request.techniques))).num_minibatches
         reason = f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
         batch = None if report is None else batch_of(report)
@@ -419,7 +441,7 @@ def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
     for step in range(1, _LARGEST_STEP + 1):
         try:
             for value in (step, 2 * step, 3 * step):
-                request.task(value)
+                request.check(value)
         except MemprofError as error:
             refusal = refusal or str(error).rstrip(".")
         else:

@@ -40,9 +40,11 @@ class TorchReference:
             raise MemprofError(f"{label} is no function: name one that returns a memprof.TorchStepSpec")
         values = _values(found, self.overrides, label)
         spec = found(**values)
+        defaults = {name: each.default for name, each in inspect.signature(found).parameters.items()}
+        settings = {name: value for name, value in (defaults | values).items() if isinstance(value, str | int | float)}
         if not isinstance(spec, TorchStepSpec):
             raise MemprofError(f"{label} returns a {type(spec).__name__}, but a memprof.TorchStepSpec was expected")
-        return replace(spec, label=label if spec.label == "step" else spec.label, config={**values, **spec.config})
+        return replace(spec, label=label if spec.label == "step" else spec.label, config={**settings, **spec.config})
 
 
 def _values(function: Any, overrides: Sequence[str], label: str) -> dict[str, Any]:

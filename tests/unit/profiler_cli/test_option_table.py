@@ -82,6 +82,7 @@ REFUSED: dict[tuple[str, str], tuple[list[str], set[str]]] = {
             "topology",
             "slices",
             "engine",
+            "framework",
         },
     ),
     ("check", "workload"): (["check", "mlp", "--max", "1GiB"], {"arguments", "role", "phase", "force", "update"}),
@@ -229,6 +230,7 @@ ELSEWHERE = {
     # It needs PyTorch: see tests/integration/test_torch_steps.py.
     *(("run", each, "framework") for each in ("workload", "step", "csv", "unsaved")),
     *(("compare", each, "framework") for each in ("workload", "step", "module", "unsaved")),
+    *(("fit", each, "framework") for each in ("workload", "step")),
     *(("check", each, "framework") for each in ("workload", "step", "update")),
     # Advice on a capture by hand names no technique, which the tests of advice have.
     *(("run", each, "verify") for each in ("workload", "step", "unsaved")),
