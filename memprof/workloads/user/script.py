@@ -12,7 +12,8 @@ import ast
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -57,7 +58,7 @@ def training_call(where: Reference, arguments: Sequence[str], overrides: Sequenc
     sys.argv = [path, *arguments, *more]
     module = _as_main(path, specification)
     main = greenlet.getcurrent()
-    parsed: dict[str, Any] = {}
+    parsed: dict[str, _Plain] = {}
     ours = _contexts()
 
     def called(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -73,7 +74,7 @@ def training_call(where: Reference, arguments: Sequence[str], overrides: Sequenc
     code = compile(tree, path, "exec")
     script = greenlet(lambda: exec(code, module.__dict__))
     try:
-        with jit_adapter.watch_calls(called, with_lowered=True), _noting(parsed):
+        with jit_adapter.watch_calls(called, with_lowered=True), _noted(parsed):
             found = script.switch()
     except SystemExit as ended:
         raise WorkloadError(f"{where} has ended itself with {ended.code!r} before it called a training step") from ended
@@ -163,25 +164,21 @@ def _constants(tree: ast.Module, module: ModuleType) -> dict[str, _Plain]:
     return {name: _plain(vars(module).get(name)) for name, _, _ in _literals(tree)}
 
 
-class _noting:  # noqa: N801 - a context manager
+@contextmanager
+def _noted(parsed: dict[str, _Plain]) -> Iterator[None]:
     """Note what `argparse` parses meanwhile."""
+    parse = argparse.ArgumentParser.parse_known_args
 
-    def __init__(self, parsed: dict[str, Any]) -> None:
-        self._parsed = parsed
-        self._parse: Callable[..., Any] = argparse.ArgumentParser.parse_known_args
+    def parse_known_args(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        found = parse(parser, *args, **kwargs)
+        parsed.update(_plain_values(vars(found[0])))
+        return found
 
-    def __enter__(self) -> None:
-        parse, parsed = self._parse, self._parsed
-
-        def parse_known_args(parser: Any, *args: Any, **kwargs: Any) -> Any:
-            found = parse(parser, *args, **kwargs)
-            parsed.update(_plain_values(vars(found[0])))
-            return found
-
-        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment, method-assign]
-
-    def __exit__(self, *error: object) -> None:
-        argparse.ArgumentParser.parse_known_args = self._parse  # type: ignore[method-assign]
+    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
 
 
 def _contexts() -> list[Any]:
