@@ -21,7 +21,7 @@ from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
-from memprof.studies.engine import XLA, EngineBuild, without_int8
+from memprof.studies.engine import INT8, XLA, EngineBuild, without_int8
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
@@ -133,6 +133,14 @@ class FitRequest:
             return self.build(value).capture(progress=progress)
         task = self.task(value)
         return replace(compile_in_child(task, progress=progress), request=request_digest(task))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The techniques, one by one."""
+        if self.framework == FRAMEWORK:
+            return tuple(filter(None, self.techniques.split("+")))
+        int8 = (INT8,) if INT8 in self.techniques.split("+") else ()
+        return (*(applied.label for applied in parse_techniques(without_int8(self.techniques))), *int8)
 
     def command(self, value: int) -> str:
         """The command line that profiles a value."""
@@ -295,7 +303,7 @@ def _result(
     report = compiles.reports[value]
     return FitResult(
         subject=request.subject.label,
-        techniques=report.techniques,
+        techniques=request.labels,
         target=report.target.name,
         field=request.field,
         value=value,
