@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from memprof.analysis.memory.breakdown import module_tree, sum_by, sum_by_category
 from memprof.analysis.memory.caching_allocator import AllocatorSettings, CachingAllocator
@@ -24,6 +25,8 @@ from memprof.analysis.records.pool import Pieces, PoolSettings
 from memprof.analysis.records.report import AllocatorFigures, ProgramFacts, Report
 from memprof.analysis.records.timeline import LiveChange, ModuleSpan, PhaseSpan, Timeline
 from memprof.analysis.records.trace import Trace, TraceEvent
+
+_Span = TypeVar("_Span", PhaseSpan, ModuleSpan)
 
 
 class DottedPaths:
@@ -286,26 +289,17 @@ def _timeline(trace: Trace, step: _Step, placed: _Placed) -> Timeline:
             LiveChange(event.position - step.first, trace.values[event.value].category, _delta(trace, event))
             for event in events
         ),
-        phases=_cut_phases(trace.phases, step),
+        phases=_cut(trace.phases, step),
         peak_position=step.peak_position - step.first,
-        modules=_cut_modules(trace.modules, step),
+        modules=_cut(trace.modules, step),
         temp_changes=tuple((born, died) for born, died in moments),
     )
 
 
-def _cut_phases(spans: Sequence[PhaseSpan], step: _Step) -> tuple[PhaseSpan, ...]:
+def _cut(spans: Sequence[_Span], step: _Step) -> tuple[_Span, ...]:
+    """What of some spans lies in a step, whose first position is 0."""
     return tuple(
-        PhaseSpan(
-            phase=span.phase, start=max(span.start - step.first, 0), end=min(span.end, step.stop - 1) - step.first
-        )
-        for span in spans
-        if span.start < step.stop and span.end >= step.first
-    )
-
-
-def _cut_modules(spans: Sequence[ModuleSpan], step: _Step) -> tuple[ModuleSpan, ...]:
-    return tuple(
-        ModuleSpan(path=span.path, start=max(span.start - step.first, 0), end=min(span.end, step.stop - 1) - step.first)
+        replace(span, start=max(span.start, step.first) - step.first, end=min(span.end, step.stop - 1) - step.first)
         for span in spans
         if span.start < step.stop and span.end >= step.first
     )

@@ -14,7 +14,7 @@ from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.live_buffer import StackFrame
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.report import Report
-from memprof.analysis.records.timeline import PhaseSpan
+from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
 from memprof.analysis.records.trace import Recording, Trace, TracedValue, TraceEvent, fault_of
 from memprof.analysis.traced import analyze_trace
 from memprof.capture.capture_file import read_capture, write_capture
@@ -127,6 +127,23 @@ def test_the_timeline_of_the_reported_step_has_its_peak() -> None:
     assert [piece.live_bytes // MIB for piece in timeline.slices(4)] == [14, 17, 17, 12]
     assert timeline.peak_position == 1
     assert timeline.temp_changes == ((0, 2), (1, 3))
+
+
+def test_phases_and_modules_are_cut_to_the_reported_step() -> None:
+    """The second step has the positions 4 to 7: what ends at 3 is gone, what ends at 4 or begins at 7 is there."""
+    spans = [(0, 3), (1, 4), (3, 9), (5, 6), (7, 7)]
+    trace = replace(
+        TRACE,
+        num_positions=12,
+        step_starts=(0, 4, 8),
+        events=tuple(each for each in TRACE.events if each.position < 8),
+        phases=tuple(PhaseSpan(phase=Phase.FORWARD, start=start, end=end) for start, end in spans),
+        modules=tuple(ModuleSpan(path="layer", start=start, end=end) for start, end in (*spans, (8, 9))),
+    )
+    timeline = _report(trace).timeline
+    kept = [(0, 0), (0, 3), (1, 2), (3, 3)]
+    assert [(each.start, each.end) for each in timeline.phases] == kept
+    assert [(each.start, each.end) for each in timeline.modules] == kept
 
 
 def test_a_value_that_an_earlier_step_leaves_behind_is_live_until_it_dies() -> None:

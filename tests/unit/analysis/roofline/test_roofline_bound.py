@@ -379,6 +379,16 @@ def test_a_collective_that_ends_before_a_kernel_starts_overlaps_nothing() -> Non
     assert found.communication_share == pytest.approx(15 / 18)
 
 
+def test_kernels_before_a_collective_do_not_overlap_it() -> None:
+    """A kernel of 3 s, an all-reduce of 15 s that is waited for at once, another kernel."""
+    step = Step()
+    before = step.op("before", "add", f32(25), [operand := argument(step, "a", f32(25)), operand])
+    start = step.op("start", "all-reduce-start", f32(25), [before], groups=[[0, 1, 2, 3]])
+    done = step.op("done", "all-reduce-done", f32(25), [start])
+    step.op("after", "add", f32(25), [done, done])
+    assert seconds(step) == 21.0
+
+
 def test_a_transfer_takes_the_link_to_the_host() -> None:
     step = Step()
     a = argument(step, "a", f32(5))
