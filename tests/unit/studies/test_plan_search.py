@@ -177,6 +177,8 @@ def test_a_size_without_repeated_products_is_the_last(monkeypatch: pytest.Monkey
     plan = _Compiler([Block(operations=free, count=1)]).plan(monkeypatch, 1900, few=4)
     assert [row[2] for row in _rows(plan)] == [1000, 0, 300]
     assert plan.best is plan.points[2]
+    too_large = _Compiler([Block(operations=free, count=1)]).plan(monkeypatch, 980, few=4)
+    assert [row[2] for row in _rows(too_large)] == [1000, 0, 300, 200, 500]
 
 
 def test_the_last_of_equal_layers_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
