@@ -56,7 +56,7 @@ def test_a_checkpoint_around_the_wrong_module(monkeypatch):
 
 def test_a_checkpoint_around_the_last_norm_alone(monkeypatch):
     monkeypatch.setattr(transformer, "checkpointed", lambda module, part, config: module)
-    monkeypatch.setattr(transformer, "layer_norm", lambda config: nn.remat(nn.LayerNorm)())
+    monkeypatch.setattr(transformer, "norm", lambda config, train_config: nn.remat(nn.LayerNorm)())
     report = transformer_with("remat")
     assert report.program.num_recomputed_operations > 0
     verdict = judge(report, baseline())

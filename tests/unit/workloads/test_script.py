@@ -55,7 +55,7 @@ train_step(model, jnp.ones((16, 8)))
     "keywords": "jitted(w=jnp.ones((8, 8)), x=jnp.ones((16, 8)))",
     "in a function": """
 def main():
-    with jax.default_matmul_precision("float32"):
+    with jax.named_scope("training"):
         jitted(jnp.ones((8, 8)), jnp.ones((16, 8)))
 
 if __name__ == "__main__":
