@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from memprof.analysis.attribution.kernels import kernel_calls
 from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.analysis.attribution.patterns import Patterns, find_patterns
@@ -210,12 +211,13 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
             backward_end=parts.patterns.backward_end,
             has_fenced_values=bool(capture.fenced_values),
         ),
-        verdict=judge(pieces, capture.target, capture.pool, pressed=pressed_pieces, is_refused=bool(capture.refusal)),
+        verdict=judge(pieces, capture.target, capture.pool, pressed=pressed_pieces, refusal=capture.refusal),
         pressure=pressure,
         without_limit=without_limit,
         pieces=pieces,
         memory_spaces=table.space_bytes,
         refusal=capture.refusal,
+        kernels=kernel_calls(capture.kernels, program, values, parts.sources),
         pool=capture.pool,
         pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,

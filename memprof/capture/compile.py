@@ -166,7 +166,7 @@ def compile_lowered(
         started, compiling = time.perf_counter(), functools.partial(_compile, step, dump_folder, stop_at_plan)
         with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
             if stop_at_plan:
-                refused = compile_to_plan(compiling, dump_folder, largest_bytes=_largest_bytes(target))
+                refused = compile_to_plan(compiling, dump_folder, refused_by=_refusing(target))
             else:
                 executable, refused = _unless_refused(compiling, target)
         seconds = time.perf_counter() - started
@@ -329,15 +329,15 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
         if is_complete:
             compiled, refused = _unless_refused(compile_asked, target)
         else:
-            compiled, refused = None, compile_to_plan(compile_asked, dump_folder, largest_bytes=_largest_bytes(target))
+            compiled, refused = None, compile_to_plan(compile_asked, dump_folder, refused_by=_refusing(target))
     totals, seconds = None if compiled is None else _totals(compiled, target), time.perf_counter() - started
     return read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
 
 
-def _largest_bytes(target: Target) -> int | None:
-    """The largest footprint that the compiler of a target accepts; None: it accepts all."""
+def _refusing(target: Target) -> Target | None:
+    """The target, if its compiler refuses what exceeds its memory."""
     refuses = target.is_deviceless and COMPILERS[target.platform].refuses
-    return target.usable_bytes if refuses else None
+    return target if refuses else None
 
 
 def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
@@ -345,7 +345,7 @@ def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any,
     try:
         return compile_it(), ""
     except Exception as error:  # XLA's own errors have no common type
-        sentence = "" if _largest_bytes(target) is None else refusal(error)
+        sentence = "" if _refusing(target) is None else refusal(error)
         if not sentence:
             raise
         return None, sentence

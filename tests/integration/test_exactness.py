@@ -11,17 +11,29 @@ from memprof.workloads import registry
 from memprof.workloads.workload import Workload
 
 # The large presets take long: each is compiled for one GPU, which others are small on, and for the CPU. Unrolled layers
-# are most of it, and one is like the other: so they have two, and one has so many examples that XLA recomputes to have
-# it fit.
-GPU_OF = {"gpt2": "h100-80gb", "bert-large": "a100-40gb", "uva": "l4", "moe": "h100-80gb", "tiny-moe": "l4"}
+# are most of it, and one is like the other: so they have two. Some have so many examples that XLA recomputes to have
+# them fit.
+GPU_OF = {
+    "gpt2": "h100-80gb",
+    "bert-large": "a100-40gb",
+    "uva": "l4",
+    "moe": "h100-80gb",
+    "tiny-moe": "l4",
+    "llama-1b": "a100-40gb",
+    "llama-8b": "h100-80gb",
+    "llama-70b": "h100-80gb",
+    "gemma-2b": "h100-80gb",
+}
 TWO_LAYERS = ("num_layers=2",)
 # A loop goes through the layers of these, so their programs are those of the tiny presets with other numbers.
 TINY_ALONE = ("decoder",)
-RECOMPUTED = {("uva", "l4"): (*TWO_LAYERS, "batch_size=256")}
+MANY_EXAMPLES = {("uva", "l4"): ("batch_size=256",)}
+RECOMPUTED = {"uva", "llama-1b", "llama-8b", "llama-70b"}
 
 
 def step_of(workload: Workload, preset: str, target: str) -> Step:
-    overrides = RECOMPUTED.get((preset, target), TWO_LAYERS if preset in GPU_OF else ())
+    layers = TWO_LAYERS if preset in GPU_OF else ()
+    overrides = (*layers, *MANY_EXAMPLES.get((preset, target), ()))
     return Step(workload=workload.name, preset=preset, target=target, overrides=overrides)
 
 
@@ -63,7 +75,7 @@ def test_xla_recomputes_what_would_not_fit(compiler):
         for preset, target in GPU_OF.items()
         if b".remat" in compiler.capture(step_of(registry.workload("transformer"), preset, target)).hlo_proto
     }
-    assert recomputing == {preset for preset, _ in RECOMPUTED}
+    assert recomputing == RECOMPUTED
 
 
 @pytest.mark.parametrize("step", ON_GPU)

@@ -25,7 +25,7 @@ _SAID = re.compile(
 )
 # The sources of what differs from run to run: addresses and process ids.
 _VARYING = re.compile(r"0x[0-9a-f]+|\b(?<=pid=)\d+|\b(?<=Process )\d+")
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 240  # as many as other compiles on the machine can cost a script of seconds
 
 _LOOP = """
 import os, time

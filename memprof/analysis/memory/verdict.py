@@ -17,6 +17,7 @@ from memprof.amounts import format_bytes
 from memprof.analysis.memory.training_loop import fits_in_pool, missing_bytes
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.device_family import family_of
+from memprof.analysis.records.kernel import is_about_chip
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings, Verdict
 
 _VARIABLE, _OLD_VARIABLE = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -118,7 +119,7 @@ def judge(
     *,
     reserve_bytes: int = 0,
     pressed: Pieces | None = None,
-    is_refused: bool = False,
+    refusal: str = "",
 ) -> Verdict:
     """Whether a step fits.
 
@@ -128,24 +129,29 @@ def judge(
         settings: of JAX's allocator; they count for CUDA devices alone.
         reserve_bytes: what the user wants to stay free of the pool.
         pressed: of the program with that rematerialisation, if there is any. The sentence says what it changes.
-        is_refused: whether the device's compiler has refused the program, which counts more than the sum of its pieces:
-            the program itself takes memory, too.
+        refusal: the sentence of the device's compiler if it refused the program, which counts more than the sum of its
+            pieces: the program itself takes memory, too, and kernels need memory on the chip.
     """
     if pressed is None:
         verdict = _judge(pieces, target, settings, reserve_bytes)
-        return _refused(verdict, pieces, target) if is_refused and verdict.fits else verdict
+        return _refused(verdict, pieces, target, refusal) if refusal and verdict.fits else verdict
     verdict = _judge(pieces, target, settings, reserve_bytes, note=" (without XLA's recomputation)")
     under_pressure = _under_pressure(verdict, pressed, target, settings, reserve_bytes)
     return replace(verdict, sentence=f"{verdict.sentence}; {under_pressure}")
 
 
-def _refused(verdict: Verdict, pieces: Pieces, target: Target) -> Verdict:
-    """The verdict on a step that fits by its sum, and not with the program's own code."""
+def _refused(verdict: Verdict, pieces: Pieces, target: Target, refusal: str) -> Verdict:
+    """The verdict on a step that fits by its sum, but not with the program's own code, or not on the chip."""
     footprint, usable = format_bytes(pieces.footprint_bytes), format_bytes(target.usable_bytes or 0)
     sentence = (
         f"does not fit: footprint {footprint} of the {usable} that {target.name} gives to programs leaves no room for"
         " the program's own code, and the compiler refused it"
     )
+    if is_about_chip(refusal):
+        sentence = (
+            f"does not fit: the compiler found too little memory on the chip; the footprint, {footprint}, is within the"
+            f" {usable} that {target.name} gives to programs"
+        )
     return replace(verdict, answer=Answer.DOES_NOT_FIT, short_bytes=1, sentence=sentence)
 
 

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.engine import Engine
+from memprof.analysis.records.kernel import Kernel
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.trace import Trace
@@ -78,6 +79,7 @@ class Target:
         memory_bytes: of one device, or None where there is no fixed amount (the host).
         reserved_bytes: the part of it that the device's runtime keeps from programs.
         chip_bytes: the memory on the chip itself, by the name of its memory space: `vmem`, `smem`.
+        kernel_vmem_bytes: the VMEM that one kernel can use if it asks for no other limit; 0 if that is unknown.
         compute_capability: for example `9.0`; None where there is none.
         reason: why this target was taken, in words for the report (`asked for`, `no accelerator here, ...`).
         topology: how many of the device.
@@ -97,6 +99,7 @@ class Target:
     topology: Topology = Topology()
     reserved_bytes: Bytes = 0
     chip_bytes: Mapping[Text, Bytes] = field(default_factory=dict, compare=False)
+    kernel_vmem_bytes: Bytes = field(default=0, compare=False)
     compiler_config: str = field(default="", compare=False, repr=False)
     file: str = field(default="", compare=False)
     speeds: Speeds | None = field(default=None, compare=False)
@@ -286,6 +289,7 @@ class Capture:
         replay: what the replay came to where the step was compiled; None in a capture that no compiler made.
         replay_without_limit: the same of `proto_without_limit`.
         source_lines: the text of the source lines that the program names and of those around them, by file and number.
+        kernels: the Pallas kernels of a program for a TPU, without those of SparseCores.
         file: where the capture was read from, for messages; None where it was made in this process.
         request: a digest of what a command of several rows asked for; empty for any other command.
         folders: where the user's code lay; None in captures that do not tell.
@@ -319,6 +323,7 @@ class Capture:
     folders: CodeFolders | None = None
     pool: PoolSettings = field(default_factory=PoolSettings)
     engine: Engine | None = None
+    kernels: tuple[Kernel, ...] = ()
     file: str | None = field(default=None, compare=False)
 
     @property

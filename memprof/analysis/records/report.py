@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, SourceLines, Target, Timings, Toolchain
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.engine import EngineFigures
+from memprof.analysis.records.kernel import KernelCalls
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
@@ -223,6 +224,7 @@ class Report:
         pressed_pieces: the allocations of this report's plan, if XLA recomputes values in it and `pieces` are those of
             `without_limit`.
         refusal: the compiler's own sentence where it refused the program, which does not fit the device.
+        kernels: the Pallas kernels of a program for a TPU, those that ask for most VMEM first.
         pressure: what XLA recomputes on its own; None if it recomputes nothing.
         without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
             it was not compiled so.
@@ -267,6 +269,7 @@ class Report:
     pool: PoolSettings
     memory_spaces: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
+    kernels: tuple[KernelCalls, ...] = ()
     pressed_pieces: Pieces | None = None
     pressure: Pressure | None = None
     without_limit: Report | None = None

@@ -25,6 +25,7 @@ from memprof.capture.pool_settings import pool_settings
 from memprof.capture.roles.by_program import arguments_of_program
 from memprof.capture.targets.gpu import gpu_of_kind
 from memprof.capture.targets.resolve import cpu, of_file, of_gpu
+from memprof.capture.xla.kernels import known_kernels
 from memprof.errors import MemprofError, as_damage
 from memprof.version import __version__
 
@@ -92,6 +93,7 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
             *doubts,
             f"It is compiled for {own.topology.num_devices} devices, and shapes and sizes are those of one of them.",
         )
+    kernels, unread = known_kernels(found.hlo_proto, target)
     return Capture(
         label=found.name,
         workload=found.name,
@@ -103,7 +105,8 @@ def _capture(found: FoundProgram, roles: Mapping[str, str], target: Target | Non
         ),
         compiler=plan_totals(table, platform=target.platform),
         arguments=arguments,
-        doubts=doubts,
+        doubts=(*doubts, *unread),
+        kernels=kernels,
         flops=0,
         recomputed_flops=0,
         timings=Timings(lower_seconds=0.0, compile_seconds=0.0),

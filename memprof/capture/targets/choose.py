@@ -159,6 +159,7 @@ def _local(reason: str) -> Target:
         reason=reason,
         speeds=tpu.speeds if tpu else speeds_of_kind(device.device_kind),
         chip_bytes=tpu.chip_bytes if tpu else {},
+        kernel_vmem_bytes=tpu.kernel_vmem_bytes if tpu else 0,
     )
     if target.platform != "cuda" or limit_bytes is None:
         return target

@@ -27,6 +27,7 @@ class Tpu:
     Attributes:
         reserved_bytes: the part of its HBM that programs do not get.
         chip_bytes: the memory on the chip, by memory space.
+        kernel_vmem_bytes: of it for one kernel that asks for no other limit.
         cores: how many devices a chip has.
         dimensions: of a slice of such chips.
         options: what libtpu is asked for beside the name of the chip.
@@ -38,6 +39,7 @@ class Tpu:
     memory_bytes: int
     reserved_bytes: int
     chip_bytes: Mapping[str, int]
+    kernel_vmem_bytes: int
     cores: int
     dimensions: int
     bandwidth_bytes_per_second: float
@@ -98,6 +100,7 @@ def of_tpu(tpu: Tpu, reason: str, topology: Topology = Topology()) -> Target:  #
         memory_bytes=tpu.memory_bytes,
         reserved_bytes=tpu.reserved_bytes,
         chip_bytes=tpu.chip_bytes,
+        kernel_vmem_bytes=tpu.kernel_vmem_bytes,
         compute_capability=None,
         reason=reason,
         topology=Topology(

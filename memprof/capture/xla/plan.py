@@ -12,9 +12,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,9 @@ from memprof.analysis.memory.checks import (
     replay_totals,
     totals_of,
 )
-from memprof.analysis.records.capture import Capture, CompilerTotals
+from memprof.analysis.records.capture import Capture, CompilerTotals, Target
 from memprof.capture.xla.compiler_log import partitioner_messages
+from memprof.capture.xla.kernels import kernels_of, known_kernels, scoped_limit_bytes, used_vmem_bytes
 from memprof.capture.xla.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
 from memprof.untrusted import clean
@@ -42,8 +43,16 @@ from memprof.untrusted import clean
 _PLAN, _MEMORY_REPORT = "after_optimizations.hlo.pb", "after_optimizations-memory-usage-report.pb"
 _PAUSE_SECONDS = 0.02
 _CODE_BYTES = 1 << 18  # more than what libtpu adds to the footprint for the program itself
-# A refusal takes milliseconds. Where the program's code decides, none may come.
+# A refusal takes milliseconds, that of a kernel as long as generating code for it. If the program's code or temporaries
+# of the compiler decide, none may come.
 _REFUSAL_SECONDS, _DOUBT_SECONDS = 60.0, 5.0
+_DOUBT_SHARE = 0.75  # of the limit of a kernel
+_REFUSAL = re.compile(
+    r"RESOURCE_EXHAUSTED: (?:E\d+: \w+:\s)?(?:XLA:TPU compile permanent error\. )?"
+    r"((?:Ran out of memory|Allocation \(size=\d+\) would exceed memory).*)",
+    re.DOTALL,
+)
+_SCOPED = re.compile(r"(Ran out of memory [^=]*) = .*?(Scoped allocation with [^\n]*?limit by [\d.]+\w+)", re.DOTALL)
 # In the place of the totals of a step that is not compiled yet.
 NOT_COMPILED = CompilerTotals(
     argument_bytes=0,
@@ -69,6 +78,8 @@ class Plan:
         proto_without_limit: the serialized `HloProto` of the same program, compiled without a limit of memory; empty if
             XLA recomputes nothing on its own.
         refusal: the compiler's own sentence where the program does not fit the device, so that it refused to go on.
+        kernel_limit_bytes: of VMEM for one kernel, where an option of the compiler sets it; else 0.
+        used_vmem_bytes: of each kernel as the compiler reports it, by the name of its call; empty of a plan alone.
         is_cached: whether it is from the cache, so that nothing was compiled.
     """
 
@@ -79,6 +90,8 @@ class Plan:
     partitioner_messages: tuple[str, ...] = ()
     proto_without_limit: bytes = b""
     refusal: str = ""
+    kernel_limit_bytes: int = 0
+    used_vmem_bytes: Mapping[str, int] = field(default_factory=dict)
     is_cached: bool = False
 
     def write(self, path: Path) -> None:
@@ -94,16 +107,16 @@ class Plan:
 _DECODER = msgspec.msgpack.Decoder(Plan)  # made once: see `foreign.convert` on threads
 
 
-def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, largest_bytes: int | None = None) -> str:
+def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, refused_by: Target | None = None) -> str:
     """Start a compile, and return as soon as its plan is in the folder of its dump, with the compile still running.
 
     A plan that is complete is the answer, whatever becomes of the compile after it. A compiler that refuses programs
-    does so right after the plan (`largest_bytes`); its sentence is waited for.
+    does so after the plan (`refused_by`); if the plan exceeds a limit, its sentence is waited for.
 
     Args:
         compile_step: the compile, with its dump; called in a thread that nobody waits for.
         folder: an empty folder for the dump; it need not be there yet.
-        largest_bytes: the largest footprint that this compiler accepts; None: it accepts all.
+        refused_by: the target, if its compiler refuses what exceeds its memory.
 
     Returns:
         The compiler's sentence where it refuses the program; else empty.
@@ -126,9 +139,7 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, largest_by
         compiling.join(_PAUSE_SECONDS)
         has_ended = not compiling.is_alive()  # asked before the plan is looked for, which may come in between
         if _is_complete(folder):
-            over_bytes = -1 if largest_bytes is None else _device_bytes(folder) + _CODE_BYTES - largest_bytes
-            if over_bytes > 0:
-                compiling.join(_REFUSAL_SECONDS if over_bytes > _CODE_BYTES else _DOUBT_SECONDS)
+            compiling.join(0.0 if refused_by is None else _seconds_to_refusal(folder, refused_by))
             return next(filter(None, map(refusal, errors)), "")
     for error in errors:
         raise error
@@ -138,11 +149,35 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, largest_by
 def refusal(error: Exception) -> str:
     """The compiler's sentence where the device has too little memory for a program; empty for another error.
 
-    libtpu says `E1000: CompileTimeHbmOom: Ran out of memory on HBM, ...` (0.0.42 to 0.0.50).
+    Examples of what libtpu says (0.0.42 to 0.0.50), the second without the text of the operation:
+
+        E1000: CompileTimeHbmOom: Ran out of memory on HBM, ...
+        E1001: CompileTimeScopedVmemOom:
+        Ran out of memory in memory space vmem while allocating on stack for %kernel.1 = ... Scoped allocation with ...
+        Allocation (size=134217728) would exceed memory (size=16777216) :: #allocation3 [...]
     """
-    first, _, _ = str(error).partition("\n")
-    said = re.sub(r"^RESOURCE_EXHAUSTED: (E\d+: \w+: )?(XLA:TPU compile permanent error\. )?", "", first)
-    return clean(said) if first.startswith("RESOURCE_EXHAUSTED") and "Ran out of memory" in said else ""
+    match = _REFUSAL.match(str(error))
+    if match is None:
+        return ""
+    scoped = _SCOPED.match(match[1])
+    return clean(f"{scoped[1]}. {scoped[2]}" if scoped else match[1].partition("\n")[0].partition(" :: ")[0])
+
+
+def _seconds_to_refusal(folder: Path, target: Target) -> float:
+    """How long to wait for the compiler's sentence about the plan in the folder of a dump."""
+    seconds = 0.0
+    if target.usable_bytes is not None:
+        over_bytes = _device_bytes(folder) + _CODE_BYTES - target.usable_bytes
+        if over_bytes > 0:
+            seconds = _REFUSAL_SECONDS if over_bytes > _CODE_BYTES else _DOUBT_SECONDS
+    for path in folder.glob(f"*{_PLAN}"):
+        with suppress(MemprofError):  # the capture says so
+            for kernel in kernels_of(path.read_bytes(), target, scoped_limit_bytes(folder)):
+                if kernel.is_over_limit:
+                    return _REFUSAL_SECONDS
+                if kernel.limit_bytes and kernel.asked_bytes > kernel.limit_bytes * _DOUBT_SHARE:
+                    seconds = max(seconds, _DOUBT_SECONDS)
+    return seconds
 
 
 def read_plan(
@@ -169,6 +204,8 @@ def read_plan(
         compile_seconds=compile_seconds,
         partitioner_messages=partitioner_messages(folder),
         refusal=refusal,
+        kernel_limit_bytes=scoped_limit_bytes(folder),
+        used_vmem_bytes={} if totals is None else used_vmem_bytes(folder),
     )
 
 
@@ -230,6 +267,7 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
     keep_decoded(plan.hlo_proto, program, table)
     totals = plan.totals or plan_totals(table, platform=platform)
     check_allocations(totals, table, platform=platform)
+    kernels, doubts = known_kernels(plan.hlo_proto, lowered.target, plan.kernel_limit_bytes, plan.used_vmem_bytes)
     return replace(
         lowered,
         compiler=totals,
@@ -242,6 +280,8 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
         proto_without_limit=plan.proto_without_limit,
         partitioner_messages=plan.partitioner_messages,
         refusal=plan.refusal,
+        kernels=kernels,
+        doubts=(*lowered.doubts, *doubts),
         replay=totals_of(table),
         replay_without_limit=replay_totals(plan.proto_without_limit, platform) if plan.proto_without_limit else None,
         source_lines=source_lines_of(program, lowered.folders, sys.path if search_path is None else search_path),

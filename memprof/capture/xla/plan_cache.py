@@ -38,11 +38,11 @@ _DEFAULT_SIZE = "1GiB"
 SUFFIX, _NOTE_SUFFIX = ".memprof-plan", ".memprof-note"
 _OURS = re.compile(r"[0-9a-f]{64}\.memprof-(plan|note)|\.memprof-[0-9a-f]{16}")  # the second: see `files.py`
 CLAIMS = ".claims"  # see `claims.py`
-_VERSION = b"memprof.plan/4\n"
+_VERSION = b"memprof.plan/5\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# The seconds of the compile, and the lengths of the two protos, of the report and of the compiler's refusal. These four
-# and the partitioner's messages follow.
-_HEAD = struct.Struct("<dQQQQ")
+# The seconds of the compile, the limit of a kernel, and the lengths of the two protos, of the report and of the
+# compiler's refusal. These four and the partitioner's messages follow.
+_HEAD = struct.Struct("<dQQQQQ")
 _MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
 _MOST_OF_NOTE = 1 << 20
 
@@ -225,7 +225,7 @@ class PlanCache:
 
 def _packed(plan: Plan, key: str) -> bytes:
     parts = plan.hlo_proto, plan.proto_without_limit, plan.memory_report, plan.refusal.encode()
-    head = _HEAD.pack(plan.compile_seconds, *map(len, parts))
+    head = _HEAD.pack(plan.compile_seconds, plan.kernel_limit_bytes, *map(len, parts))
     messages = "\n".join(plan.partitioner_messages).encode()
     body = zlib.compress(b"".join((head, *parts, messages)), level=1)
     return _VERSION + _digest(body, key) + body
@@ -240,7 +240,7 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
     unpacking = zlib.decompressobj()
     try:
         data = unpacking.decompress(body, _MOST_BYTES)
-        seconds, *lengths = _HEAD.unpack_from(data)
+        seconds, kernel_limit_bytes, *lengths = _HEAD.unpack_from(data)
     except (zlib.error, struct.error):
         return None
     if not unpacking.eof or not 0 <= seconds < float("inf"):
@@ -255,6 +255,7 @@ def _unpacked(content: bytes, key: str) -> Plan | None:
         partitioner_messages=tuple(rest.read().decode("utf-8", errors="replace").splitlines()),
         proto_without_limit=proto_without_limit,
         refusal=refusal.decode("utf-8", errors="replace"),
+        kernel_limit_bytes=kernel_limit_bytes,
         is_cached=True,
     )
 

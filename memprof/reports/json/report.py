@@ -277,6 +277,31 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     refusal: Annotated[str, about("Why it could not be compiled; empty where it was, or was not asked for.")]
 
 
+class KernelBufferJson(Struct, frozen=True, kw_only=True):
+    """One reference of a kernel that lies in VMEM."""
+
+    kind: Annotated[str, about("`input`, `output` or `scratch`.")]
+    dtype: Annotated[str, about("MLIR's name of the element type.")]
+    shape: Annotated[Shape, about("Of one block.")]
+    num_buffers: Annotated[Size, about("How many blocks are in VMEM at once: 2 if they are copied in the background.")]
+    size_bytes: Annotated[Size, about("Of all of them, padding included; 0 if XLA keeps the whole array in VMEM.")]
+
+
+class KernelJson(Struct, frozen=True, kw_only=True):
+    """The calls of one Pallas kernel for a TPU from one source line."""
+
+    name: Annotated[str, about("XLA's name of the calls, without a number.")]
+    num_calls: Annotated[Size, about("In the program; one in a loop counts once.")]
+    module: str
+    source: Annotated[str, about("`file.py:12`, or empty.")]
+    asked_bytes: Annotated[Size, about("VMEM of the blocks and the scratch memory, inferred from the kernel.")]
+    used_bytes: Annotated[
+        Size | None, about("What the compiler reports, with its own temporaries; null unless compiled to the end.")
+    ]
+    limit_bytes: Annotated[Size | None, about("Of VMEM for one kernel; null where it is unknown.")]
+    buffers: tuple[KernelBufferJson, ...]
+
+
 _Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -322,6 +347,9 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     verdict: VerdictJson
     refusal: Annotated[
         str, about("The compiler's own sentence where it refused the program, which does not fit; else empty.")
+    ]
+    kernels: Annotated[
+        tuple[KernelJson, ...], about("The Pallas kernels of a program for a TPU, those that ask for most VMEM first.")
     ]
     pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]
@@ -390,6 +418,19 @@ def report_json(report: Report, advice: Sequence[Advice] | None = None) -> Repor
         modules=[_module(node) for node in walk(report.modules)],
         engine_memory=None if report.engine_figures is None else filled(EngineMemoryJson, report.engine_figures),
         mesh=mesh_json(report),
+        kernels=[
+            KernelJson(
+                name=each.name,
+                num_calls=each.num_calls,
+                module=each.module,
+                source=each.source,
+                asked_bytes=each.kernel.asked_bytes,
+                used_bytes=each.kernel.used_bytes,
+                limit_bytes=each.kernel.limit_bytes,
+                buffers=tuple(filled(KernelBufferJson, buffer) for buffer in each.kernel.buffers),
+            )
+            for each in report.kernels
+        ],
         measured=None if report.measured is None else _measured(report, report.measured),
         advice=[advice_json(each) for each in (advise(report) if advice is None else advice)],
     )

@@ -10,6 +10,7 @@ from memprof.analysis.records.capture import CompilerTotals, Target, Toolchain
 from memprof.analysis.records.categories import Category
 from memprof.analysis.records.device_family import HBM
 from memprof.analysis.records.engine import EngineFigures
+from memprof.analysis.records.kernel import is_about_chip
 from memprof.analysis.records.pool import Answer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import AllocatorFigures, Report
@@ -23,6 +24,7 @@ from memprof.reports.units import (
     format_share,
     format_short_seconds,
 )
+from memprof.reports.views.kernels import over_limit_sentence
 from memprof.reports.views.padding import padding_facts
 
 TONES = {
@@ -119,6 +121,8 @@ def refusal_notes(report: Report) -> tuple[Note, ...]:
     if not report.refusal:
         return ()
     own = f"The footprint here is {report.footprint_bytes / 2**30:.2f} GiB, of which the parts are below."
+    if is_about_chip(report.refusal):
+        own = over_limit_sentence(report.kernels) or "It is about memory on the chip, not about the footprint."
     return (Note(tone=Tone.BAD, text=f"The compiler refused the program: {report.refusal.rstrip('.')}. {own}"),)
 
 

@@ -27,6 +27,7 @@ from memprof.reports.views import header
 from memprof.reports.views.advice import advice_blocks
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
 from memprof.reports.views.cells import category_table, group_legend, share_table
+from memprof.reports.views.kernels import kernel_blocks
 from memprof.reports.views.measured import measured_blocks, operation_blocks
 from memprof.reports.views.mesh import mesh_blocks, partitioner_notes
 from memprof.reports.views.modules import module_table
@@ -78,6 +79,7 @@ def summary_document(
             Heading(text="What the footprint is made of", level=2),
             category_table(report.categories),
             *mesh_blocks(report),
+            *kernel_blocks(report.kernels, top=top),
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),

@@ -95,7 +95,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut in the digest": lambda content: content[:20],
     "cut in the body": lambda content: content[:-1],
     "longer": lambda content: content + b"x",
-    "of another version": lambda content: content.replace(b"plan/4", b"plan/3"),
+    "of another version": lambda content: content.replace(b"plan/5", b"plan/4"),
     "of another kind": lambda content: b"PK\3\4" + content,
     "another body": lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:],
     "of another key": lambda content: plan_cache._packed(plan(), OTHER),
@@ -103,8 +103,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
         plan_cache._VERSION + plan_cache._digest(b"no zlib", KEY) + b"no zlib"
     ),
     "with a digest, and too short": lambda content: _repacked(content, b"short"),
-    "with a digest, and a negative time": lambda content: _repacked(content, plan_cache._HEAD.pack(-1.0, 0, 0, 0, 0)),
-    "with a digest, and no time": lambda content: _repacked(content, plan_cache._HEAD.pack(float("nan"), 0, 0, 0, 0)),
+    "with a digest, and a negative time": lambda content: _repacked(content, plan_cache._HEAD.pack(-1.0, *[0] * 5)),
+    "with a digest, and no time": lambda content: _repacked(content, plan_cache._HEAD.pack(float("nan"), *[0] * 5)),
 }
 
 

@@ -97,6 +97,7 @@ def test_a_capture_keeps_the_target_but_not_what_the_compiler_was_told_of_it(tmp
         "topology": {"num_devices": 1, "num_hosts": 1, "num_slices": 1, "axes": {}, "chips": []},
         "reserved_bytes": 0,
         "chip_bytes": {},
+        "kernel_vmem_bytes": 0,
         "speeds": {
             "operations_per_second": {"f32": 30.3e12, "tf32": 60e12, "bf16": 121e12, "f16": 121e12, "f8": 242.5e12}
             | {"s8": 242.5e12},

@@ -12,7 +12,7 @@ import pytest
 
 from memprof.analysis.hlo.hlo_proto import MemoryReport
 from memprof.analysis.memory.verdict import judge
-from memprof.analysis.records.capture import Topology
+from memprof.analysis.records.capture import Target, Topology
 from memprof.analysis.records.device_family import CPU, FAMILIES, NVIDIA, TPU, family_of
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings
 from memprof.capture.targets import choose
@@ -145,6 +145,32 @@ def test_a_refusal_is_the_sentence_of_the_compiler_alone() -> None:
     assert refusal(RuntimeError("RESOURCE_EXHAUSTED: too many requests")) == ""
 
 
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (
+            "E1001: CompileTimeScopedVmemOom:\nRan out of memory in memory space vmem while allocating on stack for"
+            ' %add.1 = f32[8,128]{1,0:T(8,128)} custom-call(%x), backend_config={"a":"b = c"}. Scoped allocation with'
+            " size 24.00M and limit 16.00M exceeded scoped vmem limit by 8.00M. It should not be possible to run out"
+            " of scoped vmem - \nSee https://openxla.org/xla/errors/error_1001",
+            "Ran out of memory in memory space vmem while allocating on stack for %add.1. Scoped allocation with size"
+            " 24.00M and limit 16.00M exceeded scoped vmem limit by 8.00M",
+        ),
+        (
+            "XLA:TPU compile permanent error. Ran out of memory in memory space vmem. Used 96.00M of 63.94M vmem."
+            " Exceeded vmem capacity by 32.06M.\n\nProgram vmem requirement 96.00M:\n    scoped",
+            "Ran out of memory in memory space vmem. Used 96.00M of 63.94M vmem. Exceeded vmem capacity by 32.06M.",
+        ),
+        (
+            "Allocation (size=134217728) would exceed memory (size=67108864) :: #allocation3 [shape = 'u8[134217728]']",
+            "Allocation (size=134217728) would exceed memory (size=67108864)",
+        ),
+    ],
+)
+def test_the_sentences_about_memory_on_the_chip_are_refusals(message: str, sentence: str) -> None:
+    assert refusal(RuntimeError(f"RESOURCE_EXHAUSTED: {message}")) == sentence
+
+
 def test_a_number_of_a_memory_space_means_what_its_family_says() -> None:
     assert (TPU.space_of(0), TPU.space_of(1), TPU.space_of(9)) == ("hbm", "vmem", "space 9")
     assert {NVIDIA.space_of(1), NVIDIA.space_of(7), CPU.space_of(0)} == {"hbm"}
@@ -166,12 +192,13 @@ def test_a_refusal_is_waited_for_once_the_plan_is_larger_than_the_device(tmp_pat
         time.sleep(0.3)
         raise RuntimeError("RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM.")
 
-    def said(name: str, device_bytes: int, largest_bytes: int | None) -> str:
+    def said(name: str, device_bytes: int, target: Target | None) -> str:
         compiling = partial(compile_step, name, device_bytes)
-        return compile_to_plan(compiling, tmp_path / name, largest_bytes=largest_bytes)
+        return compile_to_plan(compiling, tmp_path / name, refused_by=target)
 
-    assert said("too large", 2 * GIB, GIB) == "Ran out of memory on HBM."
-    assert said("fits", GIB // 2, GIB) == ""
+    target = resolve("v5e").with_memory(GIB)
+    assert said("too large", 2 * GIB, target) == "Ran out of memory on HBM."
+    assert said("fits", GIB // 2, target) == ""
     assert said("of a compiler that refuses nothing", 2 * GIB, None) == ""
 
 
@@ -182,6 +209,9 @@ def test_a_step_fits_a_tpu_up_to_what_its_runtime_leaves() -> None:
     assert "the 15.7 GiB that v5e gives to programs (16.0 GiB less 258 MiB for its runtime)" in fits.sentence
     over = judge(Pieces(held=(16 * GIB,)), target, PoolSettings())
     assert (over.answer, over.mem_fraction, over.short_bytes) == (Answer.DOES_NOT_FIT, None, 258 * MIB)
-    refused = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), is_refused=True)
+    refused = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), refusal="Ran out of memory on HBM.")
     assert refused.answer is Answer.DOES_NOT_FIT
     assert refused.sentence.endswith("no room for the program's own code, and the compiler refused it")
+    on_chip = judge(Pieces(held=(15 * GIB,)), target, PoolSettings(), refusal="Ran out of memory in memory space vmem.")
+    assert on_chip.answer is Answer.DOES_NOT_FIT
+    assert "too little memory on the chip; the footprint, 15.0 GiB, is within" in on_chip.sentence

@@ -1,0 +1,38 @@
+"""Pallas kernels with the places in the user's code that call them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from memprof.analysis.attribution.sources import Sources
+from memprof.analysis.attribution.values import Values
+from memprof.analysis.hlo.program import Instruction, Program
+from memprof.analysis.records.kernel import Kernel, KernelCalls
+
+_NUMBER = re.compile(r"(\.\d+)+$")
+
+
+def kernel_calls(
+    kernels: Iterable[Kernel], program: Program, values: Values, sources: Sources
+) -> tuple[KernelCalls, ...]:
+    """The kernels of a program, those that ask for most VMEM first; equal calls from one line are put together."""
+    by_instruction = {kernel.instruction: kernel for kernel in kernels}
+    alike: defaultdict[tuple[object, ...], list[tuple[Kernel, Instruction]]] = defaultdict(list)
+    for instruction in program.instructions if by_instruction else ():
+        kernel = by_instruction.get(instruction.name)
+        if kernel is not None:
+            name, source = _NUMBER.sub("", kernel.instruction), sources.lines(instruction).user
+            alike[name, source, kernel.buffers, kernel.limit_bytes, kernel.used_bytes].append((kernel, instruction))
+    found = [
+        KernelCalls(
+            name=_NUMBER.sub("", calls[0][0].instruction),
+            kernel=calls[0][0],
+            num_calls=len(calls),
+            module=values.module_of(calls[0][1]),
+            source=sources.lines(calls[0][1]).user,
+        )
+        for calls in alike.values()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.kernel.asked_bytes))

@@ -1,0 +1,180 @@
+"""What the Pallas kernels of a compiled program for a TPU ask of VMEM, the memory on the chip.
+
+    kernels, doubts = known_kernels(hlo_proto, target)
+
+Two sources are put together: the body of a kernel (see `mosaic.py`) has its blocks and its scratch memory, the program
+around it the layouts of its operands. What was found with libtpu 0.0.42 to 0.0.50, on v2 to tpu7x:
+
+- A block is stored in the tiles of its operand. Its buffers together take a multiple of 1024 bytes.
+- Scratch memory is stored in tiles of 8 x 128 elements, or of fewer rows if it has fewer, and begins at a multiple of
+  512 bytes.
+- An operand or a result that XLA keeps in VMEM as a whole needs no block.
+- The compiler adds temporaries of its own while it generates code, which no plan tells. They are in its report of a
+  finished compile, and in its sentence if all else is within the limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from memprof.analysis.hlo.hlo_proto import message_classes, parse_computations, parse_proto, parse_shape
+from memprof.analysis.hlo.tiling import padded_elements
+from memprof.analysis.records.capture import Target
+from memprof.analysis.records.kernel import Kernel, KernelBuffer, Kind
+from memprof.capture.xla.mosaic import MosaicArray, MosaicKernel, read_kernels
+from memprof.errors import MemprofError
+from memprof.untrusted import clean
+
+_CALL = "tpu_custom_call"
+_BLOCK_ALIGNMENT, _SCRATCH_ALIGNMENT = 1024, 512  # bytes
+_ROWS, _LANES, _WORD_BITS = 8, 128, 32
+_VMEM = 1  # XLA's number of the memory space
+_FINISHED, _SETTINGS = "*after_codegen.hlo.pb", "*tpu_comp_env.pb"
+# Of libtpu's settings of a compile (0.0.42 to 0.0.50); -1: as it comes.
+_SETTINGS_MESSAGES = {"Settings": {"xla_tpu_scoped_vmem_limit_kib": (418, "int64")}}
+_Settings: Any = message_classes("memprof.libtpu", _SETTINGS_MESSAGES)["Settings"]
+
+
+def known_kernels(
+    hlo_proto: bytes, target: Target, limit_bytes: int = 0, used_bytes: Mapping[str, int] | None = None
+) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
+    """The kernels of a program, or a sentence that says why they are unknown. See `kernels_of`."""
+    try:
+        return kernels_of(hlo_proto, target, limit_bytes, used_bytes), ()
+    except MemprofError as error:
+        return (), (f"The VMEM of Pallas kernels is not shown: {error}.",)
+
+
+def kernels_of(
+    hlo_proto: bytes, target: Target, limit_bytes: int = 0, used_bytes: Mapping[str, int] | None = None
+) -> tuple[Kernel, ...]:
+    """The kernels of a program, in the order of the proto, without those of SparseCores.
+
+    Args:
+        limit_bytes: of VMEM for one kernel that asks for no limit of its own; 0: that of the target.
+        used_bytes: what the compiler reports, by the name of the call (see `used_vmem_bytes`).
+
+    Raises:
+        MemprofError: jaxlib cannot read their bodies.
+    """
+    calls = _calls(hlo_proto)
+    bodies = [config["custom_call_config"]["body"] for _, config, _ in calls]
+    default_bytes, chip_bytes = limit_bytes or target.kernel_vmem_bytes, target.chip_bytes.get("vmem", 0)
+    kernels = []
+    for (message, config, shapes), body in zip(calls, read_kernels(bodies) if bodies else (), strict=True):
+        if body is None:
+            continue
+        limits = _scoped_bytes(config, "scoped_memory_configs") or default_bytes, chip_bytes
+        kernels.append(
+            Kernel(
+                instruction=clean(message.name),
+                buffers=tuple(_buffers(body, message, shapes)),
+                limit_bytes=min(filter(None, limits), default=None),
+                used_bytes=(used_bytes or {}).get(message.name),
+            )
+        )
+    return tuple(kernels)
+
+
+def used_vmem_bytes(folder: Path) -> dict[str, int]:
+    """What the compiler reports that each kernel uses, by the name of its call; empty if code was not generated.
+
+    Args:
+        folder: of XLA's dump.
+    """
+    return {
+        message.name: _scoped_bytes(config, "used_scoped_memory_configs")
+        for path in folder.glob(_FINISHED)
+        for message, config, _ in _calls(path.read_bytes())
+    }
+
+
+def scoped_limit_bytes(folder: Path) -> int:
+    """The limit of one kernel that an option of the compiler has set (`xla_tpu_scoped_vmem_limit_kib`); 0: none has.
+
+    Args:
+        folder: of XLA's dump.
+    """
+    limit_kib = 0
+    for path in folder.glob(_SETTINGS):
+        with suppress(DecodeError):
+            limit_kib = max(limit_kib, _Settings.FromString(path.read_bytes()).xla_tpu_scoped_vmem_limit_kib)
+    return limit_kib << 10
+
+
+def _calls(hlo_proto: bytes) -> list[tuple[Any, Any, dict[int, bytes]]]:
+    """The calls of kernels: message, configuration, and the shapes of the instructions beside it by id."""
+    if _CALL.encode() not in hlo_proto:
+        return []
+    found = []
+    for computation in parse_computations(parse_proto(hlo_proto).hlo_module):
+        shapes = {each.id: each.shape for each in computation.instructions}
+        for message in computation.instructions:
+            if message.opcode == "custom-call" and message.custom_call_target == _CALL:
+                try:
+                    config = json.loads(message.backend_config)
+                    config["custom_call_config"]["body"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise MemprofError(
+                        f"the configuration of the kernel {clean(message.name)} cannot be read"
+                    ) from error
+                found.append((message, config, shapes))
+    return found
+
+
+def _scoped_bytes(config: Any, name: str) -> int:
+    """Bytes of VMEM in the configuration of a call. Numbers are texts in it (protobuf's JSON)."""
+    return sum(int(each["size"]) for each in config.get(name, ()) if int(each.get("memory_space", 0)) == _VMEM)
+
+
+def _buffers(kernel: MosaicKernel, message: Any, shapes: Mapping[int, Any]) -> list[KernelBuffer]:
+    operands = [parse_shape(shapes[number]) for number in message.operand_ids][kernel.num_prefetched :]
+    shape = parse_shape(message.shape)
+    arrays = [*operands, *(shape.tuple_shapes or [shape])]
+    return [_buffer(each, arrays, num_inputs=len(operands)) for each in kernel.arrays]
+
+
+def _buffer(array: MosaicArray, arrays: Sequence[Any], *, num_inputs: int) -> KernelBuffer:
+    if array.window is None:
+        return _made(array, "scratch", _scratch_bits(array), _SCRATCH_ALIGNMENT)
+    kind: Kind = "input" if array.window < num_inputs else "output"
+    return _made(array, kind, _block_bits(array, arrays[array.window]), _BLOCK_ALIGNMENT)
+
+
+def _made(array: MosaicArray, kind: Kind, bits: int, alignment: int) -> KernelBuffer:
+    return KernelBuffer(
+        kind=kind,
+        dtype=array.dtype,
+        shape=array.shape,
+        num_buffers=array.num_buffers,
+        size_bytes=_aligned(array.num_buffers * bits // 8, alignment),
+    )
+
+
+def _block_bits(array: MosaicArray, whole: Any) -> int:
+    """Args: whole: the shape of the operand or result, with its layout."""
+    layout = whole.layout
+    if layout.memory_space == _VMEM:
+        return 0
+    if len(whole.dimensions) == len(array.shape) == len(layout.minor_to_major) and layout.tiles:
+        tiles = tuple(tuple(tile.dimensions) for tile in layout.tiles)
+        return array.bits * padded_elements(array.shape, layout.minor_to_major, tiles)
+    return _scratch_bits(array)
+
+
+def _scratch_bits(array: MosaicArray) -> int:
+    *others, rows, columns = (1, 1, *array.shape)
+    packed = max(_WORD_BITS // array.bits, 1)  # rows in one word
+    tile = _ROWS if rows > _ROWS else max(1 << (rows - 1).bit_length(), packed)
+    return prod(others) * _aligned(rows, tile) * _aligned(columns, _LANES) * array.bits
+
+
+def _aligned(size: int, step: int) -> int:
+    return -(-size // step) * step
