@@ -28,7 +28,7 @@ TWO_LAYERS = ("num_layers=2",)
 # A loop goes through the layers of these, so their programs are those of the tiny presets with other numbers.
 TINY_ALONE = ("decoder",)
 MANY_EXAMPLES = {("uva", "l4"): ("batch_size=256",)}
-RECOMPUTED = {"uva", "llama-1b", "llama-8b", "llama-70b"}
+RECOMPUTED = {"uva", "gemma-2b", "llama-1b", "llama-8b", "llama-70b"}
 
 
 def step_of(workload: Workload, preset: str, target: str) -> Step:
