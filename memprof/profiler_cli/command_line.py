@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from memprof.errors import InternalError, MemprofError, WorkloadError
+from memprof.errors import InternalError, Interrupted, MemprofError, WorkloadError
 from memprof.files import impossible_name
 from memprof.profiler_cli.app import app
 from memprof.profiler_cli.console import ExitCode, finish_streams, prepare_streams, say_error, say_lines
@@ -29,7 +29,7 @@ _NOT_OURS = (
 )  # fmt: skip
 
 
-class _Signalled(BaseException):
+class _Signalled(Interrupted):
     """Ctrl-C or SIGTERM arrived: unwind, so that children and temporary files go. Typer knows nothing of it."""
 
     def __init__(self, exit_code: ExitCode) -> None:
