@@ -13,10 +13,7 @@
 
 On the command line: `memprof run train.py:step_spec --target h100-80gb`, and `memprof --help`.
 
-The rooms: `capture` compiles a step, `sources` traces one of PyTorch, `analysis` says where its bytes go, `workloads`
-has models and techniques to try,
-`studies` asks what takes several compiles or reports, `reports` shows the answers, `profiler_cli` is the command line,
-`api` is what is exported here. See docs/architecture.md.
+See docs/architecture.md for the rooms of the package.
 """
 
 from __future__ import annotations

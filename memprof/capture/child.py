@@ -1,4 +1,4 @@
-"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or what a server has forked.
+"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or a fork of a server.
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
 that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
