@@ -21,6 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from memprof.analysis.records.device_family import add_families
+from memprof.capture.targets import facts
 from memprof.plugin_complaints import leave_out_plugin_complaints
 from memprof.version import __version__
 
@@ -100,6 +102,7 @@ __all__ = [
     "summary",
 ]
 
+add_families(facts())
 leave_out_plugin_complaints()  # here, for a user's own line after the import may be the first to start JAX
 
 
