@@ -86,8 +86,8 @@ class Instruction(Struct, frozen=True, gc=False):
     `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is that of a
     `while`, if the compiler knows it. Fields of one opcode (`parameter_number`, `tuple_index`, `custom_call_target`)
     are 0 or empty for other opcodes. `dimensions` are those that a `reduce` removes, those that a `sort` sorts along,
-    or XLA's for other opcodes. `device_groups` are those of a collective (see `replica_groups.py`). `product` is that of a
-    dot, a convolution or a library call.
+    or XLA's for other opcodes. `device_groups` are those of a collective (see `replica_groups.py`). `product` is that
+    of a dot, a convolution or a library call.
     """
 
     name: str
