@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memprof.analysis.records.capture import Target, Topology
 from memprof.capture.targets.cpu import FACTS
 from memprof.capture.targets.family import Device, TargetFamily
-from memprof.capture.targets.nvidia.family import versions
+from memprof.capture.targets.nvidia.family import UNLIMITED, versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,4 +35,6 @@ class Host:
 
 
 _HOST: dict[str, Device] = {"cpu": Host()}
-FAMILY = TargetFamily(facts=FACTS, jax_platform="cpu", catalogue=lambda: _HOST, example="cpu", versions=versions)
+FAMILY = TargetFamily(
+    facts=FACTS, jax_platform="cpu", catalogue=lambda: _HOST, example="cpu", unlimited=UNLIMITED, versions=versions
+)

@@ -10,6 +10,9 @@ from memprof.capture.targets.nvidia import FACTS
 from memprof.capture.targets.nvidia.catalogue import gpu_of_kind, gpus
 from memprof.capture.targets.nvidia.config_file import read_file
 
+# Percent of the memory that arguments and results leave (jaxlib 0.10.2 to 0.12); the default is 95.
+UNLIMITED = {"xla_gpu_memory_limit_slop_factor": 1_000_000}
+
 
 def _compiler() -> DevicelessCompiler:
     from memprof.capture.targets.nvidia.compiler import COMPILER
@@ -47,8 +50,7 @@ FAMILY = TargetFamily(
     file_row=("FILE.pbtxt", "a GpuTargetConfigProto that XLA exported on a real machine"),
     compiler=_compiler,
     example="h100-80gb",
-    # Percent of the memory that arguments and results leave (jaxlib 0.10.2 to 0.12); the default is 95.
-    unlimited={"xla_gpu_memory_limit_slop_factor": 1_000_000},
+    unlimited=UNLIMITED,
     packages=("jax-cuda13-plugin", "jax-cuda12-plugin"),
     versions=versions,
     findings=_findings,
