@@ -1,8 +1,8 @@
 """Keeps what JAX's CUDA plugin says where it finds no cuDNN off the screen of programs that do not import memprof.
 
 The extra `deviceless` installs the plugin for its compiler, and JAX starts it in every program of the environment.
-`jax-memprof-quiet.pth` imports this module whenever Python starts, so it imports nothing but `sys`, and does nothing until
-JAX imports its plugin. docs/configuration.md says why that takes a `.pth` file.
+`jax-memprof-quiet.pth` imports this module whenever Python starts. So it imports nothing but `sys`, and does nothing
+until JAX imports its plugin. docs/configuration.md says why that takes a `.pth` file.
 """
 
 import sys
