@@ -89,7 +89,7 @@ class Caches:
         return found & all_leaves
 
     def constants(self) -> tuple[int, int]:
-        """The leaves that attention reads, and those of them that alone are values of each sequence or head, as bits."""
+        """The leaves that attention reads, and those that alone are values of each sequence or head, as bits."""
         return self._read & (1 << self._first_product) - 1, self._read_as_values
 
     def of_result(self, equation: Any, operands: Sequence[Held]) -> Held:
