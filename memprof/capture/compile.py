@@ -425,7 +425,7 @@ def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | 
         spec.check_target(target)
     step, place = step or jit_step(spec), place_on(devices, spec.memory_kinds)
     own_devices, num_devices = devices.named, devices.as_written.num_devices
-    with _on(devices.device):
+    with _on(devices.device), xla_adapter.cudnn_of_absent_device(target):
         traced = trace_step(step, place, own_devices, num_devices)
         if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
