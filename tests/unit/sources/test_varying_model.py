@@ -32,16 +32,16 @@ def _exported(workload: str, fields: dict[str, Any], path: Path) -> Any:
     return spec, step
 
 
-def _length(name: str) -> Dimension:
-    return Dimension(name=name, size=16, smaller=15)
+def _length(name: str, size: int) -> Dimension:
+    return Dimension(name=name, size=size, smaller=size - 1)
 
 
 @pytest.mark.parametrize(
     ("workload", "phase", "dimensions", "others"),
     [
         ("mlp", "inference", (BATCH,), {"batch_size": 3}),
-        ("transformer", "inference", (BATCH, _length("seq_len")), {"batch_size": 2, "seq_len": 5}),
-        ("decoder", "decode", (BATCH, _length("context_len")), {"batch_size": 3, "context_len": 9}),
+        ("transformer", "inference", (BATCH, _length("seq_len", 16)), {"batch_size": 2, "seq_len": 5}),
+        ("decoder", "decode", (BATCH, _length("context_len", 32)), {"batch_size": 3, "context_len": 20}),
         ("decoder", "prefill", (BATCH,), {"batch_size": 1}),
     ],
 )
