@@ -238,7 +238,7 @@ class _Applied:
         )
 
     def _with_biases(self) -> int:
-        """A bias that is repeated along the result of a product or of an embedding, and what of its argument made it."""
+        """A bias repeated along the result of a product or of an embedding, and what of its argument made it."""
         products = [meeting for meeting in self._meetings if meeting.kind is Kind.PRODUCT]
         in_products = self._by_lookups() | joined_bits(
             one for meeting in products for one in (meeting.left, meeting.right) if self._is_of_one(one)
