@@ -1,4 +1,4 @@
-"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or what a server has forked.
+"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or a fork of a server.
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
 that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
@@ -212,9 +212,9 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
 
 def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
     """Leave what another process needs to compile a step, or its plan where it is in the cache."""
+    from memprof.capture.planning import plan_key
     from memprof.capture.processes.handover import Handover
     from memprof.capture.xla.plan_cache import PlanCache
-    from memprof.capture.xla.planning import plan_key
 
     program, plan_task, target = step.program, step.plan_task(task.settings), step.capture.target
     plan, key = None, ""
