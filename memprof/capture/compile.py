@@ -20,6 +20,7 @@ from jax.extend import core
 
 from memprof.analysis.hlo.decoded import no_garbage_collection
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.device_family import family_of
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.processes.child_process import Children
 from memprof.capture.processes.launch import plan_in_child
@@ -499,4 +500,5 @@ def _totals(compiled: Any, target: Target) -> CompilerTotals:
         # On CPU, XLA leaves the temporaries out of its peak (jaxlib 0.10.2 to 0.12).
         peak_memory_bytes=None if target.platform == "cpu" else totals.get("peak_memory_bytes"),
         total_allocation_bytes=totals.get("total_allocation_bytes"),
+        optimal_seconds=xla_adapter.optimal_seconds(compiled) if family_of(target.platform).has_time_estimate else None,
     )

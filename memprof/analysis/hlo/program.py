@@ -41,7 +41,8 @@ class ResultLeaf(Struct, frozen=True):
     """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions.
 
     `memory_space` is XLA's number of the memory that it lies in. `padded` are the dimensions filled up to whole tiles;
-    empty where nothing is filled up (see `tiling.py`).
+    empty where nothing is filled up (see `tiling.py`). `layout` is XLA's text of it, `{0,1:T(8,128)}`; empty of an
+    array without tiles whose last dimension is stored first.
     """
 
     shape_index: tuple[int, ...]
@@ -49,6 +50,7 @@ class ResultLeaf(Struct, frozen=True):
     dimensions: tuple[int, ...]
     memory_space: int = 0
     padded: tuple[int, ...] = ()
+    layout: str = ""
 
     @property
     def is_on_host(self) -> bool:

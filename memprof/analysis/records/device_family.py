@@ -25,6 +25,7 @@ class DeviceFamily:
         has_fixed_memory: whether a device has memory of its own, of a fixed size.
         has_peak: whether XLA reports a peak that includes the temporaries.
         has_temp_total: whether XLA's total of the temporaries is the size of the temp allocations.
+        has_time_estimate: whether `cost_analysis()` of an executable estimates the time of a step.
         planned_percent: the share of the memory for which XLA plans, before it recomputes values on its own. Of what
             arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
             xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
@@ -40,6 +41,7 @@ class DeviceFamily:
     has_fixed_memory: bool = True
     has_peak: bool = True
     has_temp_total: bool = True
+    has_time_estimate: bool = False
     planned_percent: int = 80
     has_share_pool: bool = False
     pads_arrays: bool = False
@@ -68,6 +70,7 @@ TPU = DeviceFamily(
     # By libtpu's memory report (0.0.42 to 0.0.50), but for 3, which is v4's CMEM; it has no names for others.
     memory_spaces={0: HBM, 1: "vmem", 2: "smem", 3: "cmem", 5: HOST},
     has_temp_total=False,
+    has_time_estimate=True,
     planned_percent=95,  # by its log: "rematerialization limit = 95% hbm - ..."
     pads_arrays=True,
     mark=b'"scoped_memory_configs"',
