@@ -71,6 +71,7 @@ class Intent:
         axes: of the mesh.
         modules: the path of repeated modules, with `*` for their numbers: `layers_*/mlp`.
         dtype: of the arrays, as XLA writes it.
+        drops: whether some of the values are dropped at random.
         num_parts: in how many parts to make them.
     """
 
@@ -80,6 +81,7 @@ class Intent:
     axes: tuple[str, ...] = ()
     modules: str = ""
     dtype: str = ""
+    drops: bool = False
     num_parts: int = 1
 
 

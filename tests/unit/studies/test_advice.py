@@ -22,6 +22,7 @@ from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.studies.advice.state import _factored_bytes
 from memprof.studies.advice.what_if import changed_at_peak
+from memprof.workloads.build import plan
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.intents import Aim, Intent, means_to
 
@@ -681,6 +682,23 @@ def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -
     weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
     made = report([weights, _passes((64, 16), "bf16")], target=target)
     assert code in _proposal(made, "flash_attention").proposal.how_to
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dropout", "technique"),
+    [("bf16", 0.0, "flash"), ("f32", 0.0, "bf16+flash"), ("f32", 0.1, None)],
+)
+def test_the_technique_of_the_kernel_is_not_refused_when_it_is_followed(
+    dtype: str, dropout: float, technique: str | None
+) -> None:
+    weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
+    made = replace(report([weights, _passes((64, 16), "bf16")]), config={"attention_dropout_rate": dropout})
+    proposal = _proposal(made, "flash_attention").proposal
+    assert proposal.technique == technique
+    assert proposal.what.endswith("without dropout of them") == bool(dropout)
+    own = [] if dtype == "f32" else ["bf16"]
+    rows = [] if technique is None else ["+".join([*own, technique])]
+    plan(workload="transformer", preset="tiny", overrides=[f"attention_dropout_rate={dropout}"], techniques=rows)
 
 
 def _rung(family: str, saving_bytes: int, flops: int) -> _Rung:
