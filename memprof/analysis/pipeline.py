@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from memprof.analysis.attribution.kernels import kernel_calls
+from memprof.analysis.attribution.layout_copies import layout_copies
 from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.analysis.attribution.patterns import Patterns, find_patterns
@@ -131,6 +132,7 @@ class _Parts:
     patterns: Patterns
     sources: Sources
     memory: Memory
+    order: ProgramOrder
     peak: PeakOrder
 
     def why(self, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
@@ -160,6 +162,7 @@ def _look_into(capture: Capture, decoded: tuple[Program, BufferTable] | None = N
         patterns=patterns,
         sources=sources,
         memory=memory,
+        order=order,
         peak=PeakOrder(partial(MemoryGraph, program, table, on_device, values, order), memory, capture.fenced_values),
     )
 
@@ -219,6 +222,9 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
         memory_spaces=table.space_bytes,
         refusal=capture.refusal,
         kernels=kernel_calls(capture.kernels, program, values, parts.sources),
+        layout_copies=layout_copies(
+            program, table, values, parts.order, parts.sources, frozenset(each.name for each in buffers)
+        ),
         pool=capture.pool,
         pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,
