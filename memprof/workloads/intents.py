@@ -24,6 +24,7 @@ class Aim(Enum):
     """What is to be done."""
 
     CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
+    CAST_CACHE = auto()  # hold keys and values in 16 bits
     CAST_WEIGHTS = auto()  # hold weights in 16 bits
     CAST_PASSES = auto()  # compute in 16 bits
     CAST_WEIGHTS_IN_LAYERS = auto()  # cast weights where they are used, not before

@@ -33,6 +33,7 @@ class DeviceFamily:
         has_peak: whether XLA reports a peak that includes the temporaries.
         has_temp_total: whether XLA's total of the temporaries is the size of the temp allocations.
         has_schedule_options: whether options of XLA make it order operations for memory.
+        has_time_estimate: whether `cost_analysis()` of an executable estimates the time of a step.
         planned_percent: the share of the memory for which XLA plans, before it recomputes values on its own. Of what
             arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
             xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
@@ -53,6 +54,7 @@ class DeviceFamily:
     has_peak: bool = True
     has_temp_total: bool = True
     has_schedule_options: bool = False
+    has_time_estimate: bool = False
     planned_percent: int = 80
     has_share_pool: bool = False
     offloads_state: bool = False

@@ -68,7 +68,7 @@ class Caches:
         self._products: dict[int, tuple[int, Any]] = {}
         self._operands: dict[int, int] = {}  # of each product, by its bit: what they hold
         self._read = 0
-        self._read_as_values = 0  # of them, those that it reads as values without anything that the step has made
+        self._values: set[int] = set()  # what it reads as values of each sequence or head
         self._writes: set[tuple[int, int]] = set()
         self._first_product = 0
 
@@ -89,8 +89,15 @@ class Caches:
         return found & all_leaves
 
     def constants(self) -> tuple[int, int]:
-        """The leaves that attention reads, and those that alone are values of each sequence or head, as bits."""
-        return self._read & (1 << self._first_product) - 1, self._read_as_values
+        """The leaves that attention reads, and those of them that it reads as values as they are, as bits."""
+        leaves = (1 << self._first_product) - 1
+        written = 0
+        for target, _ in self._writes:
+            written |= target & leaves
+        constants = 0
+        for held in self._values:
+            constants |= held if not held & ~leaves and not held & written else 0
+        return self._read & leaves, constants
 
     def of_result(self, equation: Any, operands: Sequence[Held]) -> Held:
         """What the results of an operation hold."""
@@ -114,9 +121,7 @@ class Caches:
             # The weights of attention hold no elements themselves, as a state that decays exponentially does.
             if one.weighted and not one.holds:
                 self._read |= one.weighted | other.holds
-                is_along = bool(equation.params["dimension_numbers"][1][0])
-                is_constant = not other.holds >> self._first_product
-                self._read_as_values |= other.holds if is_along and is_constant else 0
+                self._values |= {other.holds} if equation.params["dimension_numbers"][1][0] else set()
             if one.counts and not one.holds and not one.weighted:
                 return Held(holds=other.holds | self._bit(equation), scored=other.holds, counts=True)  # a one-hot mask
         product, operands = self._bit(equation), left.holds | right.holds

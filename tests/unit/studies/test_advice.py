@@ -401,6 +401,14 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "scores": lambda: _cached(_CACHE, _temp((2, 16, 16)), _temp((2, 16, 16))),
         },
     ),
+    "wide_cache": (
+        lambda: _cached(_CACHE, weights="bf16"),
+        {
+            "weights as wide": lambda: _cached(_CACHE),
+            "16 bits already": lambda: _cached(replace(_CACHE, dtype="bf16"), weights="bf16"),
+            "scales of a quantised cache": lambda: _cached(_CACHE, replace(_CACHE, dtype="s8"), weights="bf16"),
+        },
+    ),
     "wide_weights": (
         lambda: _cached(_CACHE),
         {
@@ -569,6 +577,14 @@ def test_integers_may_hold_several_numbers(dtype: str, shape: tuple[int, ...]) -
     weight, *others = made.arguments
     packed = replace(made, arguments=(replace(weight, dtype=dtype, shape=shape), *others))
     assert [each.rule for each in advise(packed)] == ["dequantised_weights"]
+
+
+def test_the_bound_of_a_copied_cache_has_what_the_loop_cuts_out_of_it() -> None:
+    """Without the loop go the copy of 4 layers, and the slice of one: 4,096 and 1,024 bytes."""
+    copy, piece = _temp((4, 2, 8, 16)), _temp((1, 2, 8, 16))
+    found = [each for each in advise(_cached(_CACHE, copy, piece, trip_count=4)) if each.rule == "copied_cache"]
+    assert [each.saving_bytes for each in found] == [4096 + 1024]
+    assert "1 array, 4,096 bytes at the peak" in found[0].proposal.evidence
 
 
 def test_a_layer_of_stacked_integers_is_a_dequantised_weight() -> None:
