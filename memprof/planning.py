@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.records.in_chunks import InChunks
 from memprof.capture.own_attributes import own
 from memprof.capture.tracing.step_checks import argument_numbers
 from memprof.errors import MemprofError
@@ -66,11 +67,11 @@ def plan(
         return plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=progress)
 
 
-def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What changes a step as a plan says, or puts checkpoints with a policy around its layers.
+def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What changes a step as a plan says, puts checkpoints with a policy around its layers, or cuts parts into chunks.
 
     Args:
-        plan: a plan, or one of `jax.checkpoint_policies`.
+        plan: a plan, one of `jax.checkpoint_policies`, or `memprof.InChunks(loss=8)`.
 
     Returns:
         From a step to the changed step, which is jitted as the step was.
@@ -78,6 +79,8 @@ def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., 
     Raises:
         MemprofError: no choice of the plan is within the budget.
     """
+    if isinstance(plan, InChunks):
+        return lambda step: _in_chunks(step, plan)
     if not callable(plan) and plan.best is None:
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
@@ -90,3 +93,10 @@ def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., 
         return step if checkpoints is None else with_checkpointed_blocks(step, checkpoints)
 
     return changed
+
+
+def _in_chunks(step: Callable[..., Any], chunks: InChunks) -> Callable[..., Any]:
+    from memprof.capture.checkpointing.apply import traced_within
+    from memprof.capture.checkpointing.chunks import chunked
+
+    return traced_within(step, lambda: chunked(chunks))

@@ -14,6 +14,7 @@ from memprof.capture.checkpointing.signature import Policy, policy_of
 from memprof.capture.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
+_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
           "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
 
@@ -24,6 +25,15 @@ def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     A call that says how its arguments are sharded stays.
     """
     return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _inlined))(*closed.in_avals)
+
+
+def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The same function without the jits in it; its checkpoints stay."""
+
+    def rule(equation: Any, values: list[Any]) -> list[Any] | None:
+        return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
+
+    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, rule))(*closed.in_avals)
 
 
 def as_function(closed: core.ClosedJaxpr) -> Flat:
@@ -73,9 +83,9 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
                 continue
             equation = jaxpr.eqns[place]
             is_block = repeated is None and is_loop(equation)
-            _bind(equation, known, _checkpointed_loop(equation, in_loops) if is_block else equation.params)
+            bind(equation, known, _checkpointed_loop(equation, in_loops) if is_block else equation.params)
             place += 1
-        return [_value(atom, known) for atom in jaxpr.outvars]
+        return [value_of(atom, known) for atom in jaxpr.outvars]
 
     return evaluate
 
@@ -108,7 +118,7 @@ def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any],
     def run(*args: Any) -> list[Any]:
         known = dict(zip(inputs, args, strict=True))
         for equation in equations:
-            _bind(equation, known, equation.params)
+            bind(equation, known, equation.params)
         return [known[var] for var in outputs]
 
     return run, inputs, outputs
@@ -121,36 +131,38 @@ def _as_they_are(equation: Any, values: list[Any]) -> None:
     """Leave calls as they are."""
 
 
-def _inlined(equation: Any, values: list[Any]) -> list[Any] | None:
-    """Evaluate a call in place; None: the equation is no such call."""
+def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> list[Any] | None:
+    """Evaluate a call in place, by a rule; None: the equation is no such call."""
     name = _CALLS.get(equation.primitive.name)
     if name is None or not jit_adapter.has_no_shardings(equation.params):
         return None
     inner = equation.params[name]
     jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, core.ClosedJaxpr) else (inner, ())
-    return _evaluated(jaxpr, consts, values, _inlined)
+    return _evaluated(jaxpr, consts, values, rule or _inlined)
 
 
 def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: _Rule) -> list[Any]:
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known.update(zip(jaxpr.invars, args, strict=True))
     for equation in jaxpr.eqns:
-        values = [_value(atom, known) for atom in equation.invars]
+        values = [value_of(atom, known) for atom in equation.invars]
         with jit_adapter.name_of(equation):
             results = rule(equation, values)
         if results is None:
-            _bind(equation, known, equation.params)
+            bind(equation, known, equation.params)
         else:
             known.update(zip(equation.outvars, results, strict=True))
-    return [_value(atom, known) for atom in jaxpr.outvars]
+    return [value_of(atom, known) for atom in jaxpr.outvars]
 
 
-def _bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
-    values = [_value(atom, known) for atom in equation.invars]
+def bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
+    """Evaluate an equation with other parameters, and note its results."""
+    values = [value_of(atom, known) for atom in equation.invars]
     with jit_adapter.name_of(equation):
         results = jit_adapter.bound(equation, values, params)
     known.update(zip(equation.outvars, results, strict=True))
 
 
-def _value(atom: Any, known: dict[Any, Any]) -> Any:
+def value_of(atom: Any, known: dict[Any, Any]) -> Any:
+    """What an input of an equation stands for."""
     return atom.val if isinstance(atom, core.Literal) else known[atom]
