@@ -118,9 +118,7 @@ def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints 
     return traced_within(step, lambda: checkpointed(checkpoints))
 
 
-def traced_within(
-    step: Callable[..., Any], around: Callable[[], AbstractContextManager[object]]
-) -> Callable[..., Any]:
+def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContextManager[object]]) -> Callable[..., Any]:
     """A step that is traced within a context, jitted as the step is.
 
     Raises:

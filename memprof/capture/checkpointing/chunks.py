@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -95,21 +96,26 @@ def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any
     num_whole = region.num_rows // num_rows
     end = num_whole * num_rows
     divided = [(var, axis) for var, axis in region.inputs if axis is not None]
-    shared = {(var, None): known[var] for var, axis in region.inputs if axis is None}
+    shared: dict[tuple[Any, Axis], Any] = {(var, None): known[var] for var, axis in region.inputs if axis is None}
 
-    def part(rows: Sequence[Any]) -> list[Any]:
-        values = {**shared, **dict(zip(divided, rows, strict=True))}
-        return _evaluated(jaxpr, region, values, rows[0].shape[divided[0][1]])
+    def part(num_rows: int, rows: Sequence[Any]) -> list[Any]:
+        values = {**shared}
+        values.update(zip(divided, rows, strict=True))
+        return _evaluated(jaxpr, region, values, num_rows)
 
     def turn(_: None, rows: Sequence[Any]) -> tuple[None, list[Any]]:
-        return None, jax.checkpoint(part, prevent_cse=False)(rows)
+        return None, jax.checkpoint(partial(part, num_rows), prevent_cse=False)(rows)
 
-    stacked = [_stacked(known[var], axis, num_whole, num_rows) for var, axis in divided]
+    def length(var: Any, axis: int, rows: int) -> int:
+        """How many entries of an array that many rows are."""
+        return int(var.aval.shape[axis]) // region.num_rows * rows
+
+    stacked = [_stacked(known[var], axis, num_whole, length(var, axis, num_rows)) for var, axis in divided]
     _, found = jax.lax.scan(turn, None, stacked)
     rest: list[Any] = []
     if end < region.num_rows:
-        tails = [jax.lax.slice_in_dim(known[var], end, None, axis=axis) for var, axis in divided]
-        rest = jax.checkpoint(part)(tails)
+        tails = [jax.lax.slice_in_dim(known[var], length(var, axis, end), None, axis=axis) for var, axis in divided]
+        rest = jax.checkpoint(partial(part, region.num_rows - end))(tails)
     for number, (var, axis) in enumerate(region.outputs):
         known[var] = _joined(found[number], axis, rest[number : number + 1])
 
@@ -123,7 +129,7 @@ def _evaluated(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis],
         for atom, axis in zip(equation.invars, rows.inputs, strict=True):
             if isinstance(atom, core.Var) and atom not in made:
                 known[atom] = inputs[atom, axis]
-        bind(equation, known, rows.params(equation, num_rows))
+        bind(equation, known, rows.params(equation, num_rows, region.num_rows))
         made.update({var: known[var] for var in equation.outvars})
     return [made[var] for var, _ in region.outputs]
 

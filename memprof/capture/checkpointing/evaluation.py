@@ -58,7 +58,7 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
 
     Args:
         closed: without calls.
-        checkpoints: the results of a block that are kept, or a policy for all blocks. Bodies of scans are first blocks.
+        checkpoints: the results of a block that are kept, or a policy for all blocks. The turns of a scan are blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
     number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}
@@ -82,8 +82,11 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
                 place = _run_block(jaxpr, place, repeated, policy, known)
                 continue
             equation = jaxpr.eqns[place]
-            is_block = repeated is None and is_loop(equation)
-            bind(equation, known, _checkpointed_loop(equation, in_loops) if is_block else equation.params)
+            if repeated is None and is_loop(equation):
+                num_first = checkpoints.num_first if isinstance(checkpoints, Checkpoints) else None
+                _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
+            else:
+                bind(equation, known, equation.params)
             place += 1
         return [value_of(atom, known) for atom in jaxpr.outvars]
 
@@ -96,6 +99,47 @@ def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy
     results = jax.checkpoint(run, policy=policy)(*[known[var] for var in inputs])
     known.update(zip(outputs, results, strict=True))
     return start + repeated.length
+
+
+def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: int | None, rest: Policy | None) -> None:
+    """Evaluate a scan with its body under a checkpoint, in two parts if its last turns have another policy, or none."""
+    params = equation.params
+    length = int(params["length"])
+    if num_first is None or num_first >= length:
+        bind(equation, known, _checkpointed_loop(equation, policy))
+        return
+    num_consts, num_carried = _consts_and_carried(equation)
+    values = [value_of(atom, known) for atom in equation.invars]
+    consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
+    is_reversed = params["reverse"]
+    spans = (
+        [(length - num_first, length), (0, length - num_first)]
+        if is_reversed
+        else [(0, num_first), (num_first, length)]
+    )
+    parts: list[list[Any]] = []
+    for (start, stop), each in zip(spans, (policy, rest), strict=True):
+        inner = params if each is None else _checkpointed_loop(equation, each)
+        rows = [jax.lax.slice_in_dim(array, start, stop) for array in values[num_consts + num_carried :]]
+        with jit_adapter.name_of(equation):
+            results = jit_adapter.bound(equation, [*consts, *carry, *rows], {**inner, "length": stop - start})
+        carry = results[:num_carried]
+        parts.append(results[num_carried:])
+    if is_reversed:
+        parts.reverse()
+    stacked = [jax.lax.concatenate(each, 0) for each in zip(*parts, strict=True)]
+    known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
+
+
+def _consts_and_carried(equation: Any) -> tuple[int, int]:
+    """How many inputs of a scan its body reads whole, and how many it carries: what it goes over has one axis more."""
+    body = equation.params["jaxpr"].jaxpr
+
+    def num_stacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+        return sum(each.aval.ndim != own.aval.ndim for each, own in zip(outer, inner, strict=True))
+
+    num_carried = len(equation.outvars) - num_stacked(equation.outvars, body.outvars)
+    return len(equation.invars) - num_stacked(equation.invars, body.invars) - num_carried, num_carried
 
 
 def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What is made of one large product row by row, until it is small again: losses of logits, and attentions.
 
-A region begins with a matrix product whose result is larger than its rows were: logits, or what each query gives to each
-key. It has all operations that read such a large array. If none of these mixes the rows, a part of the rows can be
+A region begins with a matrix product whose result is larger than its rows were: logits, or what each query gives to
+each key. It has all operations that read such a large array. If none of these mixes the rows, a part of the rows can be
 computed without the others, and the large arrays never exist whole. What is in a region is known by data flow alone.
 """
 
@@ -55,7 +55,7 @@ class Region:
 
 
 def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
-    """The losses and attentions of a function without jits, in their order; no two share an operation that they need."""
+    """The losses and attentions of a function without jits, in their order. No two share an operation."""
     graph = _Graph(jaxpr)
     found: list[Region] = []
     taken: set[int] = set()
@@ -97,7 +97,7 @@ class _Graph:
         self.results = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
 
 
-class _Mixed(Exception):
+class _MixedRowsError(Exception):
     """An operation mixes the rows, or is not known."""
 
 
@@ -129,7 +129,7 @@ class _Growth:
                 self._look_at(number)
             own = frozenset(self.rows)
             inputs = self._inputs()
-        except _Mixed:
+        except _MixedRowsError:
             return None
         made = [var for number in own for var in self.graph.equations[number].outvars]
         outputs = [(var, self.axes[var]) for var in made if self._is_read_outside(var)]
@@ -168,7 +168,7 @@ class _Growth:
         if rows is None or any(
             is_own and axis != wanted for axis, is_own, wanted in zip(axes, own, rows.inputs, strict=True)
         ):
-            raise _Mixed
+            raise _MixedRowsError
         self._add(number, rows)
 
     def _add(self, number: int, rows: Rows) -> None:
@@ -189,14 +189,14 @@ class _Growth:
                 maker = self.graph.maker.get(atom)
                 behind = None
                 if maker is not None and axis is not None and self._is_large(atom):
-                    behind = rows_behind(self.graph.equations[maker], axis, self._num_rows)
+                    behind = rows_behind(self.graph.equations[maker], axis)
                 if maker is None or behind is None:
                     found[atom, axis] = None
                 else:
                     self._add(maker, behind)
                     pending.append(maker)
         if any(atom in self.axes for atom, _ in found):  # read whole, or along another axis
-            raise _Mixed
+            raise _MixedRowsError
         return list(found)
 
     def _is_large(self, var: Any) -> bool:

@@ -3,7 +3,9 @@
 An operation treats rows one by one along an axis if a part of the rows can be computed without the others:
 
     rows_of(exp, [1], 64)                    # the rows of the result lie along axis 1, too
-    rows_of(reduce_sum over axis 2, [1], 64)  # the same; over axis 1: None, since it mixes them
+    rows_of(reduce_sum over axis 2, [1], 64)  # the same; over axis 1: they are summed
+
+Where a reshape merges the axis with those after it, each row is several entries of the new axis.
 """
 
 from __future__ import annotations
@@ -39,12 +41,13 @@ class Rows:
     result: Axis
     sizes: tuple[str, int] | None = None
 
-    def params(self, equation: Any, num_rows: int) -> dict[str, Any]:
-        """The parameters of the operation for that many rows."""
+    def params(self, equation: Any, part: int, num_rows: int) -> dict[str, Any]:
+        """The parameters of the operation for a part of the rows."""
         params = dict(equation.params)
         if self.sizes is not None:
             name, place = self.sizes
-            params[name] = (*params[name][:place], num_rows, *params[name][place + 1 :])
+            size = params[name][place] // num_rows * part
+            params[name] = (*params[name][:place], size, *params[name][place + 1 :])
         return params
 
 
@@ -53,41 +56,37 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
 
     Args:
         axes: of the rows in each input; None: unknown.
-        num_rows: how long these axes are.
+        num_rows: how many there are.
     """
     name = equation.primitive.name
     if name in _ELEMENTWISE:
-        return _elementwise(equation, axes, num_rows)
+        return _elementwise(equation, axes)
     rule = _RULES.get(name)
     return None if rule is None else rule(equation, axes, num_rows)
 
 
-def rows_behind(equation: Any, axis: int, num_rows: int) -> Rows | None:
+def rows_behind(equation: Any, axis: int) -> Rows | None:
     """Where the inputs of an operation have the rows that its result has along an axis; None: not known."""
-    name = equation.primitive.name
+    name, length = equation.primitive.name, equation.outvars[0].aval.shape[axis]
     if name in _ELEMENTWISE:
-        inputs = tuple(_of_operand(atom.aval.shape, axis, num_rows) for atom in equation.invars)
-        return Rows(inputs=inputs, result=axis)
+        return _elementwise(equation, [axis])
     if name != "broadcast_in_dim":
         return None
     (operand, *_), dimensions = equation.invars, tuple(map(int, equation.params["broadcast_dimensions"]))
     place = dimensions.index(axis) if axis in dimensions else None
-    has_rows = place is not None and operand.aval.shape[place] == num_rows
+    has_rows = place is not None and operand.aval.shape[place] == length
     return Rows(inputs=(place if has_rows else None,), result=axis, sizes=("shape", axis))
 
 
-def _of_operand(shape: Sequence[int], axis: int, num_rows: int) -> Axis:
-    """The axis of an operand of an elementwise operation; one of length 1 is broadcast."""
-    return axis if len(shape) > axis and shape[axis] == num_rows else None
-
-
-def _elementwise(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+def _elementwise(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    """An operand without dimensions, or of length 1, is broadcast."""
     found = {axis for axis in axes if axis is not None}
-    rank = equation.outvars[0].aval.ndim
-    if len(found) != 1 or any(atom.aval.ndim not in (0, rank) for atom in equation.invars):
+    shape = equation.outvars[0].aval.shape
+    if len(found) != 1 or any(atom.aval.ndim not in (0, len(shape)) for atom in equation.invars):
         return None
     (axis,) = found
-    return Rows(inputs=tuple(_of_operand(atom.aval.shape, axis, num_rows) for atom in equation.invars), result=axis)
+    inputs = (axis if atom.aval.ndim and atom.aval.shape[axis] == shape[axis] else None for atom in equation.invars)
+    return Rows(inputs=tuple(inputs), result=axis)
 
 
 def _broadcast(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
@@ -130,7 +129,7 @@ def _reshape(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     axis, shape, sizes = axes[0], equation.invars[0].aval.shape, equation.params["new_sizes"]
     assert axis is not None
     for place, size in enumerate(sizes):
-        if size == num_rows and prod(sizes[:place]) == prod(shape[:axis]):
+        if size % num_rows == 0 and prod(sizes[:place]) == prod(shape[:axis]):
             return Rows(inputs=tuple(axes), result=place, sizes=("new_sizes", place))
     return None
 
@@ -170,7 +169,11 @@ def _gather(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     if axis in numbers.operand_batching_dims:  # each row has indices of its own
         of_indices = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(axis)]
         return Rows(inputs=(axis, of_indices), result=in_batch[of_indices])
-    if axes[1] is not None or sizes[axis] != num_rows or axis in numbers.collapsed_slice_dims:
+    if (
+        axes[1] is not None
+        or sizes[axis] != equation.invars[0].aval.shape[axis]
+        or axis in numbers.collapsed_slice_dims
+    ):
         return None
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     kept = [each for each in range(equation.invars[0].aval.ndim) if each not in dropped]
@@ -181,7 +184,7 @@ def _slice(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     axis, params = axes[0], equation.params
     assert axis is not None
     strides = params["strides"]
-    is_whole = params["limit_indices"][axis] - params["start_indices"][axis] == num_rows
+    is_whole = params["limit_indices"][axis] - params["start_indices"][axis] == equation.invars[0].aval.shape[axis]
     if not is_whole or (strides is not None and strides[axis] != 1):
         return None
     return Rows(inputs=(axis,), result=axis, sizes=("limit_indices", axis))

@@ -204,8 +204,17 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
     """One compile of a plan."""
 
     name: Annotated[
-        Literal["as it is", "nothing kept", "chosen", "dots_saveable", "dots_with_no_batch_dims_saveable"],
-        about("What the layers keep for the backward pass."),
+        Literal[
+            "as it is",
+            "donate_state",
+            "chunked_loss",
+            "chunked_attention",
+            "nothing kept",
+            "chosen",
+            "dots_saveable",
+            "dots_with_no_batch_dims_saveable",
+        ],
+        about("What the layers keep for the backward pass, or a change that was allowed."),
     ]
     footprint_bytes: Annotated[Size, about("Of the compiled plan, without what XLA recomputes on its own.")]
     recomputed_flops: Annotated[int, Meta(ge=0)]

@@ -90,7 +90,7 @@ def _is_cast(buffer: LiveBuffer) -> bool:
 
 
 def factored_optimizer(report: Report) -> Iterator[Proposal]:
-    """Moments as large as the parameters, or twice: what other methods hold (differences of steps, say) is no moment."""
+    """Moments as large as the parameters, or twice; the differences of steps that L-BFGS holds are none."""
     params = [leaf for leaf in report.arguments if leaf.role is Role.PARAMS]
     shapes = {leaf.shape for leaf in params}
     state = [leaf for leaf in report.arguments if leaf.role is Role.OPTIMIZER_STATE]

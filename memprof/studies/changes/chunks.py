@@ -52,4 +52,7 @@ def in_chunks(step: Step) -> Iterator[Change]:
 def _evidence(regions: list[Region], kind: Kind) -> str:
     largest = max(regions, key=lambda each: each.large_bytes)
     name = "losses of logits" if kind is Kind.LOSS else "attentions"
-    return f"{name} found by data flow: {len(regions)}; the largest makes {largest.large_bytes:,} bytes of {largest.num_rows:,} rows at once"
+    return (
+        f"{name} found by data flow: {len(regions)}; the largest makes {largest.large_bytes:,} bytes of"
+        f" {largest.num_rows:,} rows at once"
+    )

@@ -67,7 +67,7 @@ def jitted_code(
 
 
 def applied_code(spec: StepSpec, change: str) -> str | None:
-    """The line that applies a change of memprof's to the step; None: its jit has shardings that a line does not know."""
+    """The line that applies a change of memprof's to the step; None: a framework's jit has shardings."""
     if not jit_adapter.is_framework_jit(spec.fn):
         name = name_of_step(spec)
         return f"import memprof\n\n{name} = {change}({name})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,10 +149,10 @@ def _change(
     rule: Any = getattr(jax.checkpoint_policies, policy)
     if layers and all(layer.is_local for layer in layers) and _are_called(step, layers):
         return _code_by_place(layers, policy), spec, partial(checkpointed, rule, chosen=_has_layers)
-    code = applied_code(spec, f"memprof.apply(jax.checkpoint_policies.{policy})")
-    if code is None:
+    applied = applied_code(spec, f"memprof.apply(jax.checkpoint_policies.{policy})")
+    if applied is None:
         return None
-    head, line = code.rsplit("\n\n", 1)
+    head, line = applied.rsplit("\n\n", 1)
     imports = head if "import jax" in head.splitlines() else f"import jax\n{head}"
     code = f"{imports}\n\n# no line of yours alone puts it around what repeats\n{line}\n"
     return code, step_of_code(spec, code), nullcontext

@@ -34,6 +34,12 @@ def _one_hot_labels(x: Any, head: Any) -> Any:
     return -(jax.nn.one_hot(_LABELS.ravel(), _CLASSES) * jax.nn.log_softmax(logits)).mean()
 
 
+def _logits_flattened(x: Any, head: Any) -> Any:
+    logits = (x @ head).reshape(-1, _CLASSES)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, _LABELS.reshape(-1))
+    return losses.reshape(_LABELS.shape).sum(1).mean()
+
+
 def _taken_along_axis(x: Any, head: Any) -> Any:
     logits = 30 * jnp.tanh(jnp.einsum("btd,dv->btv", x, head) / 30) + jnp.zeros(_CLASSES)
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), _LABELS[..., None], -1).mean()
@@ -93,7 +99,8 @@ def _assert_close(before: Any, after: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "num_rows"), [(_integer_labels, 21), (_one_hot_labels, 42), (_taken_along_axis, 21)]
+    ("loss", "num_rows"),
+    [(_integer_labels, 21), (_one_hot_labels, 42), (_taken_along_axis, 21), (_logits_flattened, 2)],
 )  # fmt: skip
 def test_a_loss_of_logits_is_computed_in_chunks(loss: Callable[..., Any], num_rows: int) -> None:
     found, before, after = _in_chunks(loss, _HIDDEN, _HEAD)
