@@ -28,6 +28,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             Facts(facts=facts),
             Heading(text="Compiled", level=2, aside=f"{len(plan.points)} compiles"),
             _points(plan),
+            *((Note(text=_repeats(plan)),) if plan.repeats else ()),
             Note(text=_CAUTION, tone=Tone.MUTED),
         )
     )
@@ -42,6 +43,14 @@ def _answer(plan: CheckpointPlan) -> str:
         changes = " and ".join(each.rule for each in plan.changes)
         return f"The step fits with {changes}: {size}" if changes else f"The step fits as it is: {size}"
     return f"{size}, with {format_flops(plan.best.recomputed_flops)} computed again"
+
+
+def _repeats(plan: CheckpointPlan) -> str:
+    names = ", ".join(f"{name} ({count:,} times)" for name, count in sorted(plan.repeats.items()))
+    return (
+        f"The plan computes again, too: {names}. A collective then takes its time twice; random numbers come out the"
+        " same from the same key."
+    )
 
 
 def _points(plan: CheckpointPlan) -> Table:

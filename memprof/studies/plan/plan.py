@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
@@ -58,6 +59,7 @@ class CheckpointPlan:
         num_blocks: how many parts of the step a checkpoint goes around.
         is_loop: these are the turns of scans.
         changes: made to the step before checkpoints are put into it.
+        repeats: how many collectives and random numbers the plan computes again in a step, by their primitive.
     """
 
     label: str
@@ -68,6 +70,7 @@ class CheckpointPlan:
     num_blocks: int
     is_loop: bool
     changes: tuple[PlannedChange, ...] = ()
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def checkpoints(self) -> Checkpoints | None:

@@ -23,7 +23,7 @@ from memprof.errors import MemprofError
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed
-from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of
+from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import (
     AS_IT_IS,
@@ -78,15 +78,17 @@ def plan_step(
     if search.smallest_bytes > budget_bytes:
         search.look(budget_bytes)
     fits = [point for point in search.points if point.footprint_bytes <= budget_bytes]
+    best = min(fits, key=_work, default=None)
     return CheckpointPlan(
         label=spec.label,
         target=capture.target,
         budget_bytes=budget_bytes,
         points=tuple(search.points),
-        best=min(fits, key=_work, default=None),
+        best=best,
         num_blocks=search.num_blocks,
         is_loop=search.is_loop,
         changes=tuple(search.changes),
+        repeats=search.repeats_of(None if best is None else best.checkpoints),
     )
 
 
@@ -208,6 +210,10 @@ class _Search:
         self._keep(DOTS_WITHOUT_BATCH, {each for each in products if each.dimension_numbers.endswith("((), ()))")})
         for share in _CURVE:
             self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
+
+    def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
+        """Collectives and random numbers that checkpoints compute again; of a mixture, as if all blocks were first."""
+        return {} if checkpoints is None else dict(notable_repeats(self._blocks, checkpoints.kept))
 
     def _everything(self) -> Choice:
         return choice_of(self._blocks, self._signatures())
