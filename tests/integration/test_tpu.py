@@ -14,7 +14,7 @@ from integration.command import Command
 import memprof
 from memprof import MemprofError
 from memprof.analysis.hlo.program import ResultLeaf
-from memprof.capture.xla.deviceless import libtpu_version
+from memprof.capture.targets.tpu.compiler import libtpu_version
 
 pytestmark = pytest.mark.skipif(
     libtpu_version() is None, reason='compiling for TPUs needs libtpu: pip install "jax-memprof[tpu]"'
@@ -53,6 +53,26 @@ def test_the_finished_compile_says_what_the_plan_says(command: Command) -> None:
     assert finished["footprint_bytes"] == plan["footprint_bytes"]
     own, xlas = plan["compiler"]["peak_memory_bytes"], finished["compiler"]["peak_memory_bytes"]
     assert xlas in (own, None)  # jax 0.10.2 does not tell
+    # Its estimate of the time is of the finished program alone, and above the bound.
+    assert plan["compiler"]["optimal_seconds"] is None
+    assert finished["compiler"]["optimal_seconds"] > finished["roofline"]["at_least_seconds"]
+
+
+def test_copies_between_layouts_name_who_made_and_who_reads_the_array(command: Command) -> None:
+    report = _run(command, "transformer", "--preset", "tiny", "--target", "v5e")
+    copies = report["layout_copies"]
+    # The projection of queries, keys and values is cut into heads, which its reader wants in another order.
+    heads = [each for each in copies if each["shape"][-3:] == [3, 2, 16]]
+    assert {each["module"] for each in heads} >= {"layers_0/attention", "layers_1/attention"}
+    for each in heads:
+        if "/jvp(" in each["op"]:
+            assert each["producer"]["op"].endswith("attention/qkv/dot_general")
+            assert "->bhqk" in each["consumer"]["op"]
+            assert "attention.py:" in each["consumer"]["source"]
+    for each in copies:
+        assert each["size_bytes"] >= ResultLeaf((), each["dtype"], tuple(each["shape"])).size_bytes > 0
+        assert (each["layout"] != each["old_layout"]) or each["kind"] != "copy"
+        assert each["step_bytes"] == each["size_bytes"] * each["num_runs"]
 
 
 def test_what_does_not_fit_is_a_result_with_the_number_of_the_compiler(command: Command) -> None:

@@ -19,6 +19,7 @@ from memprof.studies.advice.inference import (
     dequantised_weights,
     relaid_cache,
     whole_prompt_logits,
+    wide_cache,
     wide_weights,
 )
 from memprof.studies.advice.layout import padded_axes
@@ -79,6 +80,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     undivided_logits,
     update_peak,
     whole_prompt_logits,
+    wide_cache,
     wide_weights,
     workspace,
 )
