@@ -59,10 +59,10 @@ class Places:
         self._lines: dict[CodeType, dict[int, StackFrame]] = {}
         self._stacks: dict[tuple[StackFrame, ...], Place] = {}
 
-    def name_modules(self, network: torch.nn.Module) -> None:
-        """Take the paths of a network's modules: `layers/0` for `layers.0`."""
+    def name_modules(self, network: torch.nn.Module, prefix: str = "") -> None:
+        """Take the paths of a network's modules: `layers/0` for `layers.0`, after a prefix such as `generator.`."""
         for name, module in network.named_modules():
-            self._paths.setdefault(id(module), name.replace(".", "/"))
+            self._paths.setdefault(id(module), f"{prefix}{name}".rstrip(".").replace(".", "/"))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
