@@ -42,11 +42,11 @@ _SOFTMAXES = "softmax.int", "log_softmax.int"
 
 
 @contextlib.contextmanager
-def cuda_semantics(moved: Callable[[torch.Tensor], None]) -> Iterator[None]:
+def cuda_semantics(moved: Callable[[torch.Tensor], None] | None) -> Iterator[None]:
     """For the time of a trace, treat tensors on the CPU as CUDA tensors.
 
     Args:
-        moved: called with each tensor that is moved to the device.
+        moved: called with each tensor that is moved to the device; None: `absent_gpu` decides where tensors are.
     """
     with contextlib.ExitStack() as stack:
         library = torch.library.Library("aten", "IMPL")
@@ -56,7 +56,8 @@ def cuda_semantics(moved: Callable[[torch.Tensor], None]) -> Iterator[None]:
             library.impl(name, function, "AutogradCPU")
         for patch in _patches():
             stack.enter_context(patch)
-        stack.enter_context(_CudaFunctions(moved))
+        if moved is not None:
+            stack.enter_context(_CudaFunctions(moved))
         yield
 
 
@@ -136,12 +137,12 @@ def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield mock.patch(f"{module}._get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"])
     yield mock.patch(f"{optimizers}._foreach_supported_types", types)
     yield mock.patch(f"{optimizers}._get_fused_kernels_supported_devices", return_value=["cpu", "cuda"])
-    yield mock.patch.object(torch.nn.Module, "_apply", _convert)
+    yield mock.patch.object(torch.nn.Module, "_apply", convert_module)
     for each in (torch.autocast, torch.amp.GradScaler):
         yield mock.patch.object(each, "__init__", _on_cpu(each.__init__))
 
 
-def _convert(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+def convert_module(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
     """Moves or casts a module's parameters. PyTorch's own cannot replace fake tensors (as of 2.13)."""
     converted: dict[int, torch.nn.Parameter] = {}
     for module in self.modules() if recurse else [self]:
@@ -200,7 +201,7 @@ class _CudaFunctions(TorchFunctionMode):
             kwargs = {name: _without_cuda(value) for name, value in kwargs.items()}
         if func is torch.Tensor.backward:  # a checkpoint in it calls the user's code again
             with self:
-                return _backward(*args, **kwargs)
+                return run_backward(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -218,13 +219,14 @@ def _without_cuda(value: Any) -> Any:
     return torch.device("cpu") if _is_cuda(value) else value
 
 
-def _backward(
+def run_backward(
     tensor: torch.Tensor,
     gradient: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
+    """`Tensor.backward`."""
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 

@@ -130,7 +130,7 @@ class Places:
         if line not in lines:
             installed = _INSTALLED.match(code.co_filename)
             file = installed.group(1) if installed else code.co_filename
-            lines[line] = StackFrame(file, code.co_qualname, line, _is_own(code.co_filename))
+            lines[line] = StackFrame(file, code.co_qualname, line, is_own_file(code.co_filename))
         return lines[line]
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -156,9 +156,10 @@ def _place(stack: tuple[StackFrame, ...]) -> Place:
     return Place("", beneath or first, "", stack)
 
 
-def _is_own(file: str) -> bool:
-    if file.startswith(_WORKLOADS):
-        return True
+def is_own_file(file: str) -> bool:
+    """Whether a file is the user's, or a model of ours."""
+    if file.startswith(str(_PACKAGE)):
+        return file.startswith(_WORKLOADS)
     return not (file.startswith(("<", _TORCH, _STANDARD_LIBRARY)) or _INSTALLED.match(file))
 
 
