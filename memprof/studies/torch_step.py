@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memprof.analysis.records.capture import Capture, Target
@@ -18,7 +20,7 @@ from memprof.studies.subject import Subject
 from memprof.workloads.torch.plan import plan
 from memprof.workloads.torch.script import TorchScript, trace_in_child
 from memprof.workloads.torch.user import TorchReference
-from memprof.workloads.user.reference import is_reference, parse
+from memprof.workloads.user.reference import SCRIPT, Reference, is_reference, parse
 
 if TYPE_CHECKING:
     from memprof.sources.torch.step_spec import TorchStepSpec
@@ -106,6 +108,22 @@ class TorchTrace:
             techniques=self.techniques,
             arguments=subject.arguments,
         )
+
+
+def capture_of_script(name: str, arguments: Sequence[str], target: Target, *, is_module: bool) -> Capture:
+    """Trace a script as it is.
+
+    Args:
+        name: a path, or the name of a module.
+
+    Raises:
+        MemprofError, WorkloadError: see `trace_in_child`.
+    """
+    if not is_module and not os.path.isfile(name):
+        raise MemprofError(f"there is no script {name}: give its path, or -m and the name of a module")
+    path = None if is_module else Path(name).resolve()
+    reference = Reference(module=name if path is None else path.stem, path=path, name=SCRIPT)
+    return trace_in_child(TorchScript(reference=reference, arguments=tuple(arguments)), target)
 
 
 def capture_of_step(make_spec: StepMaker, target: Target, *, label: str | None = None) -> Capture:

@@ -70,9 +70,9 @@ def _patches_of_cuda(target: Target) -> Iterator[contextlib.AbstractContextManag
     }
     for name, answer in answers.items():
         if hasattr(torch.cuda, name):
-            yield mock.patch.object(torch.cuda, name, lambda *_, _answer=answer, **__: _answer)
+            yield mock.patch.object(torch.cuda, name, return_value=answer)
     for name in ("Stream", "Event", "current_stream", "default_stream", "stream", "device"):
-        yield mock.patch.object(torch.cuda, name, lambda *_, **__: _Stream())
+        yield mock.patch.object(torch.cuda, name, return_value=_Stream())
     yield mock.patch.object(torch.cuda, "nvtx", mock.MagicMock())
     yield mock.patch.object(torch, "Generator", _Generator)
     if hasattr(torch, "accelerator"):
@@ -86,7 +86,7 @@ def _patches_of_cuda(target: Target) -> Iterator[contextlib.AbstractContextManag
             "current_stream": _Stream(),
         }.items():
             if hasattr(torch.accelerator, name):
-                yield mock.patch.object(torch.accelerator, name, lambda *_, _answer=answer, **__: _answer)
+                yield mock.patch.object(torch.accelerator, name, return_value=answer)
 
 
 class _Stream:
@@ -145,11 +145,13 @@ def _patches_of_tensors(tracer: ScriptTracer) -> Iterator[contextlib.AbstractCon
     yield mock.patch.object(torch.nn.Module, "_apply", move_module)
     yield mock.patch.object(torch.nn.Parameter, "__new__", parameter)
     # No random state of a GPU is to be kept.
-    yield mock.patch("torch.utils.checkpoint._infer_device_type", lambda *_: "cpu")
-    yield mock.patch("torch.utils.checkpoint.get_device_states", lambda *_: ([], []))
+    yield mock.patch("torch.utils.checkpoint._infer_device_type", return_value="cpu")
+    yield mock.patch("torch.utils.checkpoint.get_device_states", return_value=([], []))
     # A number that stands for one that was not computed would say that a gradient is infinite.
     yield mock.patch.object(
-        torch.amp.GradScaler, "_maybe_opt_step", lambda _, optimizer, __, *args, **kwargs: optimizer.step(*args, **kwargs)
+        torch.amp.GradScaler,
+        "_maybe_opt_step",
+        lambda _, optimizer, __, *args, **kwargs: optimizer.step(*args, **kwargs),
     )
 
 
@@ -258,6 +260,8 @@ class _GpuFunctions(TorchFunctionMode):
             goes_to_gpu = device is not None and is_gpu(device) and not self._tracer.is_on_gpu(tensor)
             with self._tracer.placing(on_host=False) if goes_to_gpu else contextlib.nullcontext():
                 result = (self._tracer.fake(tensor) if goes_to_gpu else tensor).to(wanted, **kept)
+            if goes_to_gpu and not result.requires_grad:
+                self._tracer.note_batch(result)
         if device is None or str(device).startswith("meta"):
             return result
         return self._tracer.placed(result, on_host=not is_gpu(device))

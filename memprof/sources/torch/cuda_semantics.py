@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -42,23 +43,49 @@ _SOFTMAXES = "softmax.int", "log_softmax.int"
 
 
 @contextlib.contextmanager
-def cuda_semantics(moved: Callable[[torch.Tensor], None] | None) -> Iterator[None]:
+def cuda_semantics(moved: Callable[[torch.Tensor], None] | None) -> Iterator[Compiled]:
     """For the time of a trace, treat tensors on the CPU as CUDA tensors.
 
     Args:
         moved: called with each tensor that is moved to the device; None: `absent_gpu` decides where tensors are.
+
+    Yields:
+        what the step has compiled with `torch.compile`, which stays as it is.
     """
+    compiled = Compiled()
     with contextlib.ExitStack() as stack:
         library = torch.library.Library("aten", "IMPL")
         stack.callback(library._destroy)
         _register_autocast(library)
         for name, function in _PATHS.items():
             library.impl(name, function, "AutogradCPU")
-        for patch in _patches():
+        for patch in (*_patches(), *compiled.patches()):
             stack.enter_context(patch)
         if moved is not None:
             stack.enter_context(_CudaFunctions(moved))
-        yield
+        yield compiled
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Whether the step calls `torch.compile`, in whose place the eager functions are traced."""
+
+    is_used: bool = False
+
+    def patches(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        """Leave functions and modules as they are, and note that the step would compile them."""
+
+        def compile_function(model: Any = None, **options: Any) -> Any:
+            del options
+            self.is_used = True
+            return model if model is not None else lambda function: function
+
+        def compile_module(module: torch.nn.Module, *_: Any, **__: Any) -> None:
+            del module
+            self.is_used = True
+
+        yield mock.patch.object(torch, "compile", compile_function)
+        yield mock.patch.object(torch.nn.Module, "compile", compile_module)
 
 
 def _register_autocast(library: torch.library.Library) -> None:

@@ -13,6 +13,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
+from memprof.sources.torch.places import without_compiled
 from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.sources.torch.tracer import Storage, StorageTracer
 
@@ -89,11 +90,11 @@ class Owners:
 
     def _kept(self) -> Iterator[tuple[torch.Tensor, str, Role]]:
         for prefix, network in self.parts.networks.items():
-            for path, tensor in network.named_parameters():
-                self._paths[tensor] = f"{prefix}{path}"
-                yield tensor, f"{prefix}{path}", Role.PARAMS
-            for path, tensor in network.named_buffers():
-                yield tensor, f"{prefix}{path}", Role.OTHER_STATE
+            for name, tensor in network.named_parameters():
+                self._paths[tensor] = without_compiled(f"{prefix}{name}")
+                yield tensor, self._paths[tensor], Role.PARAMS
+            for name, tensor in network.named_buffers():
+                yield tensor, without_compiled(f"{prefix}{name}"), Role.OTHER_STATE
         for optimizer in self.parts.optimizers:
             for group in optimizer.param_groups:
                 for number, tensor in enumerate(group["params"]):

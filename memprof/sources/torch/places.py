@@ -32,6 +32,7 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
 _WRAPPERS = str(Path(_TORCH) / "_dynamo"), str(Path(_TORCH) / "_compile.py")
 _CALLER = str(Path(__file__).with_name("trace_step.py"))
 _DEEPEST = 100
+_COMPILED = "OptimizedModule"  # what torch.compile makes of a module
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Places:
     """Says where the current operation is."""
 
     def __init__(self) -> None:
+        self.has_recurrent_kernels = False  # a module has run that cuDNN has kernels of its own for
+        self.has_compiled_modules = False
         self._paths: dict[int, str] = {}
         self._active: list[str] = []
         self._numbers: list[int] = []
@@ -62,7 +65,8 @@ class Places:
     def name_modules(self, network: torch.nn.Module, prefix: str = "") -> None:
         """Take the paths of a network's modules: `layers/0` for `layers.0`, after a prefix such as `generator.`."""
         for name, module in network.named_modules():
-            self._paths.setdefault(id(module), f"{prefix}{name}".rstrip(".").replace(".", "/"))
+            self.has_compiled_modules |= type(module).__name__ == _COMPILED
+            self._paths.setdefault(id(module), without_compiled(f"{prefix}{name}").rstrip(".").replace(".", "/"))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -135,12 +139,18 @@ class Places:
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         del inputs
+        self.has_recurrent_kernels |= isinstance(module, torch.nn.RNNBase)
         self._active.append(self._paths.get(id(module), self.module))
 
     def _leave(self, module: torch.nn.Module, inputs: Any, result: Any) -> None:
         del module, inputs, result
         if self._active:
             self._active.pop()
+
+
+def without_compiled(path: str) -> str:
+    """The path of a module or parameter without the names that `torch.compile` puts into it."""
+    return path.replace("_orig_mod.", "").removesuffix("_orig_mod")
 
 
 def _place(stack: tuple[StackFrame, ...]) -> Place:

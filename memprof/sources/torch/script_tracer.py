@@ -96,7 +96,7 @@ class ScriptTracer(StorageTracer):
             return value
         if isinstance(value, FakeTensor):
             if self._record_of(value) is None:  # of a data loader
-                self._note_batch(value)
+                self.note_batch(value)
             return value
         if value not in self._fakes:
             before, self.is_inside = self.is_inside, True
@@ -104,7 +104,7 @@ class ScriptTracer(StorageTracer):
                 self._fakes[value] = self._mode.from_tensor(value)
             finally:
                 self.is_inside = before
-            self._note_batch(self._fakes[value])
+            self.note_batch(self._fakes[value])
         return self._fakes[value]
 
     def is_on_gpu(self, tensor: torch.Tensor) -> bool:
@@ -124,7 +124,7 @@ class ScriptTracer(StorageTracer):
         with self.placing(on_host=on_host):
             copy = self.fake(tensor).clone()
         if not on_host and not copy.requires_grad:
-            self._note_batch(copy)
+            self.note_batch(copy)
         return copy
 
     @contextmanager
@@ -174,7 +174,8 @@ class ScriptTracer(StorageTracer):
         except DataDependentOutputException:
             return number_like(tensor, 0 if tensor.dtype is torch.bool else 1)
 
-    def _note_batch(self, tensor: torch.Tensor) -> None:
+    def note_batch(self, tensor: torch.Tensor) -> None:
+        """A tensor is data, unless a network turns out to own it."""
         storage = self.storage_of(tensor)
         if storage.role is None and tensor.dim():
             storage.role, storage.path = Role.BATCH, "batch"

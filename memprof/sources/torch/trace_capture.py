@@ -15,6 +15,7 @@ from memprof.analysis.records.live_buffer import StackFrame
 from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
 from memprof.analysis.records.trace import Trace, TracedValue, TraceEvent
 from memprof.sources.torch.categories import Facts, claim
+from memprof.sources.torch.places import Places
 from memprof.sources.torch.tracer import Storage, StorageTracer
 from memprof.version import __version__
 
@@ -43,13 +44,15 @@ def capture_of(
     techniques: Sequence[str] = (),
     target: Target,
     trace_seconds: float,
+    is_compiled: bool = False,
     doubts: Sequence[str] = (),
 ) -> Capture:
     """The capture of a trace.
 
     Args:
         arguments: what the step keeps.
-        doubts: sentences on what the trace does not tell.
+        is_compiled: whether the step calls `torch.compile`.
+        doubts: further sentences on what the trace does not tell.
     """
     return Capture(
         label=" ".join([workload, "+".join(techniques)]).rstrip(),
@@ -64,8 +67,15 @@ def capture_of(
         recomputed_flops=tracer.work.recomputed_flops,
         timings=Timings(lower_seconds=trace_seconds, compile_seconds=0.0),
         trace=_trace(tracer),
-        doubts=tuple(doubts),
+        doubts=(*doubts, *_doubts(tracer.places, is_compiled=is_compiled)),
     )
+
+
+def _doubts(places: Places, *, is_compiled: bool) -> Iterator[str]:
+    if is_compiled or places.has_compiled_modules:
+        yield "the eager step was traced: torch.compile may keep other values for the backward pass"
+    if places.has_recurrent_kernels:
+        yield "recurrent layers were traced step by step: the reserve space of cuDNN's own kernels is not known"
 
 
 def _trace(tracer: StorageTracer) -> Trace:

@@ -61,7 +61,14 @@ def trace_script(
     main, script = greenlet.getcurrent(), greenlet(run)
     steps = _Steps(tracer, enough=lambda: main.switch(True))
     tracer.steps = steps
-    with mode, cuda_semantics(None), tracer, absent_gpu(tracer, target), places.watching(), steps.owners.watching():
+    with (
+        mode,
+        cuda_semantics(None) as compiled,
+        tracer,
+        absent_gpu(tracer, target),
+        places.watching(),
+        steps.owners.watching(),
+    ):
         hook = register_optimizer_step_post_hook(steps.updated)
         try:
             is_enough = script.switch()
@@ -87,6 +94,7 @@ def trace_script(
         config=config(),
         target=target,
         trace_seconds=time.perf_counter() - started,
+        is_compiled=compiled.is_used,
         doubts=tuple(_doubts(steps, tracer)),
     )
 
@@ -147,11 +155,9 @@ class _Steps:
         roots = _roots([each for each in found if issubclass(type(each), torch.nn.Module)])
         if not self.num_updates:
             self._awaited = {_parameters_of(each) for each in optimizers}
-        known = self.owners.parts
-        if [*map(id, roots)] != [*map(id, known.networks.values())]:
+        networks = self.owners.parts.networks
+        if [*map(id, roots)] != [*map(id, networks.values())]:
             networks = _named(roots)
-        else:
-            networks = dict(known.networks)
         self.owners.parts = Parts(networks=networks, optimizers=optimizers, scalers=scalers)
         self.owners.name_modules()
         return True

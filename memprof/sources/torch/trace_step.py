@@ -14,6 +14,7 @@ import gc
 import time
 from collections.abc import Callable
 
+import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -47,7 +48,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
     started = time.perf_counter()
     places = Places()
     tracer = StorageTracer(places)
-    with FakeTensorMode(), cuda_semantics(tracer.move_to_device), tracer, places.watching():
+    with FakeTensorMode(), cuda_semantics(tracer.move_to_device) as compiled, tracer, places.watching():
         try:
             spec = make_spec()
             if not isinstance(spec, TorchStepSpec):
@@ -55,7 +56,12 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
             owners = Owners(parts_of(spec), tracer)
             gc.collect()
             tracer.begin(owners.assign())
-            with owners.watching(), softmax_keeps_input() if spec.softmax_input else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(owners.watching())
+                if spec.softmax_input:
+                    stack.enter_context(softmax_keeps_input())
+                if places.has_compiled_modules:
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
                 for number in range(_NUM_STEPS):
                     if number:
                         tracer.begin_step()
@@ -74,6 +80,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
             techniques=spec.techniques,
             target=target,
             trace_seconds=time.perf_counter() - started,
+            is_compiled=compiled.is_used,
         )
 
 
