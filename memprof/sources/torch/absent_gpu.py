@@ -230,6 +230,9 @@ class _GpuFunctions(TorchFunctionMode):
         if func in _FROM_NUMBERS and kwargs.get("device") is not None:
             on_host = not is_gpu(kwargs.pop("device"))
             return tracer.placed(func(*args, **kwargs), on_host=on_host)
+        if kwargs.get("device") is not None and not is_gpu(kwargs["device"]):
+            with tracer.placing(on_host=True):
+                return func(*args, **kwargs)
         if args and isinstance(args[0], FakeTensor):
             if func in (torch.Tensor.numpy, torch.Tensor.__array__):
                 return _array(args[0])

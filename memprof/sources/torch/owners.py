@@ -114,8 +114,8 @@ class Owners:
 
     def _own(self, tensor: torch.Tensor, path: str, role: Role) -> Storage:
         storage = self._tracer.storage_of(tensor)
-        if storage.role is not None:
-            return storage
+        if storage.role is not None and (storage.role is not Role.BATCH or role is Role.BATCH):
+            return storage  # only what was taken for data may turn out to be another's
         storage.role, storage.path = role, path
         if role is Role.BATCH:
             self._tracer.move_to_device(tensor)

@@ -58,14 +58,16 @@ class ScriptTracer(StorageTracer):
     ) -> Any:
         kwargs = dict(kwargs or {})
         wanted = self._placed_on_host
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         device = kwargs.get("device")
         if device is not None:
-            wanted = not is_gpu(device) if wanted is None else wanted
+            # Autograd and autocast name the device of a tensor, which to PyTorch is on the CPU.
+            if wanted is None and (is_gpu(device) or not tensors):
+                wanted = not is_gpu(device)
             self.names_gpu |= is_gpu(device)
             kwargs["device"] = HOST
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"], wanted = False, True
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         before = self.is_inside
         self.is_inside = True
         try:
@@ -106,6 +108,18 @@ class ScriptTracer(StorageTracer):
                 self.is_inside = before
             self.note_batch(self._fakes[value])
         return self._fakes[value]
+
+    def fake_buffers(self, network: torch.nn.Module) -> None:
+        """Have a network keep fake tensors where it has real ones."""
+        for module in network.modules():
+            module._buffers.update({name: self.fake(buffer) for name, buffer in module._buffers.items()})
+
+    def storage_of(self, tensor: torch.Tensor) -> Storage:
+        """The record of a tensor's storage. A real one, such as a counter of an optimizer, stays on the host."""
+        storage = super().storage_of(tensor)
+        if not isinstance(tensor, FakeTensor):
+            self._kept_on_host.add(storage.number)
+        return storage
 
     def is_on_gpu(self, tensor: torch.Tensor) -> bool:
         """Whether the script has this tensor on the GPU."""

@@ -123,6 +123,8 @@ class _Steps:
         """Begin the first step, if there is an optimizer."""
         if not self._find():
             return False
+        for network in self.owners.parts.networks.values():
+            self._tracer.fake_buffers(network)
         gc.collect()
         self._tracer.begin(self.owners.assign())
         return True
