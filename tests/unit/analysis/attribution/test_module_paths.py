@@ -110,6 +110,45 @@ def test_a_scope_without_parameters_is_no_module_with_parameters() -> None:
     assert match.certain == "layers_0"
 
 
+_CLASSIFIER = ("params['embed']['w']", "params['stage']['w']", "params['head']['w']", "params['head']['up']['w']")
+
+
+@pytest.mark.parametrize(
+    ("op_name", "module"),
+    [
+        # a function that JAX compiles is called what its author likes: the step is named after no module
+        ("jit(embed)/ResNet/stage/jit(relu)/max", "stage"),
+        ("jit(head)/jvp(Net)/embed/dot_general", "embed"),
+        ("jit(head)/jvp(Net)/add", "Net"),
+        ("jit(head)/add", ""),
+        ("jit(head)/up/add", "up"),
+        # a module of the step's name is one
+        ("jit(head)/jvp(Net)/head/dot_general", "head"),
+        ("jit(head)/jvp(Net)/head/up/dot_general", "head/up"),
+        # a function inside the step that is named after a module, and holds nothing else, is that module's
+        ("jit(step)/jvp(jit(head))/dot_general", "head"),
+        ("jit(step)/jvp(jit(head))/up/dot_general", "head/up"),
+        ("jit(step)/jvp(Net)/embed/jit(head)/max", "embed"),
+    ],
+)
+def test_a_step_is_no_module_whatever_it_is_called(op_name: str, module: str) -> None:
+    assert _of_op(ModulePaths(_CLASSIFIER), op_name) == module
+    assert _of_op(ModulePaths(_CLASSIFIER, {op_name, "jit(step)/add", "state.params['head']"}), op_name) == module
+
+
+def test_a_function_inside_the_step_that_holds_several_modules_is_none() -> None:
+    names = ["jit(step)/jvp(jit(head))/Net/embed/dot_general", "jit(step)/jvp(jit(head))/mul", "jit(step)/sub"]
+    found = ModulePaths(_CLASSIFIER, names)
+    assert [_of_op(found, name) for name in names] == ["embed", "", ""]
+
+
+def test_a_function_that_holds_the_whole_step_is_no_module() -> None:
+    names = ["jit(run)/while/body/jit(head)/jvp()/mul", "jit(run)/while/body/jit(head)/add"]
+    assert [_of_op(ModulePaths(_CLASSIFIER, [*names, "head.params"]), name) for name in names] == ["", ""]
+    with_others = ModulePaths(_CLASSIFIER, [*names, "jit(run)/add"])
+    assert [_of_op(with_others, name) for name in names] == ["head", "head"]
+
+
 def test_layers_under_a_scan_are_one_module() -> None:
     modules = ModulePaths(("params['layers']['up']['kernel']", "params['head']['kernel']"))
     assert _of_op(modules, "jit(step)/jvp(Net)/while/body/layers/up/dot_general") == "layers/up"
