@@ -13,10 +13,7 @@
 
 On the command line: `memprof run train.py:step_spec --target h100-80gb`, and `memprof --help`.
 
-The rooms: `capture` compiles a step, `sources` traces one of PyTorch, `analysis` says where its bytes go, `workloads`
-has models and techniques to try,
-`studies` asks what takes several compiles or reports, `reports` shows the answers, `profiler_cli` is the command line,
-`api` is what is exported here. See docs/architecture.md.
+See docs/architecture.md for the rooms of the package.
 """
 
 from __future__ import annotations
@@ -24,6 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from memprof.analysis.records.device_family import add_families
+from memprof.capture.targets import facts
 from memprof.plugin_complaints import leave_out_plugin_complaints
 from memprof.version import __version__
 
@@ -103,6 +102,7 @@ __all__ = [
     "summary",
 ]
 
+add_families(facts())
 leave_out_plugin_complaints()  # here, for a user's own line after the import may be the first to start JAX
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_checks import check_assignment
-from memprof.analysis.records.device_family import HBM, NVIDIA, DeviceFamily
+from memprof.analysis.records.device_family import ANY, HBM, DeviceFamily
 from memprof.errors import InternalError
 from memprof.untrusted import clean, quote
 
@@ -124,11 +124,11 @@ class BufferTable:
         return dict(sums)
 
 
-def decode_buffer_table(proto: Any, program: Program, family: DeviceFamily = NVIDIA) -> BufferTable:
+def decode_buffer_table(proto: Any, program: Program, family: DeviceFamily = ANY) -> BufferTable:
     """Decode `proto.buffer_assignment`.
 
     Args:
-        family: of the target device; a CPU numbers memory spaces as a GPU does.
+        family: of the target device.
 
     Raises:
         InternalError: allocations are missing, or a trace refers to buffers of several allocations.

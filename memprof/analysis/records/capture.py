@@ -18,6 +18,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from memprof.analysis.records.categories import Role
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.engine import Engine
 from memprof.analysis.records.kernel import Kernel
 from memprof.analysis.records.measurement import Measurement
@@ -126,7 +127,7 @@ class Target:
     def cuda_capability(self) -> tuple[int, int] | None:
         """The compute capability as numbers; None where there is none, or the text is no CUDA compute capability."""
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.compute_capability or "")
-        return (int(found[1]), int(found[2])) if found and self.platform == "cuda" else None
+        return (int(found[1]), int(found[2])) if found and family_of(self.platform).has_cuda else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

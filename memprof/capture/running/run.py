@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.measurement import MeasuredDevice, Measurement, OutOfMemory, PoolReading, ResidentMemory
 from memprof.capture.compile import CompiledStep
 from memprof.capture.processes import job
@@ -29,7 +30,7 @@ from memprof.capture.running import memory_readings
 from memprof.capture.running.feeding import Arguments
 from memprof.capture.running.trace_reading import read_trace, session_folder
 from memprof.capture.running.xprof_log import module_name, program_file_name
-from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.capture.targets.families import family_of_device, is_host
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
@@ -161,7 +162,7 @@ class _Run:
         self._argument_bytes = [
             self._leaf_bytes if is_alone else self._arguments.bytes_on(device) for device in self._devices
         ]
-        if self._target.platform == "cpu":
+        if family_of(self._target.platform).is_host:
             self._resident_before_bytes = memory_readings.start_resident_peak()
         self._read()
 
@@ -191,8 +192,9 @@ class _Run:
                 num_devices=len(self._devices),
             )
         num_devices = self._target.topology.num_devices
-        feed, gpu = self._spec.feed, gpu_of_kind(self._devices[0].device_kind)
-        peak_flops = gpu.peak_flops_per_second if gpu else None
+        feed, first = self._spec.feed, self._devices[0]
+        known = family_of_device(first).device_of_kind(first.device_kind)
+        peak_flops = known.peak_flops_per_second if known else None
         return _with_devices(
             Measurement(
                 device=self._target.description,
@@ -216,7 +218,7 @@ class _Run:
 
     def _of_device(self, number: int, drivers: Sequence[memory_readings.Driver]) -> MeasuredDevice:
         device, readings = self._devices[number], [reading[number] for reading in self._readings]
-        has_driver = device.platform != "cpu" and device.local_hardware_id in range(len(drivers))
+        has_driver = not is_host(device) and device.local_hardware_id in range(len(drivers))
         return MeasuredDevice(
             device=str(device),
             process=device.process_index,

@@ -13,8 +13,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortablePro
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
 # compilation cache off and on again, overlapping, leave it off.
 PROCESS_WIDE = threading.RLock()
+_CUDNN_VERSION: ContextVar[int | None] = ContextVar("_CUDNN_VERSION", default=None)
+_CUDNN_OF_TARGET = re.compile(
+    r"dnn_version_info\s*:?\s*\{\s*major:\s*(\d+)(?:\s*minor:\s*(\d+))?(?:\s*patch:\s*(\d+))?"
+)
 
 
 def gpu_devices(target: Target) -> list[jax.Device]:
@@ -437,15 +442,43 @@ def bytes_asked_for(message: str) -> int | None:
 
 
 def cudnn_version() -> int | None:
-    """The version of cuDNN that JAX's CUDA plugin finds, as `90100`; None where there is none (jax 0.10.2 to 0.12)."""
-    from jax._src.lib import cuda_versions
+    """The version of cuDNN that JAX traces attention for, as `90100`; None if it finds none (jax 0.10.2 to 0.12)."""
+    from jax._src.cudnn import fused_attention_stablehlo
 
-    if cuda_versions is None:
-        return None
     try:
-        return int(cuda_versions.cudnn_get_version())
+        return int(fused_attention_stablehlo.check_cudnn_version())
     except RuntimeError:
         return None
+
+
+@contextmanager
+def cudnn_of_absent_device(target: Target | None) -> Iterator[None]:
+    """Trace cuDNN's attention for the version that XLA is told of the target (jax 0.10.2 to 0.12).
+
+    JAX asks the library of this machine for its version and takes nothing else from it; nor does XLA without a device.
+    """
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    module: Any = fused_attention_stablehlo
+    if not isinstance(module.check_cudnn_version, _CudnnVersion):
+        module.check_cudnn_version = _CudnnVersion(module.check_cudnn_version)
+    told = _CUDNN_OF_TARGET.search(target.compiler_config if target else "")
+    numbers = [int(number or 0) for number in told.groups()] if told else []
+    token = _CUDNN_VERSION.set(numbers[0] * 10_000 + numbers[1] * 100 + numbers[2] if numbers else None)
+    try:
+        yield
+    finally:
+        _CUDNN_VERSION.reset(token)
+
+
+class _CudnnVersion:
+    """Says the version of cuDNN: that of the target a step is traced for, else that of this machine's library."""
+
+    def __init__(self, of_library: Callable[[], int]) -> None:
+        self._of_library = of_library
+
+    def __call__(self) -> int:
+        return _CUDNN_VERSION.get() or self._of_library()
 
 
 def _register_cuda_plugin() -> None:

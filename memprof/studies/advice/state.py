@@ -9,6 +9,7 @@ from math import prod
 from memprof.analysis.attribution.module_paths import path_keys
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
@@ -130,7 +131,7 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
     """Optimizer state that waits through the forward and backward passes in device memory."""
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
     updates = [span for span in report.timeline.phases if span.phase is Phase.UPDATE]
-    if not (state_bytes and updates) or report.target.platform != "cuda":
+    if not (state_bytes and updates) or not family_of(report.target.platform).offloads_state:
         return
     span = (min(span.start for span in updates), max(span.end for span in updates))
     nowhere = _with_optimizer_state_of(report, 0)

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
-from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.processes.task import Task
@@ -34,14 +34,6 @@ from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
 _MOST_NARROWINGS = 6  # compiles that look for the value above which XLA recomputes
-_FIXED = (
-    Category.PARAMS,
-    Category.OPTIMIZER_STATE,
-    Category.OTHER_STATE,
-    Category.GRADIENTS,
-    Category.PARAM_COPIES,
-    Category.OUTPUTS,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,7 +410,7 @@ def _is_batch_size(report: Report, value: int) -> bool:
 
 def _fixed_bytes(report: Report) -> int:
     """About what does not grow with the batch."""
-    return sum(report.unpressed.categories[category] for category in _FIXED)
+    return sum(size for category, size in report.unpressed.categories.items() if category.is_fixed)
 
 
 def _is_number(value: object) -> TypeGuard[int]:
