@@ -136,7 +136,7 @@ class Walk:
             forward=bit,
             lineage=bit,
             sources=bit if _is_array(aval) else 0,
-            held=Held(holds=bit if _is_array(aval) else 0),
+            held=Held(holds=bit, made_of=bit) if _is_array(aval) else NOTHING_HELD,
             itself=bit if axes is None else 0,
             axes=self.axes.new(aval.shape) if axes is None else axes,
         )

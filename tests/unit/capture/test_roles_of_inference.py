@@ -374,6 +374,150 @@ def a_list_written_with_a_one_hot_product() -> Case:
     return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
 
 
+@case
+def a_list_to_which_a_one_hot_product_is_added() -> Case:
+    """Of a cache that is zero where nothing was written yet."""
+
+    def write(cache: Any, new: Any, position: Any) -> Any:
+        return cache + jnp.einsum("bt,bhd->bthd", jax.nn.one_hot(position, LENGTH), new)
+
+    return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
+def a_history_written_with_a_one_hot_product() -> Case:
+    """What is written at an index is no cache unless attention reads it."""
+
+    def step(weights: Any, cache: Any, history: Any, tokens: Any, position: Any) -> Any:
+        layer, hidden = weights["layers"][0], weights["embed"][tokens]
+        here = jax.nn.one_hot(position, LENGTH)[:, :, None]
+        history = history * (1 - here) + here * hidden[:, None]
+        query, key, value = qkv(layer, hidden, position)
+        keys, values = (old + here[..., None] * new[:, None] for old, new in zip(cache, (key, value), strict=True))
+        hidden = add(layer, hidden, attend(query, keys, values, position)) + history.mean(1)
+        return next_tokens(weights, hidden), Cache(keys, values), history
+
+    args = (WEIGHTS, Cache(CACHE, CACHE), array(BATCH, LENGTH, WIDTH), TOKENS, LENGTHS)
+    return step, args, {"weights": P, "cache": KV, "history": S, "tokens": B, "position": B}
+
+
+def reader(read: Callable[..., Any], memory: Any, expected: dict[str, str], weights: Any = WEIGHTS) -> Case:
+    """A network whose layers attend to something that the step does not write.
+
+    Args:
+        read: makes keys and values, and perhaps other queries, from `(weights, memory, number of the layer, hidden)`.
+    """
+
+    def step(weights: Any, memory: Any, tokens: Any, lengths: Any) -> Any:
+        hidden = weights["embed"][tokens]
+        for number, layer in enumerate(weights["layers"]):
+            query, _, _ = qkv(layer, hidden, lengths)
+            keys, values, *other = read(weights, memory, number, hidden)
+            hidden = add(layer, hidden, attend(*(other or [query]), keys, values, lengths))
+        return hidden @ weights["head"]
+
+    right = {"weights": P, "tokens": B, "lengths": B, **expected}
+    return step, (weights, memory, TOKENS, LENGTHS), right
+
+
+@case
+def only_read_in_8_bits_with_scales() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        layer = memory["layers"][number]
+        return [layer[part]["int8"].astype(jnp.float32) * layer[part]["scale"] for part in "kv"]
+
+    part = {"int8": array(*CACHE.shape, dtype=jnp.int8), "scale": array(BATCH, LENGTH, HEADS, 1)}
+    return reader(read, {"layers": [{"k": part, "v": part}] * LAYERS}, {"memory": KV})
+
+
+@case
+def only_read_in_pages_with_a_table() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        return memory["pool"][number][:, memory["table"]].reshape(2, BATCH, -1, HEADS, SIZE)
+
+    memory = {"pool": array(LAYERS, 2, 9, 4, HEADS, SIZE), "table": array(BATCH, 3, dtype=jnp.int32)}
+    return reader(read, memory, {"memory['pool']": KV, "memory['table']": B})
+
+
+@case
+def only_read_by_fewer_heads_than_ask_and_rotated_by_tables() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        cosine, sine = memory["cosine"][:, None], memory["sine"][:, None]
+        query = (hidden @ weights["query"]).reshape(BATCH, HEADS, SIZE)
+        one, other = jnp.split(memory["k"][number], 2, -1)
+        keys = jnp.concatenate([one * cosine - other * sine, other * cosine + one * sine], -1)
+        one, other = jnp.split(query, 2, -1)
+        query = jnp.concatenate([one * cosine[0] - other * sine[0], other * cosine[0] + one * sine[0]], -1)
+        return *(jnp.repeat(each, HEADS, 2) for each in (keys, memory["v"][number])), query
+
+    few, table = array(LAYERS, BATCH, LENGTH, 1, SIZE), array(LENGTH, SIZE // 2)
+    memory = {"k": few, "v": few, "cosine": table, "sine": table}
+    expected = {"memory['k']": KV, "memory['v']": KV}
+    weights = {**WEIGHTS, "query": array(WIDTH, WIDTH)}
+    case = reader(read, memory, expected, weights)
+    return case[0], case[1], {"weights": P, **expected}
+
+
+@case
+def only_read_and_kept_in_one_argument_with_all_else() -> Case:
+    def step(state: Any, tokens: Any) -> Any:
+        hidden, weights = state["weights"]["embed"][tokens], state["weights"]
+        for layer, (keys, values) in zip(weights["layers"], state["cross"], strict=True):
+            query, _, _ = qkv(layer, hidden, state["position"])
+            hidden = add(layer, hidden, attend(query, keys, values, state["position"]))
+        return next_tokens(weights, hidden), {**state, "position": state["position"] + 1}
+
+    state = {"weights": WEIGHTS, "cross": [Cache(CACHE, CACHE)] * LAYERS, "position": LENGTHS}
+    return step, (state, TOKENS), {"state['weights']": P, "state['cross']": KV, "state['position']": S, "tokens": B}
+
+
+@case
+def the_result_of_an_encoder_is_data() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        return [(memory @ weights[name]).reshape(BATCH, LENGTH, HEADS, SIZE) for name in ("key", "value")]
+
+    weights = {**WEIGHTS, "key": array(24, WIDTH), "value": array(24, WIDTH)}
+    return reader(read, array(BATCH, LENGTH, 24), {"memory": B}, weights)
+
+
+@case
+def raw_data_that_asks_itself_are_data() -> Case:
+    """Attention over features of a graph's nodes, whose queries alone are made with weights."""
+
+    def step(weights: Any, nodes: Any) -> Any:
+        query = jnp.tanh(nodes @ weights["one"]) @ weights["other"]
+        scores = jax.nn.softmax(jnp.einsum("gnd,gmd->gnm", query, nodes))
+        return jnp.einsum("gnm,gmd->gnd", scores, nodes) @ weights["head"]
+
+    weights = {"one": array(WIDTH, 24), "other": array(24, WIDTH), "head": array(WIDTH, 3)}
+    return step, (weights, array(BATCH, LENGTH, WIDTH)), {"weights": P, "nodes": B}
+
+
+@case
+def points_and_neighbours_without_weights_are_data() -> Case:
+    """A kernel smoother for each sequence (Nadaraya and Watson), and a network that works on what it says."""
+
+    def step(weights: Any, asked: Any, points: Any, values: Any) -> Any:
+        near = jax.nn.softmax(jnp.einsum("bqd,bnd->bqn", asked, points))
+        return jax.nn.relu(jnp.einsum("bqn,bnv->bqv", near, values) @ weights["in"]) @ weights["out"]
+
+    weights = {"in": array(5, WIDTH), "out": array(WIDTH, 3)}
+    args = (weights, array(BATCH, 4, WIDTH), array(BATCH, LENGTH, WIDTH), array(BATCH, LENGTH, 5))
+    return step, args, {"weights": P, "asked": B, "points": B, "values": B}
+
+
+@case
+def keys_and_values_that_are_learned_are_weights() -> Case:
+    """A layer with a memory of its own (Sukhbaatar et al. 2019)."""
+
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        return [jnp.broadcast_to(weights["memory"][number][part], CACHE.shape) for part in (0, 1)]
+
+    weights = {**WEIGHTS, "memory": array(LAYERS, 2, LENGTH, HEADS, SIZE)}
+    case = reader(read, array(BATCH), {}, weights)
+    return case[0], case[1], {"weights": P}
+
+
 def encoder_decoder(*, is_one_argument: bool) -> Case:
     """Keys and values of an encoder's results, which a decode step reads and does not write."""
 
@@ -553,3 +697,28 @@ def test_a_queue_that_training_fills_is_no_cache() -> None:
 
     found, _ = roles(StepSpec(step, (array(4, 4), array(LENGTH, 4), array(BATCH, 4))))
     assert found == {"weights": P, "queue": S, "x": B}
+
+
+def test_a_codebook_is_no_cache() -> None:
+    """It has one set of vectors for the whole batch, and attention has keys and values for each sequence."""
+
+    def step(weights: Any, codebook: Any, x: Any) -> Any:
+        nearest = jax.nn.softmax(jnp.tanh(x @ weights["in"]) @ weights["out"] @ codebook.T)
+        return nearest @ codebook
+
+    args = ({"in": array(4, WIDTH), "out": array(WIDTH, SIZE)}, array(LENGTH, SIZE), array(BATCH, 4))
+    found, _ = roles(StepSpec(step, args))
+    assert KV not in found.values()
+
+
+def test_keys_and_values_that_a_training_step_reads_are_data() -> None:
+    def loss(weights: Any, keys: Any, values: Any, x: Any) -> Any:
+        scores = jax.nn.softmax(jnp.einsum("bd,btd->bt", x @ weights, keys))
+        return jnp.mean((jnp.einsum("bt,btd->bd", scores, values) - x) ** 2)
+
+    def step(weights: Any, keys: Any, values: Any, x: Any) -> Any:
+        return weights - 0.1 * jax.grad(loss)(weights, keys, values, x)
+
+    read = array(BATCH, LENGTH, 4)
+    found, _ = roles(StepSpec(step, (array(4, 4), read, read, array(BATCH, 4))))
+    assert found == {"weights": P, "keys": B, "values": B, "x": B}
