@@ -24,7 +24,15 @@ from typing import Any
 import jax
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.roles.by_data import DataUse, ambiguous, applied, applied_together, data_uses, looked_up
+from memprof.capture.roles.by_data import (
+    DataUse,
+    ambiguous,
+    applied,
+    applied_together,
+    data_uses,
+    looked_up,
+    numbers_looked_up,
+)
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, SIMULATION
 from memprof.capture.roles.by_use import Program, bits_of
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
@@ -277,9 +285,13 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
         for together in applied_together(program, left):
             for n in _quantised(leaves, claims, together):
                 claims[n] = _APPLIED
-    left = {n for n, leaf in enumerate(leaves) if claims[n] is None and leaf.is_float and not leaf.use.is_changed}
-    for n in looked_up(program, left - only_read, _parameters(claims)):
+    left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_changed} - only_read
+    for n in looked_up(program, {n for n in left if leaves[n].is_float}, _parameters(claims)):
         claims[n] = _APPLIED
+    with_parameters = {leaves[n].argument for n in _parameters(claims)}
+    for n in numbers_looked_up(program, left):
+        if claims[n] is None and leaves[n].argument in with_parameters:  # not a data set, of which rows are chosen, too
+            claims[n] = _APPLIED
 
 
 def _parameters(claims: Sequence[Claim | None]) -> set[int]:

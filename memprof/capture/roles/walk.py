@@ -81,6 +81,7 @@ class Kind(Enum):
     SCALED = auto()  # element by element, as a mask or a scale
     BESIDE = auto()  # element by element in another way
     STRETCHED = auto()  # a value is repeated along new axes
+    NUMBERS = auto()  # integers become floats: they are no indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +343,8 @@ def _meetings(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meetin
         ]
     if name == "gather":
         return [Meeting(Kind.LOOKUP, made[0].sources, made[1].sources, (), made[1].axes[:-1])]
+    if name == "convert_element_type" and made[0].sources and _is_conversion_to_float(equation):
+        return [Meeting(Kind.NUMBERS, made[0].sources, 0)]
     stretched = _stretched(equation, made, axes)
     arrays = [each for each in made if each.sources and each.axes]
     if len({each.sources for each in arrays}) < 2:
@@ -373,6 +376,11 @@ def _stretched(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meeti
         for each, numbers in zip(operands, along, strict=True)
         if each.sources and each.axes and any(numbers)
     ]
+
+
+def _is_conversion_to_float(equation: Any) -> bool:
+    before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    return bool(jax.numpy.issubdtype(before, jax.numpy.integer) and jax.numpy.issubdtype(after, jax.numpy.inexact))
 
 
 def _is_boolean(aval: Any) -> bool:

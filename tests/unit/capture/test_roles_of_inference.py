@@ -589,6 +589,54 @@ def an_encoder_with_positions_that_it_has_learned() -> Case:
     return step, args, {"weights": P, "tokens": B, "kinds": B, "mask": B}
 
 
+def quantised(embed: Callable[[Any, Any], Any], table: Any) -> Case:
+    """A network of one layer whose embedding table and head are integers with scales, beside a table of other names."""
+
+    def step(weights: Any, cache: Any, tokens: Any, position: Any) -> Any:
+        hidden = embed(weights["embed"], weights["renamed"][tokens])
+        query, key, value = qkv(weights["layer"], hidden, position)
+        keys, values = (old.at[ROWS, position].set(new) for old, new in zip(cache, (key, value), strict=True))
+        hidden = add(weights["layer"], hidden, attend(query, keys, values, position))
+        logits = (hidden @ weights["head"]["int8"].astype(jnp.float32)) * weights["head"]["scale"]
+        return jnp.argmax(logits, -1), Cache(keys, values)
+
+    weights = {
+        "embed": {"table": table, "scale": array(VOCAB)},
+        "renamed": array(VOCAB, dtype=jnp.int32),
+        "layer": LAYER,
+        "head": {"int8": array(WIDTH, VOCAB, dtype=jnp.int8), "scale": array(VOCAB)},
+    }
+    parts = {f"weights['{part}']": P for part in ("embed", "layer", "head")}
+    right = {**parts, "weights['renamed']": S, "cache": KV, "tokens": B, "position": B}
+    return step, (weights, Cache(CACHE, CACHE), TOKENS, LENGTHS), right
+
+
+@case
+def a_table_in_8_bits_whose_rows_are_scaled() -> Case:
+    def embed(part: Any, tokens: Any) -> Any:
+        return part["table"][tokens].astype(jnp.float32) * part["scale"][tokens][:, None]
+
+    return quantised(embed, array(VOCAB, WIDTH, dtype=jnp.int8))
+
+
+@case
+def a_table_in_8_bits_that_is_scaled_as_a_whole() -> Case:
+    def embed(part: Any, tokens: Any) -> Any:
+        return (part["table"] * part["scale"][:, None])[tokens]
+
+    return quantised(embed, array(VOCAB, WIDTH, dtype=jnp.int8))
+
+
+@case
+def a_table_of_which_two_elements_share_a_byte() -> Case:
+    def embed(part: Any, tokens: Any) -> Any:
+        packed = part["table"][tokens]
+        numbers = jnp.stack([packed & 15, packed >> 4], -1).reshape(BATCH, WIDTH).astype(jnp.float32) - 8
+        return numbers * part["scale"][tokens][:, None]
+
+    return quantised(embed, array(VOCAB, WIDTH // 2, dtype=jnp.uint8))
+
+
 @case
 def a_state_space_model() -> Case:
     """A selective state-space layer (Gu and Dao 2023): what it carries is no cache of keys and values."""
@@ -722,3 +770,14 @@ def test_keys_and_values_that_a_training_step_reads_are_data() -> None:
     read = array(BATCH, LENGTH, 4)
     found, _ = roles(StepSpec(step, (array(4, 4), read, read, array(BATCH, 4))))
     assert found == {"weights": P, "keys": B, "values": B, "x": B}
+
+
+def test_a_data_set_in_8_bits_is_no_table_of_weights() -> None:
+    def step(weights: Any, images: Any, chosen: Any) -> Any:
+        x = images["pixels"][chosen].astype(jnp.float32) / 255
+        return jax.nn.relu(x @ weights["in"]) @ weights["out"] == images["labels"][chosen][:, None]
+
+    images = {"pixels": array(50, WIDTH, dtype=jnp.uint8), "labels": array(50, dtype=jnp.int32)}
+    args = ({"in": array(WIDTH, 64), "out": array(64, 3)}, images, array(4, dtype=jnp.int32))
+    found, _ = roles(StepSpec(step, args))
+    assert {path for path, role in found.items() if role == P} == {"weights['in']", "weights['out']"}
