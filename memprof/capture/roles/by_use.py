@@ -182,6 +182,7 @@ class _Pass:
                 enters_update=bool(entering >> n & 1),
                 is_carried=value is not None and n not in returned,
                 is_kept=made is not None and self._is_kept(n, made),
+                is_same=made is not None and made.itself == 1 << n,
                 is_contained=self._is_contained(value),
                 is_in_place=value is not None and value.evidence is not Evidence.ELEMENTS,
                 keeps_elements=made is not None and bool(made.lineage >> n & 1),

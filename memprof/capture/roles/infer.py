@@ -239,9 +239,13 @@ def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: 
 
 
 def _is_update_counter(leaf: Leaf, program: Program) -> bool:
-    """Whether a scalar counts the updates for the update itself: for a schedule, or for the correction of a bias."""
+    """Whether a scalar counts the updates for the update itself: for a schedule, or for the correction of a bias.
+
+    A float counts if its next value is made of itself alone. That of the scale of a loss is made of gradients.
+    """
     use = leaf.use
-    is_counter = not leaf.shape and not leaf.is_float and use.is_changed and not use.is_key
+    counts = use.is_kept and not use.is_same if leaf.is_float else use.is_changed
+    is_counter = not leaf.shape and counts and not use.is_key
     return program.is_training and is_counter and use.enters_update
 
 

@@ -54,6 +54,7 @@ class ArgumentUse:
         is_average: parameters of its shape go into it, and it goes into no new parameters.
         is_carried: it has a next value: a result of its shape and dtype takes its place.
         is_kept: is carried, but not changed: it is returned as it is, or after a decay.
+        is_same: it is returned as it is.
         is_differentiated_for: the step returns its gradient.
         is_parameter: is differentiated and trained, and is neither a moment nor an average of another leaf.
         is_accepted: a random draw decides whether its next value is the proposed one, as in a Metropolis test.
@@ -70,6 +71,7 @@ class ArgumentUse:
     is_average: bool = False
     is_carried: bool = False
     is_kept: bool = False
+    is_same: bool = False
     is_differentiated_for: bool = False
     is_parameter: bool = False
     is_accepted: bool = False
