@@ -186,6 +186,7 @@ class _Pass:
                 is_contained=self._is_contained(value),
                 is_in_place=value is not None and value.evidence is not Evidence.ELEMENTS,
                 keeps_elements=made is not None and bool(made.lineage >> n & 1),
+                is_added_to=made is not None and bool(made.added >> n & 1),
                 is_made_from=0 if made is None else made.directly,
                 is_differentiated_for=n in returned,
                 is_key=bool(self.walk.keys >> n & 1),

@@ -338,7 +338,8 @@ def _without_false_state(
     is_beside_data = any(
         claim is _DATA and leaf.argument == leaves[n].argument for leaf, claim in zip(leaves, claims, strict=True)
     )
-    return _DATA if is_beside_data or len(leaves[n].shape) == 1 else _CARRIED
+    is_result = len(leaves[n].shape) == 1 and not leaves[n].use.is_added_to  # the sum is a score, or a position
+    return _DATA if is_beside_data or is_result else _CARRIED
 
 
 def _beside(

@@ -62,6 +62,7 @@ class ArgumentUse:
         is_contained: its next value lies in the same container, or under the same name.
         is_in_place: is contained, or its next value stands at its own place among the results.
         keeps_elements: its elements flow into its next value.
+        is_added_to: something is added to its elements, and their next values are the sums.
         is_made_from: the leaves that its next value is made from directly.
         is_key: random keys are made of it.
     """
@@ -79,6 +80,7 @@ class ArgumentUse:
     is_contained: bool = False
     is_in_place: bool = False
     keeps_elements: bool = False
+    is_added_to: bool = False
     is_made_from: int = 0
     is_key: bool = False
 

@@ -589,6 +589,62 @@ def an_encoder_with_positions_that_it_has_learned() -> Case:
     return step, args, {"weights": P, "tokens": B, "kinds": B, "mask": B}
 
 
+def scored(*, in_dict: bool) -> Case:
+    """Positions and scores of sequences are carried, as arguments and results of their own or in one dictionary."""
+
+    def step(weights: Any, cache: Any, tokens: Any, position: Any, score: Any) -> Any:
+        hidden, layer = weights["embed"][tokens], weights["layers"][0]
+        query, key, value = qkv(layer, hidden, position)
+        keys, values = (old.at[ROWS, position].set(new) for old, new in zip(cache, (key, value), strict=True))
+        hidden = add(layer, hidden, attend(query, keys, values, position))
+        chances = jax.nn.log_softmax(hidden @ weights["head"])
+        return chances.argmax(-1), Cache(keys, values), position + 1, score + chances.max(-1)
+
+    def with_dict(weights: Any, cache: Any, carried: Any) -> Any:
+        tokens, cache, position, score = step(weights, cache, *(carried[name] for name in NAMES))
+        return cache, dict(zip(NAMES, (tokens, position, score), strict=True))
+
+    carried = (TOKENS, LENGTHS, array(BATCH))
+    if in_dict:
+        args = (WEIGHTS, Cache(CACHE, CACHE), dict(zip(NAMES, carried, strict=True)))
+        return with_dict, args, {"weights": P, "cache": KV, "carried": S}
+    args = (WEIGHTS, Cache(CACHE, CACHE), *carried)
+    return step, args, {"weights": P, "cache": KV, "tokens": B, "position": S, "score": S}
+
+
+NAMES = ("tokens", "position", "score")
+
+
+@case
+def scores_and_positions_as_arguments() -> Case:
+    return scored(in_dict=False)
+
+
+@case
+def scores_and_positions_in_a_dictionary() -> Case:
+    return scored(in_dict=True)
+
+
+@case
+def a_loss_of_each_example_is_not_the_next_label() -> Case:
+    def step(weights: Any, x: Any, label: Any) -> Any:
+        made = (jnp.tanh(x @ weights["in"]) @ weights["out"])[:, 0]
+        return label - made, (label - made) ** 2
+
+    args = ({"in": array(WIDTH, 64), "out": array(64, 1)}, array(BATCH, WIDTH), array(BATCH))
+    return step, args, {"weights": P, "x": B, "label": B}
+
+
+@case
+def a_first_guess_that_a_loop_refines_is_data() -> Case:
+    def step(weights: Any, x: Any, guess: Any) -> Any:
+        made = (jnp.tanh(x @ weights["in"]) @ weights["out"])[:, 0]
+        return jax.lax.fori_loop(0, 5, lambda _, at: 0.5 * (at + made / at), guess)
+
+    args = ({"in": array(WIDTH, 64), "out": array(64, 1)}, array(BATCH, WIDTH), array(BATCH))
+    return step, args, {"weights": P, "x": B, "guess": B}
+
+
 def quantised(embed: Callable[[Any, Any], Any], table: Any) -> Case:
     """A network of one layer whose embedding table and head are integers with scales, beside a table of other names."""
 
