@@ -103,6 +103,20 @@ class ModulePaths:
         modules = set(found.modules.values()) if found else set()
         return modules.pop() if len(modules) == 1 else ""
 
+    def spelled(self, path: str) -> str:
+        """The module that the path of an argument spells between the name of a collection and that of the leaf.
+
+        `cache['blocks'][0]['attn']['cached_key']` spells `blocks/0/attn`, if that is a module with parameters. Numbers
+        alone spell none. Empty where the path spells none, or modules of several trees.
+        """
+        keys = tuple(path_keys(path))[1:-1]
+        paths = (keys[start:stop] for start in range(len(keys)) for stop in range(start + 1, len(keys) + 1))
+        known = (each for each in paths if each in self._known and not all(map(str.isdecimal, each)))
+        longest = max(known, key=len, default=())
+        roots = self._known.get(longest, ())
+        root = () if () in roots else roots[0] if len(roots) == 1 else None
+        return "" if root is None else "/".join((*root, *longest))
+
     def mirror(self, path: str) -> Mirror | None:
         """The parameters that a leaf can mirror, where they are of several modules."""
         found = None if path in self._keys else self._mirrored(path)

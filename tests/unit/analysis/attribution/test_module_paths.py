@@ -62,6 +62,36 @@ def test_the_module_of_an_argument(path: str, module: str) -> None:
     assert _MODEL.of_argument(path) == module
 
 
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("cache['layers_0']['mlp']['cached_key']", "layers_0/mlp"),
+        ("variables['batch_stats']['layers_1']['mlp']['up']['mean']", "layers_1/mlp/up"),
+        ("model.layers_0.mlp.cached_key.value", "layers_0/mlp"),
+        ("state['layers_0/~/mlp']['wkv']", "layers_0/mlp"),
+        ("cache['layers_0']['norm']['mean']", "layers_0"),  # a module without parameters in one that has some
+        # the collection, and the leaf, are no modules, nor is what is none
+        ("embed['cached_key']", ""),
+        ("cache['embed']", ""),
+        ("cache['mlp']['cached_key']", ""),
+        ("cache[0]['key']", ""),
+    ],
+)
+def test_the_module_that_the_path_of_a_state_spells(path: str, module: str) -> None:
+    assert _MODEL.spelled(path) == module
+
+
+def test_a_number_alone_spells_no_module_and_a_list_with_a_name_does() -> None:
+    assert ModulePaths(("params[0]['w']", "params[1]['w']")).spelled("cache[0]['key']") == ""
+    blocks = ModulePaths(("p['blocks'][0]['attn']['w']", "p['blocks'][1]['attn']['w']", "p['head']['w']"))
+    assert blocks.spelled("cache['blocks'][1]['attn']['cached_key'].value") == "blocks/1/attn"
+
+
+def test_a_path_that_fits_several_trees_spells_the_one_that_alone_has_it() -> None:
+    assert _GAN.spelled("state['Dense_0']['mean']") == ""
+    assert _GAN.spelled("state['Dense_1']['mean']") == "d_params/Dense_1"
+
+
 def test_the_longest_end_of_a_path_names_the_parameter() -> None:
     modules = ModulePaths(("params['scale']", "params['a']['scale']", "params['b']['a']['scale']"))
     paths = ("opt.mu['scale']", "opt.mu['a']['scale']", "opt.mu['b']['a']['scale']")
