@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from memprof.analysis.attribution.kernels import kernel_calls
+from memprof.analysis.attribution.layout_copies import layout_copies
 from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.analysis.attribution.patterns import Patterns, find_patterns
@@ -25,7 +26,7 @@ from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.attribution.values import Values
 from memprof.analysis.engines import analyze_engine
 from memprof.analysis.hlo.buffer_table import BufferTable
-from memprof.analysis.hlo.decoded import keep_decoded, no_garbage_collection, take_decoded
+from memprof.analysis.hlo.decoded import no_garbage_collection, take_decoded
 from memprof.analysis.hlo.liveness import replay
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_order import ProgramOrder
@@ -131,6 +132,7 @@ class _Parts:
     patterns: Patterns
     sources: Sources
     memory: Memory
+    order: ProgramOrder
     peak: PeakOrder
 
     def why(self, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
@@ -138,8 +140,9 @@ class _Parts:
         return self.peak.why(self.values, self.sources, buffers)
 
 
-def _look_into(capture: Capture) -> _Parts:
-    program, table = take_decoded(capture.hlo_proto, capture.target.platform)
+def _look_into(capture: Capture, decoded: tuple[Program, BufferTable] | None = None) -> _Parts:
+    """Args: decoded: the capture's program; None: it is decoded now, unless its compile has just done so."""
+    program, table = decoded or take_decoded(capture.hlo_proto, capture.target.platform)
     check_shapes(capture, program, table)
     params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
     modules = ModulePaths(params, {instruction.op_name for instruction in program.instructions})
@@ -159,6 +162,7 @@ def _look_into(capture: Capture) -> _Parts:
         patterns=patterns,
         sources=sources,
         memory=memory,
+        order=order,
         peak=PeakOrder(partial(MemoryGraph, program, table, on_device, values, order), memory, capture.fenced_values),
     )
 
@@ -218,6 +222,9 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
         memory_spaces=table.space_bytes,
         refusal=capture.refusal,
         kernels=kernel_calls(capture.kernels, program, values, parts.sources),
+        layout_copies=layout_copies(
+            program, table, values, parts.order, parts.sources, frozenset(each.name for each in buffers)
+        ),
         pool=capture.pool,
         pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,
@@ -254,8 +261,7 @@ def _find_pressure(capture: Capture, program: Program, *, with_order: bool) -> t
         replay=capture.replay_without_limit,
         replay_without_limit=None,
     )
-    keep_decoded(unlimited.hlo_proto, other, table)
-    report = _report(unlimited, _look_into(unlimited), started, with_order=with_order)
+    report = _report(unlimited, _look_into(unlimited, (other, table)), started, with_order=with_order)
     return replace(pressure, footprint_without_limit_bytes=report.footprint_bytes), report
 
 

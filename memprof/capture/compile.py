@@ -509,4 +509,5 @@ def _totals(compiled: Any, target: Target) -> CompilerTotals:
         temp_bytes=totals["temp_bytes"],
         peak_memory_bytes=totals.get("peak_memory_bytes") if family_of(target.platform).has_peak else None,
         total_allocation_bytes=totals.get("total_allocation_bytes"),
+        optimal_seconds=xla_adapter.optimal_seconds(compiled) if family_of(target.platform).has_time_estimate else None,
     )

@@ -212,7 +212,8 @@ class Dataflow:
             return Phase.BACKWARD
         if use & Use.UPDATE:
             return Phase.UPDATE
-        return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) else Phase.NONE
+        is_unread = not use and self.named[group] & _NAMED_UNPHASED  # the keys of a sort that only moves other values
+        return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) or is_unread else Phase.NONE
 
     def _is_backward_alone(self, group: int) -> bool:
         """Whether the compiler recomputes a value from the forward pass for the backward pass alone.

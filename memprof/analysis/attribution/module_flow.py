@@ -72,7 +72,7 @@ class ModuleFlow:
             module = self._owners.module_of_argument[number]
             if module or arguments[number].role is Role.PARAMS:  # parameters of the root belong to it
                 self._learn(group, module, _BY_OWNER)
-            elif arguments[number].role in _STATE and (module := paths.spelled(arguments[number].path)):
+            elif arguments[number].role in _STATE and (module := paths.of_state(arguments[number].path)):
                 self._learn(group, module, _BY_MODULE)
         self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()

@@ -103,7 +103,7 @@ class ModulePaths:
         modules = set(found.modules.values()) if found else set()
         return modules.pop() if len(modules) == 1 else ""
 
-    def spelled(self, path: str) -> str:
+    def of_state(self, path: str) -> str:
         """The module that the path of an argument spells between the name of a collection and that of the leaf.
 
         `cache['blocks'][0]['attn']['cached_key']` spells `blocks/0/attn`, if that is a module with parameters. Numbers

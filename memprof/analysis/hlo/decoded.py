@@ -1,12 +1,13 @@
 """Decode and check a program with its buffer assignment once, also if a report follows its compile.
 
-A compile decodes its plan to check it. The report, which usually comes next, reuses the decoded program. Only the last
-program is kept, and only until it is used.
+A compile decodes its plan to check it. The report, which usually comes next, reuses the decoded program. A program is
+kept until it is used, but only the last few: as many as a comparison has rows that compile at the same time.
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,9 @@ from memprof.analysis.records.device_family import family_of
 
 # Python 3.12 freezes 375 objects before it runs any code; `gc.freeze` freezes every object, tens of thousands with JAX.
 _MAX_FROZEN_BY_PYTHON = 1000
-_kept: tuple[bytes, Program, BufferTable] | None = None
+_MAX_KEPT = 4
+_KEPT: dict[int, tuple[bytes, Program, BufferTable]] = {}  # by the identity of the bytes, the oldest first
+_KEEPING = threading.Lock()
 
 
 def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
@@ -38,8 +41,10 @@ def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
 
 def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None:
     """Keep the decoded form of serialized bytes for the next caller of `take_decoded`."""
-    global _kept
-    _kept = hlo_proto, program, table  # one assignment, so threads need no lock
+    with _KEEPING:
+        _KEPT[id(hlo_proto)] = hlo_proto, program, table
+        while len(_KEPT) > _MAX_KEPT:
+            del _KEPT[next(iter(_KEPT))]
 
 
 def take_decoded(hlo_proto: bytes, platform: str) -> tuple[Program, BufferTable]:
@@ -48,10 +53,9 @@ def take_decoded(hlo_proto: bytes, platform: str) -> tuple[Program, BufferTable]
     Raises:
         MemprofError, InternalError: see `decode`; also if the bytes cannot be parsed.
     """
-    global _kept
-    kept = _kept
-    if kept is not None and kept[0] is hlo_proto:
-        _kept = None
+    with _KEEPING:
+        kept = _KEPT.pop(id(hlo_proto), None)
+    if kept is not None:  # it holds the bytes, so no others have their identity
         return kept[1:]
     return decode(parse_proto(hlo_proto), platform)
 

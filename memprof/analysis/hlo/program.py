@@ -41,7 +41,8 @@ class ResultLeaf(Struct, frozen=True):
     """One array in a result: its index in the (nested) tuple, XLA's name of its dtype, its dimensions.
 
     `memory_space` is XLA's number of its memory space. `padded` are the dimensions padded to whole tiles; empty if the
-    array has no padding (see `tiling.py`).
+    array has no padding (see `tiling.py`). `layout` is XLA's text of the layout, `{0,1:T(8,128)}`; empty for an array
+    without tiles whose last dimension is stored first.
     """
 
     shape_index: tuple[int, ...]
@@ -49,6 +50,7 @@ class ResultLeaf(Struct, frozen=True):
     dimensions: tuple[int, ...]
     memory_space: int = 0
     padded: tuple[int, ...] = ()
+    layout: str = ""
 
     @property
     def is_on_host(self) -> bool:

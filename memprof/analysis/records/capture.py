@@ -163,12 +163,14 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerTotals:
-    """What `compiled.memory_analysis()` reports, in bytes. Never mixed with what memprof infers.
+    """What `compiled.memory_analysis()` reports, in bytes, and its time. Never mixed with what memprof infers.
 
     Attributes:
         peak_memory_bytes: None on CPU, where XLA leaves the temporaries out of it.
         is_complete: whether the program was compiled to the end; else these are the totals of its plan, in which all
             of them are decided.
+        optimal_seconds: `compiled.cost_analysis()["optimal_seconds"]`, the compiler's estimate of the time of a step;
+            None of a plan, and where the compiler gives none.
     """
 
     argument_bytes: Bytes
@@ -178,6 +180,7 @@ class CompilerTotals:
     peak_memory_bytes: Bytes | None
     total_allocation_bytes: Bytes | None
     is_complete: bool = True
+    optimal_seconds: Seconds | None = None
 
 
 # Of a step that is traced and not compiled.

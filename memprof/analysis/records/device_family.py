@@ -33,12 +33,14 @@ class DeviceFamily:
         has_peak: whether XLA reports a peak that includes the temporaries.
         has_temp_total: whether XLA's total of the temporaries is the size of the temp allocations.
         has_schedule_options: whether options of XLA make it order operations for memory.
+        has_time_estimate: whether `cost_analysis()` of an executable estimates the time of a step.
         planned_percent: the share of the memory for which XLA plans, before it recomputes values on its own. Of what
             arguments and results leave of it, XLA keeps another 5% free on a GPU (`GetSchedulerMemoryLimit` in
             xla/service/gpu/gpu_hlo_schedule.cc, `xla_gpu_memory_limit_slop_factor`).
         has_share_pool: whether JAX's pool is a share of the device's memory that its variables set.
         offloads_state: whether advice offers host memory for the optimizer state.
         pads_arrays: whether an array may take more bytes than its shape says.
+        device_files: the files in /dev by which Linux shows its devices, as a pattern of names; empty: none.
         mark: bytes that XLA writes into programs of this platform alone (jaxlib 0.4 to 0.12); empty if it writes none.
         dumped_as: how XLA names the platform in the files of its dumps, a regular expression; empty: not at all. A
             group `capability` is the compute capability.
@@ -53,10 +55,12 @@ class DeviceFamily:
     has_peak: bool = True
     has_temp_total: bool = True
     has_schedule_options: bool = False
+    has_time_estimate: bool = False
     planned_percent: int = 80
     has_share_pool: bool = False
     offloads_state: bool = False
     pads_arrays: bool = False
+    device_files: str = ""
     mark: bytes = b""
     dumped_as: str = ""
 

@@ -9,6 +9,7 @@ import copy
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -362,6 +363,21 @@ def memory_totals(compiled: Any) -> dict[str, int]:
         "total_allocation_bytes": "total_allocation_bytes",
     }
     return {ours: getattr(analysis, theirs) for ours, theirs in fields.items() if hasattr(analysis, theirs)}
+
+
+def optimal_seconds(compiled: Any) -> float | None:
+    """The compiler's estimate of the time of a step, from `cost_analysis()`; None where it gives none.
+
+    Only an executable has it: the analysis of a lowered program is not implemented for absent TPUs (jax 0.10.2 to
+    0.12), and a plan holds no estimate.
+
+    Args:
+        compiled: by JAX, or by `compile_portable`.
+    """
+    found = compiled.cost_analysis()
+    properties = found[0] if isinstance(found, list) and found else found
+    seconds = properties.get("optimal_seconds") if isinstance(properties, Mapping) else None
+    return float(seconds) if seconds is not None and 0 < seconds < math.inf else None
 
 
 def argument_bytes(leaf: Any) -> int:

@@ -21,7 +21,7 @@ from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
-from memprof.studies.engine import INT8, XLA, EngineBuild, without_int8
+from memprof.studies.engine import XLA, EngineBuild, of_engine, of_model
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
@@ -84,7 +84,7 @@ class FitRequest:
             MemprofError: it is none that the step, as far as it is known without the user's code, can be built with.
         """
         return self.subject_with(value).task(
-            without_int8(self.techniques), target=self.target_with(value), settings=self.settings
+            of_model(self.techniques), target=self.target_with(value), settings=self.settings
         )
 
     @property
@@ -131,8 +131,8 @@ class FitRequest:
         """The techniques, one by one."""
         if self.framework == FRAMEWORK:
             return tuple(filter(None, self.techniques.split("+")))
-        int8 = (INT8,) if INT8 in self.techniques.split("+") else ()
-        return (*(applied.label for applied in parse_techniques(without_int8(self.techniques))), *int8)
+        labels = (applied.label for applied in parse_techniques(of_model(self.techniques)))
+        return (*labels, *of_engine(self.techniques))
 
     def command(self, value: int) -> str:
         """The command line that profiles a value."""
@@ -429,7 +429,7 @@ def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
         # Only a compile shows what a user's function takes; what accumulation asks of its batch is known.
         if request.framework == FRAMEWORK:
             return 1, ""
-        step = apply_techniques(TrainConfig(), parse_techniques(without_int8(request.techniques))).num_minibatches
+        step = apply_techniques(TrainConfig(), parse_techniques(of_model(request.techniques))).num_minibatches
         reason = f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
         batch = None if report is None else batch_of(report)
         if batch is not None and batch.in_all == _start(request, report.config if report else {}):

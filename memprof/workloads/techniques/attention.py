@@ -98,10 +98,13 @@ TECHNIQUES = (FLASH,)
 
 
 def fused(intent: Intent) -> Means:
-    """The kernel takes arrays of 16 bits alone."""
-    inputs = "*(a.astype(jnp.bfloat16) for a in (q, k, v))" if intent.dtype == "f32" else "q, k, v"
+    """The kernel takes arrays of 16 bits alone, and drops none of the probabilities."""
+    is_wide = intent.dtype == "f32"
+    inputs = "*(a.astype(jnp.bfloat16) for a in (q, k, v))" if is_wide else "q, k, v"
     code = f'attended = jax.nn.dot_product_attention({inputs}, implementation="cudnn")  # is_causal=True, if it is'
-    return Means(code=code, technique=FLASH.name)
+    if intent.drops:
+        return Means(code=code)
+    return Means(code=code, technique="+".join((*FLASH.needs, FLASH.name)) if is_wide else FLASH.name)
 
 
 MEANS = {

@@ -78,18 +78,18 @@ def test_the_module_of_an_argument(path: str, module: str) -> None:
     ],
 )
 def test_the_module_that_the_path_of_a_state_spells(path: str, module: str) -> None:
-    assert _MODEL.spelled(path) == module
+    assert _MODEL.of_state(path) == module
 
 
 def test_a_number_alone_spells_no_module_and_a_list_with_a_name_does() -> None:
-    assert ModulePaths(("params[0]['w']", "params[1]['w']")).spelled("cache[0]['key']") == ""
+    assert ModulePaths(("params[0]['w']", "params[1]['w']")).of_state("cache[0]['key']") == ""
     blocks = ModulePaths(("p['blocks'][0]['attn']['w']", "p['blocks'][1]['attn']['w']", "p['head']['w']"))
-    assert blocks.spelled("cache['blocks'][1]['attn']['cached_key'].value") == "blocks/1/attn"
+    assert blocks.of_state("cache['blocks'][1]['attn']['cached_key'].value") == "blocks/1/attn"
 
 
 def test_a_path_that_fits_several_trees_spells_the_one_that_alone_has_it() -> None:
-    assert _GAN.spelled("state['Dense_0']['mean']") == ""
-    assert _GAN.spelled("state['Dense_1']['mean']") == "d_params/Dense_1"
+    assert _GAN.of_state("state['Dense_0']['mean']") == ""
+    assert _GAN.of_state("state['Dense_1']['mean']") == "d_params/Dense_1"
 
 
 def test_the_longest_end_of_a_path_names_the_parameter() -> None:
@@ -102,6 +102,21 @@ def test_state_of_a_part_of_the_parameters_is_told_by_the_end_of_their_paths() -
     modules = ModulePaths(("base['up']['kernel']", "adapters['up']['low']", "adapters['down']['low']"))
     paths = ("opt.mu['up']['low']", "opt.mu['down']['low']", "opt.mu['low']", "opt.mu['kernel'][0]", "opt.count")
     assert [modules.of_argument(path) for path in paths] == ["adapters/up", "adapters/down", "", "base/up", ""]
+
+
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("cache['layers_1']['mlp']['cached_key']", "layers_1/mlp"),
+        ("variables['cache']['layers_0']['attention']['cached_value']", "layers_0"),
+        ("state['layers_0']['mlp']['up']['kernel']", "layers_0/mlp/up"),
+        ("cache['mlp']['k']", ""),  # of which layer, nobody says
+        ("cache[0]['k']", ""),
+        ("positions", ""),
+    ],
+)
+def test_a_cache_belongs_to_the_module_that_its_path_names(path: str, module: str) -> None:
+    assert _MODEL.of_state(path) == module
 
 
 def test_the_name_of_a_parameter_within_its_module() -> None:
