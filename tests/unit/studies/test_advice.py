@@ -455,6 +455,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "vectors, which cannot be factored": lambda: _optimizer((65536,), (65536,), (65536,)),
             "factored already": lambda: _optimizer((256, 256), (256,), (256,)),
+            "the steps that L-BFGS looks back on": lambda: _optimizer((256, 256), (10, 256, 256), (10, 256, 256)),
         },
     ),
     "offload_optimizer": (
