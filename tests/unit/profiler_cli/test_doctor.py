@@ -14,5 +14,7 @@ def test_it_compiles_to_the_end_for_it_may_be_the_assembler_that_is_missing(monk
 
     monkeypatch.setattr(launch, "compile_in_child", compile_in_child)
     doctor()
-    assert [(task.target.name, task.settings.complete) for task in tasks] == [("cpu", True), ("h100-80gb", True)]
-    assert capsys.readouterr().out.count("nothing is compiled here") == 2
+    compiled = [(task.target.name, task.settings.complete) for task in tasks]
+    assert compiled[:2] == [("cpu", True), ("h100-80gb", True)]
+    assert {target for target, _ in compiled[2:]} <= {"v5e"}  # where libtpu is installed
+    assert capsys.readouterr().out.count("nothing is compiled here") == len(compiled)
