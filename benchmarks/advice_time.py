@@ -2,8 +2,8 @@
 
     python -m benchmarks.advice_time [--target h100-80gb] [--unrolled] [-o RESULT.json]
 
-Seconds are counted twice, since a busy machine takes longer: those that pass, and those of processors in this process
-and in all children that it has waited for. The cache of plans is a folder of its own, empty at the start.
+Seconds are those that pass, so they are for an idle machine; the load at the start and the end stands beside them. The
+cache of plans is a folder of its own, empty at the start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -87,21 +86,13 @@ def _arguments(*, is_unrolled: bool) -> tuple[Any, ...]:
 
 
 class _Clock:
-    """Seconds that have passed, and seconds of processors, since the beginning."""
+    """Seconds since the beginning."""
 
     def __init__(self) -> None:
-        self._started, self._processors = time.perf_counter(), self._used()
+        self._started = time.perf_counter()
 
-    @staticmethod
-    def _used() -> float:
-        used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return sum(each.ru_utime + each.ru_stime for each in used)
-
-    def now(self) -> dict[str, float]:
-        return {
-            "seconds": round(time.perf_counter() - self._started, 1),
-            "processor_seconds": round(self._used() - self._processors, 1),
-        }
+    def now(self) -> float:
+        return round(time.perf_counter() - self._started, 1)
 
 
 def main() -> None:
@@ -127,8 +118,8 @@ def _measured(target: str, *, is_unrolled: bool) -> dict[str, Any]:
     from memprof.studies.advice.compiled import advise_step
 
     spec = StepSpec(train_step, _arguments(is_unrolled=is_unrolled), workload="gpt2")
-    stages: dict[str, dict[str, float]] = {}
-    clock = _Clock()
+    stages: dict[str, float] = {}
+    clock, load = _Clock(), os.getloadavg()[0]
 
     @contextmanager
     def rows(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
@@ -148,7 +139,14 @@ def _measured(target: str, *, is_unrolled: bool) -> dict[str, Any]:
     stages["all"] = clock.now()
     again = _Clock()
     assert asked() == rules
-    return {"memprof": memprof.__version__, "advice": rules, "stages": stages, "again": again.now()}
+    seconds = again.now()
+    return {
+        "memprof": memprof.__version__,
+        "advice": rules,
+        "seconds_until": stages,
+        "seconds_again": seconds,
+        "load": [load, os.getloadavg()[0]],
+    }
 
 
 if __name__ == "__main__":
