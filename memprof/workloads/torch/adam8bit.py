@@ -58,7 +58,7 @@ class Adam8bit(torch.optim.Optimizer):
                     state[f"{name}_scale"] = parameter.new_zeros(-(-parameter.numel() // _BLOCK), dtype=torch.float32)
         state["step"] += 1
         first_decay, second_decay = group["betas"]
-        gradient = parameter.grad.float()  # type: ignore[union-attr]
+        gradient = parameter.grad.float()
         first = _load(state, "mu").lerp_(gradient, 1 - first_decay)
         root = (
             _load(state, "nu").square_().mul_(second_decay).addcmul_(gradient, gradient, value=1 - second_decay).sqrt_()
