@@ -43,7 +43,7 @@ from memprof.analysis.records.capture import Capture, CompilerTotals, Target
 from memprof.capture.compile import compile_step
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.processes.task import Task
-from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.nvidia.catalogue import gpus
 from memprof.capture.targets.resolve import resolve
 from memprof.capture.xla.plan import compile_to_plan, decode_plan, read_plan
 from memprof.capture.xla.portable_program import CompileSettings

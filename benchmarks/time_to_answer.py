@@ -116,7 +116,7 @@ def compile_plainly(program: Program, *, to_the_plan: bool) -> None:
     if not to_the_plan:
         lowered.compile()
         return
-    from memprof.capture.xla.deviceless_options import options_for_gpu
+    from memprof.capture.targets.nvidia.options import options_for_gpu
     from memprof.capture.xla.plan import compile_to_plan
     from memprof.capture.xla.xla_adapter import dump_options
 

@@ -37,7 +37,7 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.capture.processes.launch import compile_all, compile_in_child, default_num_jobs
 from memprof.capture.processes.task import Task
-from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.capture.targets.nvidia.catalogue import gpu_of_kind
 from memprof.capture.targets.resolve import has_accelerator_device, resolve
 from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError

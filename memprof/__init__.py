@@ -13,10 +13,7 @@
 
 On the command line: `memprof run train.py:step_spec --target h100-80gb`, and `memprof --help`.
 
-The rooms: `capture` compiles a step, `sources` traces one of PyTorch, `analysis` says where its bytes go, `workloads`
-has models and techniques to try,
-`studies` asks what takes several compiles or reports, `reports` shows the answers, `profiler_cli` is the command line,
-`api` is what is exported here. See docs/architecture.md.
+See docs/architecture.md for the rooms of the package.
 """
 
 from __future__ import annotations
@@ -24,11 +21,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from memprof.analysis.records.device_family import add_families
+from memprof.capture.targets import facts
 from memprof.plugin_complaints import leave_out_plugin_complaints
 from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
+    from memprof.analysis.records.in_chunks import InChunks
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.capture.targets.mesh import mesh
@@ -46,6 +46,7 @@ _HOMES = {
     "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
     "Feed": "memprof.capture.tracing.step",
+    "InChunks": "memprof.analysis.records.in_chunks",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
@@ -77,6 +78,7 @@ __all__ = [
     "Category",
     "Comparison",
     "Feed",
+    "InChunks",
     "MemprofError",
     "Profile",
     "Role",
@@ -103,6 +105,7 @@ __all__ = [
     "summary",
 ]
 
+add_families(facts())
 leave_out_plugin_complaints()  # here, for a user's own line after the import may be the first to start JAX
 
 

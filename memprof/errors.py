@@ -32,6 +32,10 @@ class InternalError(MemprofError):
     """A fact that memprof relies on does not hold: a defect of memprof, or an XLA that it does not understand yet."""
 
 
+class Interrupted(BaseException):
+    """The user has ended the command. Not an error of the step that was at work, so nothing takes it for one."""
+
+
 @contextmanager
 def as_damage(file: str | None) -> Iterator[None]:
     """Turn an `InternalError` about a file that memprof has read into a sentence about the file.

@@ -298,8 +298,13 @@ def _mode(path: Path) -> int | None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except (OSError, ValueError) as error:
-        shown = f"{str(path)[:60]}..." if len(str(path)) > 80 else repr(str(path))
-        raise MemprofError(f"no file can have the name {shown}: {_reason(error)}") from error
+        raise impossible_name(path, error) from error
+
+
+def impossible_name(path: Path | str, error: OSError | ValueError) -> MemprofError:
+    """What to say where the system refuses a name, mostly for its length."""
+    shown = f"{str(path)[:60]}..." if len(str(path)) > 80 else repr(str(path))
+    return MemprofError(f"no file can have the name {shown}: {_reason(error)}")
 
 
 def _exists_already(path: Path) -> MemprofError:

@@ -12,6 +12,7 @@ from report_builder import H100, buffer, node, report
 
 from memprof.analysis.records.capture import ArgumentLeaf, Timings, Topology
 from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.layout_copy import LayoutCopy, Neighbour
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import CollectiveTraffic, ModuleNode, PartitionerNote, Report
@@ -81,6 +82,8 @@ def full_report(label: str = "net bf16+scan", *, scale: int = 1) -> Report:
             ),
             PartitionerNote(text="a halo is too large", op="", shape="", module="", source=""),
         ),
+        layout_copies=tuple(_layout_copy(number) for number in range(4)),
+        compiler=replace(made.compiler, optimal_seconds=0.02),
         doubts=("'opt' may be something else",),
         measured=_RUN,
         op_costs=(*OP_COSTS, replace(OP_COSTS[1], name="fusion.4", seconds=0.01, num_calls=2)),
@@ -93,6 +96,29 @@ def full_report(label: str = "net bf16+scan", *, scale: int = 1) -> Report:
         ),
         forward_flops={"head": 3},
         program=replace(made.program, host_bytes=2**21, num_recomputed_operations=3),
+    )
+
+
+def _layout_copy(number: int) -> LayoutCopy:
+    path = f"jit(step)/jvp(Net)/layers_{number}"
+    return LayoutCopy(
+        name=f"copy.{number}",
+        kind="copy",
+        dtype="f32",
+        shape=(100, 130),
+        layout="{0,1:T(8,128)}",
+        old_shape=(100, 130),
+        old_layout="{1,0:T(8,128)}",
+        size_bytes=69_632,
+        space="hbm" if number else "vmem",
+        num_runs=3,
+        is_at_least=number == 3,
+        is_at_peak=number == 1,
+        op="",
+        module=f"layers_{number}/attn",
+        source="",
+        producer=Neighbour(name="fusion", op=f"{path}/attn/dot", source="/home/me/net/layers.py:12", role="operation"),
+        consumer=Neighbour(name="", op="", source="", role="result"),
     )
 
 

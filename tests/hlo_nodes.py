@@ -32,12 +32,14 @@ _NO_MEMORY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array, or a tuple of `elements`."""
+    """An array, or a tuple of `elements`. `order` is that of its dimensions in memory, neighbours first."""
 
     dtype: str
     dimensions: tuple[int, ...] = ()
     elements: tuple[Shape, ...] = ()
     memory_space: int = 0
+    order: tuple[int, ...] = ()
+    tile: tuple[int, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -191,5 +193,8 @@ def write_shape(message: Any, shape: Shape) -> None:
     message.dimensions.extend(shape.dimensions)
     if shape.memory_space:
         message.layout.memory_space = shape.memory_space
+    message.layout.minor_to_major.extend(shape.order)
+    if shape.tile:
+        message.layout.tiles.add().dimensions.extend(shape.tile)
     for element in shape.elements:
         write_shape(message.tuple_shapes.add(), element)

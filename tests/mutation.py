@@ -4,7 +4,8 @@
     python tests/mutation.py analysis --sample 60 --seed 1 --at-least 0.9
 
 It changes one place of the package at a time (a comparison, a number, a condition), in this working tree. It then runs
-the tests of the package until one fails; those that import the changed module come first. It prints the count after
+the fast tests until one fails: those of the package that import the changed module, then the others of the package,
+then all others. It prints the count after
 each mutation, and a diff of each that no test notices: either the mutation is equivalent to the original, or a test is
 missing. The exit code is 0 if at least the given share is noticed, 1 otherwise, and 2 if the tests fail without a
 mutation or no mutation ran. CI runs it every week with a new seed.
@@ -29,6 +30,16 @@ from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome
 
+# All that the fast tests are, as `.ci/run` has them. A mutation that no test of its package notices meets the others.
+_FAST = (
+    "tests/unit/analysis",
+    "tests/unit/sources",
+    "tests/unit/studies",
+    "tests/unit/reports",
+    "tests/unit/profiler_cli",
+    "tests/golden",
+    "tests/property",
+)
 _RECORDS = "tests/unit/test_records.py"
 _COMMANDS = ("tests/unit/profiler_cli/test_one_verdict.py", "tests/unit/profiler_cli/test_pressure_everywhere.py")
 _TESTS = {
@@ -80,7 +91,7 @@ def main() -> int:
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE")
     asked = parser.parse_args()
     start = time.monotonic()
-    baseline = subprocess.run(_test_command(_TESTS[asked.package]), capture_output=True, text=True)
+    baseline = subprocess.run(_test_command(_test_files(asked.package, Path())), capture_output=True, text=True)
     if baseline.returncode:
         print(baseline.stdout, baseline.stderr, "The tests fail without a mutation.", sep="\n", file=sys.stderr)
         return 2
@@ -116,10 +127,15 @@ def _sample(package: str, rng: random.Random, size: int) -> list[MutationSpec]:
 
 
 def _test_files(package: str, module: Path) -> list[str]:
-    """The test files of a package, those that import the module first."""
-    files = [file for tests in _TESTS[package] for file in sorted(Path(tests).rglob("test_*.py")) or [Path(tests)]]
+    """The files of the fast tests: those of the package first, and of these those that import the module."""
+    own = _files(_TESTS[package])
     imported = ".".join(module.with_suffix("").parts)
-    return [str(file) for file in sorted(files, key=lambda file: imported not in file.read_text(encoding="utf-8"))]
+    own.sort(key=lambda file: imported not in file.read_text(encoding="utf-8"))
+    return [str(file) for file in dict.fromkeys((*own, *_files(_FAST)))]
+
+
+def _files(tests: Sequence[str]) -> list[Path]:
+    return [file for each in tests for file in sorted(Path(each).rglob("test_*.py")) or [Path(each)]]
 
 
 def _test_command(tests: Sequence[str]) -> list[str]:

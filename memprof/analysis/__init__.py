@@ -1,10 +1,11 @@
 """Pure analysis: a capture in, facts out. No JAX, no rich, no Typer.
 
-`pipeline.py` makes a report of a capture, `comparison.py` sets reports side by side. A room takes from those below it:
+`pipeline.py` turns a capture into a report, `comparison.py` compares reports. Each package imports only from those
+below it:
 
-    scheduling/      what other orders of the operations would hold
-    memory/ mesh/    what is held when, and what for; what several devices send each other and hold alike
-    attribution/     what each value is for: phase, module, line of code, category
-    hlo/             what XLA says: the program, its buffers, when they are live
+    scheduling/      live bytes under other orders of the operations
+    memory/ mesh/    live bytes over time and their purpose; communication and replication between devices
+    attribution/     the purpose of each value: phase, module, source line, category
+    hlo/             XLA's output: the program, its buffers, their live ranges
     records/         captures and reports as records
 """

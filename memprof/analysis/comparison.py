@@ -1,8 +1,8 @@
-"""Several reports side by side, and what each changes against a reference.
+"""Compare reports with a reference.
 
-A **diff** is a comparison of two with their buffers, which are matched by the operation that makes them and their
-shape. Several of one operation and shape are one entry with their sum; what only one of the programs has stands against
-nothing.
+A **diff** compares two reports buffer by buffer. Buffers are matched by their shape and the operation that makes them.
+Buffers with equal operation and shape are one entry with their sum. A buffer that exists in only one program is
+compared with zero bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memprof.analysis.records.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What something takes in one program, and in another that is set against it."""
+    """Bytes in one program and in the program that it is compared with."""
 
     before_bytes: int
     after_bytes: int
@@ -30,14 +30,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedChange(Change):
-    """The change of one category, module or kind of buffer: `what` it is, and its name."""
+    """The change of one category, module or kind of buffer: `what` names the kind."""
 
     what: str
     name: str
 
 
 def changes_between(what: str, before: Mapping[str, int], after: Mapping[str, int]) -> tuple[NamedChange, ...]:
-    """The change of everything that either has, in their order; what one of them lacks takes nothing there."""
+    """Return the change of each key of either mapping, in their order; a missing key counts zero bytes."""
     return tuple(
         NamedChange(what=what, name=name, before_bytes=before.get(name, 0), after_bytes=after.get(name, 0))
         for name in dict.fromkeys([*before, *after])
@@ -46,9 +46,9 @@ def changes_between(what: str, before: Mapping[str, int], after: Mapping[str, in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a technique shows in the compiled program, and what was looked at, in one sentence.
+    """Whether a technique shows in the compiled program, with the evidence in one sentence.
 
-    `took_effect` is None where only a program without the technique would tell.
+    `took_effect` is None if only a comparison with a program without the technique could show it.
     """
 
     took_effect: bool | None
@@ -57,15 +57,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What one row changes against the reference row.
+    """The change of one row against the reference row.
 
     Attributes:
         label: of the row.
         footprint_delta_bytes: its footprint minus the reference's.
         footprint_ratio: its footprint divided by the reference's.
         categories_delta: the same difference for every category; adds up to `footprint_delta_bytes`.
-        took_effect: whether every technique of the row shows in its program; None where that cannot be told of each.
-        evidence: what was looked at, a sentence for each technique.
+        took_effect: whether every technique of the row shows in its program; None if that is unknown for any of them.
+        evidence: one sentence for each technique.
     """
 
     label: str
@@ -78,14 +78,14 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRow:
-    """A configuration that gave no report, and why, in one sentence."""
+    """A configuration without a report, and the reason in one sentence."""
 
     label: str
     reason: str
 
 
 def failure_reasons(failures: Sequence[FailedRow]) -> tuple[str, ...]:
-    """Each reason once, after the rows that it is the reason of."""
+    """Return each reason once, after the labels of its rows."""
     labels: dict[str, list[str]] = {}
     for failure in failures:
         labels.setdefault(failure.reason, []).append(failure.label)
@@ -97,8 +97,8 @@ class MatchedBuffers(Change):
     """The buffers of one operation and shape that are live at the peak, before and after.
 
     Attributes:
-        dtypes: all that they have, in XLA's words; more than one where the precision changed.
-        category: of the largest after, or, where none is left, before; `module` and `source` likewise.
+        dtypes: XLA's names of their dtypes; several if the precision changed.
+        category: of the largest buffer after, or before if none remains; `module` and `source` likewise.
     """
 
     op: str
@@ -113,14 +113,13 @@ class MatchedBuffers(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportComparison:
-    """Rows in the order given; one effect for each, the reference's own being zero.
+    """Rows in the given order with one effect each; the reference's own effect is zero.
 
     Attributes:
         baseline: label of the reference row.
-        failures: rows that gave no report.
-        differences: what else differs between the rows, besides the techniques: a target, a version, a configuration.
-        buffers: of a diff all that either row has, the largest change first; their changes add up to that of the live
-            peak.
+        failures: rows without a report.
+        differences: other differences between the rows: a target, a version, a configuration.
+        buffers: of a diff: the buffers of both rows, largest change first; the changes add up to that of the live peak.
     """
 
     baseline: str
@@ -138,13 +137,13 @@ def compare(
     verdicts: Mapping[str, Sequence[Verdict]] | None = None,
     failures: Sequence[FailedRow] = (),
 ) -> ReportComparison:
-    """Set reports against one of them.
+    """Compare reports with one of them.
 
     Args:
-        rows: reports with labels of their own.
-        baseline: the label of the reference row; it must be among `rows`.
-        verdicts: by label, a verdict for each technique of the row; none where nothing is known.
-        failures: rows that gave no report, to be shown with the others.
+        rows: reports with distinct labels.
+        baseline: the label of the reference row, which must be in `rows`.
+        verdicts: for each label, a verdict on each technique of the row; empty if nothing is known.
+        failures: rows without a report, to be shown with the others.
     """
     reference = next(row for row in rows if row.label == baseline)
     verdicts = verdicts or {}
@@ -158,7 +157,7 @@ def compare(
 
 
 def diff(before: Report, after: Report) -> ReportComparison:
-    """Set `after` against `before`, buffer by buffer; their labels differ."""
+    """Compare `after` with `before`, buffer by buffer. Their labels must differ."""
     members: dict[tuple[str, tuple[int, ...]], tuple[list[LiveBuffer], list[LiveBuffer]]] = defaultdict(
         lambda: ([], [])
     )
@@ -197,7 +196,7 @@ def _effect(row: Report, reference: Report, verdicts: Sequence[Verdict]) -> Effe
         footprint_ratio=row.footprint_bytes / reference.footprint_bytes if reference.footprint_bytes else 1.0,
         categories_delta={category: row.categories[category] - reference.categories[category] for category in Category},
         took_effect=_all_took_effect(verdicts),
-        # What failed comes first: it is what the reader must not miss.
+        # Failures come first, because the reader must not miss them.
         evidence="; ".join(
             verdict.evidence for verdict in sorted(verdicts, key=lambda each: each.took_effect is not False)
         ),
@@ -212,7 +211,7 @@ def _all_took_effect(verdicts: Sequence[Verdict]) -> bool | None:
 
 
 def _differences(rows: Sequence[Report], reference: Report) -> tuple[str, ...]:
-    """What the rows do not have in common although no technique changes it."""
+    """Return the differences between rows that no technique makes."""
     seen: dict[str, set[str]] = {}
     for row in rows:
         facts = {

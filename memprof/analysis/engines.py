@@ -1,11 +1,10 @@
-"""From an engine to a report: the builder's totals, and what the order of its layers says of them.
+"""From an engine to a report: the builder's totals, divided by the order of its layers.
 
     weights + inputs + outputs + activation memory + device persistent memory = footprint
 
-The builder gives weights, activation memory and persistent memory as totals; inputs and outputs are those of the
-network. Activation memory is taken apart here: the tensors between layers are live from the layer that makes them to
-the last one that reads them. Where most of them are live at once, they are `forward_temps`, and the rest of the
-builder's total is `workspace`.
+The builder reports totals of weights, activation memory and persistent memory; the network has the inputs and outputs.
+This module divides activation memory: a tensor between layers is live from the layer that makes it to the last layer
+that reads it. The tensors live at the peak are `forward_temps`; the rest of the builder's total is `workspace`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NOT_KNOWN = "The size of the execution context comes from the runtime on a devic
 
 
 def analyze_engine(capture: Capture) -> Report:
-    """Say what an engine holds on the device."""
+    """Report the device memory of an engine."""
     started = time.perf_counter()
     engine = capture.engine
     assert engine is not None
@@ -119,7 +118,7 @@ class _Modules:
     def of_node(self, name: str) -> str:
         """The module that an ONNX node belongs to, by its name: `Transformer/layers_0/mlp/MatMul.1`."""
         parts = [part for part in name.strip("/").replace(".", "/").split("/") if part]
-        # The turns of a loop over stacked layers are numbered: `layers_3` belongs to `layers`.
+        # The iterations of a loop over stacked layers are numbered: `layers_3` belongs to `layers`.
         scopes = tuple(part if part in self._names else re.sub(r"_\d+$", "", part) for part in parts)
         for start in range(len(scopes)):
             for stop in range(len(scopes), start, -1):
@@ -128,9 +127,9 @@ class _Modules:
         return ""
 
     def of_nodes(self, names: Sequence[str]) -> str:
-        """The module that all nodes of a layer belong to."""
+        """The common module of all nodes of a layer."""
         paths = {path for path in map(self.of_node, names) if path}
-        # A layer's own nodes say more than those around it.
+        # A layer's own nodes are more specific than those around it.
         found = [path.split("/") for path in paths if not any(each.startswith(f"{path}/") for each in paths)]
         shared = takewhile(lambda scopes: len(set(scopes)) == 1, zip(*found, strict=False))
         return "/".join(scope for scope, *_ in shared)
@@ -146,7 +145,7 @@ def _keys(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replay:
-    """The tensors between layers as live buffers, in the order of their births, and their peak."""
+    """The tensors between layers as live buffers, ordered by birth, and their peak."""
 
     buffers: tuple[LiveBuffer, ...]
     peak_bytes: int
@@ -187,10 +186,10 @@ def _replay(engine: Engine, modules: _Modules) -> _Replay:
 
 
 def _weights(capture: Capture, engine: Engine, modules: _Modules, last: int) -> tuple[LiveBuffer, ...]:
-    """The weights as the layers read them, or else as the model has them, and the rest of the builder's total.
+    """Return the weights that the layers read, or else those of the model, and the rest of the builder's total.
 
-    Where layers read parts of one array under several names, these add up to more than the total; where the builder
-    has made weights smaller, the model's do. If both do, the total stays whole.
+    If layers read parts of one array under several names, their sum exceeds the total; if the builder has compressed
+    weights, the model's sum does. If both exceed it, the total is not divided.
     """
     readers = {number: layer for layer in reversed(engine.layers) for number in layer.constants}
     of_layers = tuple(
@@ -226,7 +225,7 @@ def _weights(capture: Capture, engine: Engine, modules: _Modules, last: int) -> 
 
 
 def _short(dtype: str) -> str:
-    """XLA's word for JAX's name of a dtype: `bf16` for `bfloat16`."""
+    """XLA's name for JAX's name of a dtype: `bf16` for `bfloat16`."""
     for name, word in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "s")):
         dtype = dtype.replace(name, word)
     return dtype
@@ -247,7 +246,7 @@ def _boundary(capture: Capture, engine: Engine, modules: _Modules, last: int) ->
 
 
 def _rest(engine: Engine, rest_bytes: int, last: int, *, excess: bool) -> tuple[LiveBuffer, ...]:
-    """What of the builder's totals no tensor explains."""
+    """Return the part of the builder's totals that no tensor explains."""
     found = []
     if rest_bytes and excess:
         evidence = f"{_BUILDER} of activation memory; the layers' tensors hold more, so it reuses memory in place"
@@ -293,7 +292,7 @@ def _buffer(
         evidence=evidence,
         start=start,
         end=end,
-        offset=None,  # the builder does not say where a tensor lies
+        offset=None,  # the builder does not report addresses
         at_peak=at_peak,
     )
 
@@ -304,7 +303,7 @@ def _timeline(
     base: Counter[Category] = Counter()
     for buffer in held:
         base[buffer.category] += buffer.size_bytes
-    # At a position, what died at the one before goes before anything comes.
+    # At each position, deaths at the previous one come before births.
     events = sorted(
         [(buffer.start, 1, number) for number, buffer in enumerate(temps)]
         + [(buffer.end + 1, 0, number) for number, buffer in enumerate(temps) if buffer.end + 1 < num_positions]

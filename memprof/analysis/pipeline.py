@@ -3,8 +3,8 @@
     proto ──▶ program ──▶ groups ──▶ data flow ──▶ values ─┐
           └─▶ buffer table ──▶ liveness ──────────────────┴▶ live buffers and timeline ──▶ breakdowns ──▶ report
 
-Nothing here needs JAX. Each step looks at each instruction a fixed number of times (loops: until nothing changes);
-benchmarks/analysis_time.py measures how the time grows.
+Nothing here needs JAX. Each pass visits each instruction a fixed number of times (loops: to a fixpoint);
+benchmarks/analysis_time.py measures the time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from memprof.analysis.attribution.kernels import kernel_calls
+from memprof.analysis.attribution.layout_copies import layout_copies
 from memprof.analysis.attribution.module_paths import ModulePaths
 from memprof.analysis.attribution.op_names import Named, named_phase
 from memprof.analysis.attribution.patterns import Patterns, find_patterns
@@ -25,7 +26,7 @@ from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.attribution.values import Values
 from memprof.analysis.engines import analyze_engine
 from memprof.analysis.hlo.buffer_table import BufferTable
-from memprof.analysis.hlo.decoded import keep_decoded, no_garbage_collection, take_decoded
+from memprof.analysis.hlo.decoded import no_garbage_collection, take_decoded
 from memprof.analysis.hlo.liveness import replay
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_order import ProgramOrder
@@ -56,17 +57,17 @@ _MOST_REASONS = 1000  # the largest buffers; `analyze_peak` says it of any
 
 
 def analyze(capture: Capture, *, pool: PoolSettings | None = None, with_order: bool = True) -> Report:
-    """Say where every byte of the captured step's device memory goes.
+    """Account for every byte of the captured step's device memory.
 
     Args:
-        pool: the settings of JAX's allocator to judge by; None: those in the capture.
-        with_order: whether to look into the order of the operations, for `Report.schedule` and `Report.reasons`, which
-            takes about a quarter of the time more.
+        pool: the settings of JAX's allocator for the verdict; None: those in the capture.
+        with_order: whether to analyse the order of the operations, for `Report.schedule` and `Report.reasons`; that
+            takes about 25% more time.
 
     Raises:
         MemprofError: the capture's program cannot be read.
-        InternalError: the program does not fit its arguments, or its numbers do not add up to the compiler's totals.
-            Of a capture that was read from a file it is a MemprofError: the file is damaged.
+        InternalError: the program does not match its arguments, or its numbers do not add up to the compiler's totals.
+            For a capture that was read from a file, this is a MemprofError: the file is damaged.
     """
     if capture.engine is not None:
         return analyze_engine(capture)
@@ -80,14 +81,14 @@ def analyze(capture: Capture, *, pool: PoolSettings | None = None, with_order: b
 def analyze_peak(
     capture: Capture, name: str, *, pool: PoolSettings | None = None
 ) -> tuple[Report, tuple[WhyLive, ...]]:
-    """The report, and why buffers are live at the peak, the largest first.
+    """Return the report, and the reasons why buffers are live at the peak, largest first.
 
     Args:
-        name: of the instruction that makes them, or whatever a report prints of them (see `named_buffers.py`).
+        name: of the instruction that makes them, or any text that a report prints for them (see `named_buffers.py`).
         pool: see `analyze`.
 
     Raises:
-        MemprofError: nothing that is live at the peak has such a name, or the capture is a trace; or as `analyze` does.
+        MemprofError: no buffer at the peak has such a name, or the capture is a trace; also as `analyze`.
         InternalError: see `analyze`.
     """
     if capture.engine is not None:
@@ -115,14 +116,14 @@ def _with_pool(capture: Capture, pool: PoolSettings | None) -> Capture:
 
 @contextmanager
 def _reading(capture: Capture) -> Iterator[None]:
-    """What does not fit together in a capture that was read from a file is damage to the file."""
+    """Report an inconsistent capture that was read from a file as damage to the file."""
     with no_garbage_collection(), as_damage(capture.file):
         yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """A program with its buffer assignment, and what is known of both."""
+    """A program with its buffer assignment and the facts derived from both."""
 
     program: Program
     table: BufferTable
@@ -131,15 +132,17 @@ class _Parts:
     patterns: Patterns
     sources: Sources
     memory: Memory
+    order: ProgramOrder
     peak: PeakOrder
 
     def why(self, buffers: Sequence[LiveBuffer]) -> tuple[WhyLive, ...]:
-        """Why each of some buffers of the peak is live then."""
+        """Return the reason why each buffer is live at the peak."""
         return self.peak.why(self.values, self.sources, buffers)
 
 
-def _look_into(capture: Capture) -> _Parts:
-    program, table = take_decoded(capture.hlo_proto, capture.target.platform)
+def _look_into(capture: Capture, decoded: tuple[Program, BufferTable] | None = None) -> _Parts:
+    """Args: decoded: the capture's program; None: it is decoded now, unless its compile has just done so."""
+    program, table = decoded or take_decoded(capture.hlo_proto, capture.target.platform)
     check_shapes(capture, program, table)
     params = tuple(leaf.path for leaf in capture.arguments if leaf.role is Role.PARAMS)
     modules = ModulePaths(params, {instruction.op_name for instruction in program.instructions})
@@ -159,6 +162,7 @@ def _look_into(capture: Capture) -> _Parts:
         patterns=patterns,
         sources=sources,
         memory=memory,
+        order=order,
         peak=PeakOrder(partial(MemoryGraph, program, table, on_device, values, order), memory, capture.fenced_values),
     )
 
@@ -218,6 +222,9 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
         memory_spaces=table.space_bytes,
         refusal=capture.refusal,
         kernels=kernel_calls(capture.kernels, program, values, parts.sources),
+        layout_copies=layout_copies(
+            program, table, values, parts.order, parts.sources, frozenset(each.name for each in buffers)
+        ),
         pool=capture.pool,
         pressed_pieces=pressed_pieces,
         analysis_seconds=time.perf_counter() - started,
@@ -237,7 +244,7 @@ def _report(capture: Capture, parts: _Parts, started: float, *, with_order: bool
 
 
 def _find_pressure(capture: Capture, program: Program, *, with_order: bool) -> tuple[Pressure | None, Report | None]:
-    """What XLA recomputes on its own, and the report of the plan in which it does not, where there is one."""
+    """Return what XLA recomputes on its own, and the report of the plan without that, if one exists."""
     if not capture.proto_without_limit:
         return find_pressure(program, capture.target, None), None
     started = time.perf_counter()
@@ -254,13 +261,12 @@ def _find_pressure(capture: Capture, program: Program, *, with_order: bool) -> t
         replay=capture.replay_without_limit,
         replay_without_limit=None,
     )
-    keep_decoded(unlimited.hlo_proto, other, table)
-    report = _report(unlimited, _look_into(unlimited), started, with_order=with_order)
+    report = _report(unlimited, _look_into(unlimited, (other, table)), started, with_order=with_order)
     return replace(pressure, footprint_without_limit_bytes=report.footprint_bytes), report
 
 
 def _forward_flops(by_scope: Mapping[str, int], values: Values) -> dict[str, int]:
-    """Operations by module; a program that differentiates nothing is a forward pass as a whole."""
+    """Return FLOPs by module; a program without differentiation is one forward pass."""
     op_names = {f"{scope}/": number for scope, number in by_scope.items()}  # such a name ends with its primitive
     forward = {name: number for name, number in op_names.items() if named_phase(name) is Named.FORWARD}
     if all(named_phase(name) is Named.UNPHASED for name in op_names):

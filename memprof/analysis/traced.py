@@ -3,8 +3,8 @@
     trace ──▶ allocator: reserved, and where each value lies ──┐
           └─▶ live bytes over time ──▶ the step with the peak ─┴▶ live buffers and timeline ──▶ breakdowns ──▶ report
 
-The sizes of buffers are those of the tensors, so parameters add up to their arithmetic. What the allocator adds to them
-(rounding, cached blocks, unused parts of segments) is fragmentation.
+Buffers have the sizes of the tensors, so parameters add up exactly. The bytes that the allocator adds (rounding, cached
+blocks, unused parts of segments) are fragmentation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Span = TypeVar("_Span", PhaseSpan, ModuleSpan)
 
 
 class DottedPaths:
-    """The modules of parameters whose paths are written as PyTorch writes them: `layers.0.mlp.weight`."""
+    """The modules of parameters with PyTorch's paths: `layers.0.mlp.weight`."""
 
     def of_argument(self, path: str) -> str:
         """The module that owns a parameter: `layers/0/mlp`."""
@@ -42,7 +42,7 @@ class DottedPaths:
 
 
 def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None) -> Report:
-    """Say where every byte of the traced step's device memory goes.
+    """Account for every byte of the traced step's device memory.
 
     Args:
         capture: of a trace.
@@ -108,7 +108,7 @@ def analyze_trace(capture: Capture, *, settings: AllocatorSettings | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Allocated:
-    """Where values lie, and the peaks. `allocated_bytes` is None where nobody recorded the sizes of blocks."""
+    """Addresses of values, and the peaks. `allocated_bytes` is None if the sizes of blocks were not recorded."""
 
     addresses: Sequence[int]
     allocated_bytes: int | None
@@ -120,10 +120,10 @@ class _Step:
     """One of the traced steps.
 
     Attributes:
-        first, stop: the positions that it spans, `stop` not included.
-        events: of it; `before` are those of earlier steps.
-        peak_bytes: the most bytes that are live at once in it, after the first `peak_events` of its events.
-        peak_position: where that is.
+        first, stop: the positions that it spans; `stop` is exclusive.
+        events: its events; `before` are those of earlier steps.
+        peak_bytes: its live peak, after the first `peak_events` of its events.
+        peak_position: the position of the peak.
     """
 
     first: int
@@ -137,7 +137,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """The live buffers of a step: those held all through it, and the others in the order of their births."""
+    """The live buffers of a step: those held throughout it, and the others ordered by birth."""
 
     held: tuple[LiveBuffer, ...]
     temps: tuple[LiveBuffer, ...]
@@ -149,7 +149,7 @@ class _Placed:
 
 
 def _allocate(trace: Trace, settings: AllocatorSettings | None) -> _Allocated:
-    """What the recorded allocator said; otherwise let its model serve all events."""
+    """Return the recorded addresses, or else those that the allocator's model gives to all events."""
     if trace.recording is not None:
         recorded = trace.recording
         return _Allocated(addresses=recorded.addresses, allocated_bytes=None, reserved_bytes=recorded.reserved_bytes)
@@ -168,7 +168,7 @@ def _allocate(trace: Trace, settings: AllocatorSettings | None) -> _Allocated:
 
 
 def _highest_step(trace: Trace) -> _Step:
-    """The step with the highest live peak; of equal ones, the last."""
+    """Return the step with the highest live peak; ties go to the last."""
     stops = (*trace.step_starts[1:], trace.num_positions)
     return max(
         (_step(trace, first, stop) for first, stop in zip(trace.step_starts, stops, strict=True)),
@@ -177,8 +177,8 @@ def _highest_step(trace: Trace) -> _Step:
 
 
 def _step(trace: Trace, first: int, stop: int) -> _Step:
-    # What exists before the first step is born at its first position, and what dies between two steps dies at the last
-    # position of the earlier one.
+    # Values from before the first step are born at its first position; values that die between two steps die at the
+    # last position of the earlier one.
     before = tuple(event for event in trace.events if event.position < first)
     events = tuple(event for event in trace.events if first <= event.position < max(stop, first + 1))
     live = sum(_delta(trace, event) for event in before)
@@ -204,7 +204,7 @@ def _delta(trace: Trace, event: TraceEvent) -> int:
 
 
 def _place(trace: Trace, step: _Step, addresses: Sequence[int]) -> _Placed:
-    """The live buffers of a step."""
+    """Return the live buffers of a step."""
     alive = {event.value: step.first for event in step.before if event.is_birth}
     for event in step.before:
         if not event.is_birth:
@@ -221,7 +221,7 @@ def _place(trace: Trace, step: _Step, addresses: Sequence[int]) -> _Placed:
         if number <= step.peak_events:
             (at_peak.add if event.is_birth else at_peak.discard)(event.value)
     in_order = sorted(births, key=lambda value: births[value])
-    # What is kept between steps is held: it is there at the beginning, or its role says so, and never dies.
+    # A value that is kept between steps is held: it exists at the beginning, or has a role, and never dies.
     held = [value for value in in_order if value not in ends and (value in alive or births[value] == step.first)]
     is_held = set(held)
     temps = [value for value in in_order if value not in is_held]
@@ -297,7 +297,7 @@ def _timeline(trace: Trace, step: _Step, placed: _Placed) -> Timeline:
 
 
 def _cut(spans: Sequence[_Span], step: _Step) -> tuple[_Span, ...]:
-    """What of some spans lies in a step, whose first position is 0."""
+    """Return the parts of spans that lie in a step, counted from its first position."""
     return tuple(
         replace(span, start=max(span.start, step.first) - step.first, end=min(span.end, step.stop - 1) - step.first)
         for span in spans

@@ -29,7 +29,8 @@ import msgspec
 
 from memprof.analysis.memory.checks import replay_totals
 from memprof.analysis.records.capture import MAX_OPERATIONS, Capture
-from memprof.analysis.records.trace import fault_of
+from memprof.analysis.records.engine import fault_of as fault_of_engine
+from memprof.analysis.records.trace import fault_of as fault_of_trace
 from memprof.capture.pool_settings import pool_settings
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, write_whole
@@ -253,13 +254,17 @@ def _check_capture(capture: Capture) -> None:
         _DamagedError: it does not hold.
     """
     if capture.trace is not None:
-        fault = fault_of(capture.trace)
+        fault = fault_of_trace(capture.trace)
         if fault:
             raise _DamagedError(f"in its trace, {fault}")
     elif (capture.replay is None and capture.engine is None) or (
         capture.proto_without_limit and capture.replay_without_limit is None
     ):
         raise _DamagedError("its manifest has no totals of the replay")
+    if capture.engine is not None:
+        fault = fault_of_engine(capture.engine)
+        if fault:
+            raise _DamagedError(f"in its engine, {fault}")
     _check_known(capture)
 
 

@@ -1,4 +1,4 @@
-"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or what a server has forked.
+"""The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or a fork of a server.
 
 A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
 that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
@@ -151,9 +151,10 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     from memprof.capture.compile import check_portable, compile_lowered, lower_step
     from memprof.capture.processes import job
     from memprof.capture.processes.handover import Handover
-    from memprof.capture.running.memory_readings import open_drivers
     from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.targets.families import open_drivers
     from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.xla.xla_adapter import cudnn_of_absent_device
 
     drivers = open_drivers() if task.num_steps else ()  # before JAX takes hold of the devices
     spare_devices(task.target)
@@ -161,7 +162,8 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     if task.num_steps and not is_users_code:
         job.join()
     # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
-    spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+    with cudnn_of_absent_device(task.target):
+        spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
     if task.num_steps and task.label:
         job.refuse_rows()
     progress("preparing")
@@ -210,9 +212,9 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
 
 def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
     """Leave what another process needs to compile a step, or its plan where it is in the cache."""
+    from memprof.capture.planning import plan_key
     from memprof.capture.processes.handover import Handover
     from memprof.capture.xla.plan_cache import PlanCache
-    from memprof.capture.xla.planning import plan_key
 
     program, plan_task, target = step.program, step.plan_task(task.settings), step.capture.target
     plan, key = None, ""
@@ -263,13 +265,15 @@ def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None
     from memprof.capture.compile import traced_recomputation
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step
+    from memprof.capture.xla.xla_adapter import cudnn_of_absent_device
 
     spare_devices(task.target)
     counts: list[int | str] = []
     for number, recipe in enumerate(task.recipes, start=1):
         progress(f"tracing {number} of {len(task.recipes)}")
         try:
-            spec = as_workload_error("could not be built", functools.partial(recipe.build, task.target))
+            with cudnn_of_absent_device(task.target):
+                spec = as_workload_error("could not be built", functools.partial(recipe.build, task.target))
             target = target_of_step(spec, task.target)
             count = functools.partial(traced_recomputation, spec, target)
             flops = as_workload_error("could not be traced", count)

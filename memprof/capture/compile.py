@@ -20,6 +20,8 @@ from jax.extend import core
 
 from memprof.analysis.hlo.decoded import no_garbage_collection
 from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTotals, Target, Timings, Toolchain
+from memprof.analysis.records.device_family import family_of
+from memprof.capture.planning import WAITING, capture_plan, plan_key
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.processes.child_process import Children
 from memprof.capture.processes.launch import plan_in_child
@@ -28,8 +30,8 @@ from memprof.capture.processes.work_folder import work_folder
 from memprof.capture.roles.arguments import argument_leaves, place_on
 from memprof.capture.roles.leaf import longest_prefix, shortened
 from memprof.capture.targets.choose import Devices, devices_of
+from memprof.capture.targets.families import compiler_of, our_options, target_family
 from memprof.capture.targets.mesh import devices_of_step
-from memprof.capture.targets.resolve import with_ample_memory
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.barriers import fenced_values
 from memprof.capture.tracing.flops import count_flops, recomputed_flops
@@ -37,8 +39,8 @@ from memprof.capture.tracing.jitting import JittedStep, TracedStep, is_array, ji
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.compiler_log import kept_stderr
-from memprof.capture.xla.deviceless import COMPILERS, libtpu_version, with_our_options
 from memprof.capture.xla.flags import xla_flags
+from memprof.capture.xla.options import with_options
 from memprof.capture.xla.plan import (
     NOT_COMPILED,
     Plan,
@@ -49,15 +51,12 @@ from memprof.capture.xla.plan import (
     with_unlimited,
 )
 from memprof.capture.xla.plan_cache import PlanCache
-from memprof.capture.xla.planning import WAITING, capture_plan, plan_key
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask, PortableProgram
 from memprof.capture.xla.toolchain import code_folders, toolchain
 from memprof.errors import MemprofError
 
 Progress = Callable[[str], None]
 _UNLIMITED = "without_limit"  # the folder of the second dump, in that of the first
-# Percent of the memory that arguments and results leave (jaxlib 0.10.2 to 0.12); the default is 95.
-_NO_LIMIT = {"xla_gpu_memory_limit_slop_factor": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +171,7 @@ def compile_lowered(
         seconds = time.perf_counter() - started
         totals = None if executable is None else _totals(executable, target)
         plan = read_plan(dump_folder, totals=totals, compile_seconds=seconds, refusal=refused)
-        if target.is_deviceless and not COMPILERS[target.platform].knows_memory:
+        if not _has_unlimited(target):
             return plan
         return with_unlimited(plan, functools.partial(_compile_unlimited, step, dump_folder / _UNLIMITED))
 
@@ -309,9 +308,10 @@ def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path)
         Exception: XLA cannot compile it.
     """
     plan = _compile_program(program, task, dump_folder)
-    if not (task.target.is_deviceless and COMPILERS[task.target.platform].knows_memory):
+    compiler = compiler_of(task.target)
+    if compiler is None or compiler.with_ample_memory is None:
         return plan
-    unlimited = replace(task, target=with_ample_memory(task.target), settings=TO_THE_PLAN)
+    unlimited = replace(task, target=compiler.with_ample_memory(task.target), settings=TO_THE_PLAN)
     return with_unlimited(plan, functools.partial(_compile_program, program, unlimited, dump_folder / _UNLIMITED))
 
 
@@ -323,7 +323,8 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
 
     dump = xla_adapter.dump_options(dump_folder)
     is_complete, target = task.settings.complete, task.target
-    compile_asked = functools.partial(with_our_options, compile_it, target, task.options, to_the_plan=not is_complete)
+    ours = our_options(target, task.options, to_the_plan=not is_complete)
+    compile_asked = functools.partial(with_options, compile_it, ours, task.options)
     started = time.perf_counter()
     with kept_stderr(dump_folder):
         if is_complete:
@@ -336,8 +337,16 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
 
 def _refusing(target: Target) -> Target | None:
     """The target, if its compiler refuses what exceeds its memory."""
-    refuses = target.is_deviceless and COMPILERS[target.platform].refuses
-    return target if refuses else None
+    compiler = compiler_of(target)
+    return target if compiler is not None and compiler.refuses else None
+
+
+def _has_unlimited(target: Target) -> bool:
+    """Whether a program can be compiled for a target without a limit of memory, to see what the limit costs."""
+    compiler = compiler_of(target)
+    if compiler is None:
+        return bool(target_family(target.platform).unlimited)
+    return compiler.with_ample_memory is not None
 
 
 def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
@@ -354,11 +363,13 @@ def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any,
 def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
     """Compile a step without a limit of memory, to a plan that is not checked yet."""
     target = step.capture.target
-    if target.is_deviceless:
-        task = replace(step.plan_task(TO_THE_PLAN), target=with_ample_memory(target))
+    compiler = compiler_of(target)
+    if compiler is not None:
+        assert compiler.with_ample_memory is not None
+        task = replace(step.plan_task(TO_THE_PLAN), target=compiler.with_ample_memory(target))
         return _compile_program(step.program, task, dump_folder)
     # The memory of a device of this machine cannot be changed, but the share of it that XLA plans for can.
-    step, started = replace(step, asked={**step.asked, **_NO_LIMIT}), time.perf_counter()
+    step, started = replace(step, asked={**step.asked, **target_family(target.platform).unlimited}), time.perf_counter()
     with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
         _compile(step, dump_folder, False)
     return read_plan(dump_folder, compile_seconds=time.perf_counter() - started)
@@ -366,7 +377,7 @@ def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
 
 def _is_portable(target: Target) -> bool:
     """Whether any process can compile for it; one that has hold of devices of this machine has them alone."""
-    return target.is_deviceless or (target.platform == "cpu" and target.topology.num_devices == 1)
+    return target.is_deviceless or (family_of(target.platform).is_host and target.topology.num_devices == 1)
 
 
 def key_of_step(spec: StepSpec, target: Target) -> str:
@@ -404,10 +415,9 @@ def traced_jaxpr(spec: StepSpec, target: Target) -> core.ClosedJaxpr:
 
 
 def _toolchain(target: Target) -> Toolchain:
-    is_tpu = target.platform == "tpu"
-    plugin = None if is_tpu else xla_adapter.cuda_plugin_version()
-    libtpu = libtpu_version() if is_tpu else None
-    return toolchain(plugin, xla_flags(), xla_adapter.changed_settings(), libtpu=libtpu)
+    versions = target_family(target.platform).versions()
+    settings = xla_adapter.changed_settings()
+    return toolchain(versions.get("cuda_plugin"), xla_flags(), settings, libtpu=versions.get("libtpu"))
 
 
 def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | None = None) -> TracedStep:
@@ -415,7 +425,7 @@ def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | 
         spec.check_target(target)
     step, place = step or jit_step(spec), place_on(devices, spec.memory_kinds)
     own_devices, num_devices = devices.named, devices.as_written.num_devices
-    with _on(devices.device):
+    with _on(devices.device), xla_adapter.cudnn_of_absent_device(target):
         traced = trace_step(step, place, own_devices, num_devices)
         if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
             # Their lowering asks which GPU it is for; a mesh around all of it tells.
@@ -486,7 +496,8 @@ def _compile(step: LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
             return step.lowered.compile(compiler_options={**ours, **step.asked, **dump})
         return xla_adapter.compile_portable(step.program, on_device, {**ours, **step.options, **dump})
 
-    return with_our_options(compile_it, step.capture.target, step.options, to_the_plan=to_the_plan)
+    ours = our_options(step.capture.target, step.options, to_the_plan=to_the_plan)
+    return with_options(compile_it, ours, step.options)
 
 
 def _totals(compiled: Any, target: Target) -> CompilerTotals:
@@ -496,7 +507,7 @@ def _totals(compiled: Any, target: Target) -> CompilerTotals:
         output_bytes=totals["output_bytes"],
         alias_bytes=totals["alias_bytes"],
         temp_bytes=totals["temp_bytes"],
-        # On CPU, XLA leaves the temporaries out of its peak (jaxlib 0.10.2 to 0.12).
-        peak_memory_bytes=None if target.platform == "cpu" else totals.get("peak_memory_bytes"),
+        peak_memory_bytes=totals.get("peak_memory_bytes") if family_of(target.platform).has_peak else None,
         total_allocation_bytes=totals.get("total_allocation_bytes"),
+        optimal_seconds=xla_adapter.optimal_seconds(compiled) if family_of(target.platform).has_time_estimate else None,
     )

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from memprof.capture.targets.resolve import has_accelerator_device
+from memprof.analysis.records.capture import Target
+from memprof.capture.targets.families import compiler_of, families, is_host
+from memprof.capture.targets.family import Finding
+from memprof.capture.targets.resolve import ASKED_FOR, DEFAULT_GPU, has_accelerator_device
 from memprof.capture.xla.toolchain import installed_version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing looked at. `ok` is None where it is neither good nor bad; `advice` says what to do where it is bad."""
-
-    what: str
-    ok: bool | None
-    found: str
-    advice: str = ""
 
 
 def examine() -> tuple[Finding, ...]:
     """Look at packages, backends and CUDA tools. Starts JAX's backends in this process; compiles nothing."""
-    return (*_packages(), *_backends(), *_cuda_tools(), _libtpu(), _onnx(), _tensorrt())
+    return (*_packages(), *_backends(), *_tools(), _onnx(), _tensorrt())
 
 
 def _packages() -> list[Finding]:
@@ -47,19 +38,11 @@ def _backends() -> list[Finding]:
     except RuntimeError as error:
         return [Finding(what="backends", ok=False, found=str(error).splitlines()[0], advice="check JAX_PLATFORMS")]
     kinds = ", ".join(sorted({f"{device.device_kind} ({device.platform})" for device in devices}))
-    is_accelerator = devices[0].platform != "cpu"
+    is_accelerator = not is_host(devices[0])
     advice = (
         "" if is_accelerator else "install jax for this accelerator, for example " + 'pip install "jax-memprof[cuda13]"'
     )
     return [Finding(what="local device", ok=is_accelerator, found=f"{len(devices)} x {kinds}", advice=advice)]
-
-
-def _libtpu() -> Finding:
-    """Its absence is no fault: only those need it who compile for TPUs."""
-    from memprof.capture.xla.deviceless import INSTALL_TPU, libtpu_version
-
-    version = libtpu_version()
-    return Finding(what="libtpu", ok=None, found=version or f"missing (TPU targets: {INSTALL_TPU})")
 
 
 def _onnx() -> Finding:
@@ -68,22 +51,26 @@ def _onnx() -> Finding:
 
 
 def _tensorrt() -> Finding:
-    """Likewise; who installs it accepts its license."""
+    """Its absence is no fault; who installs it accepts its license."""
     found = installed_version("tensorrt-rtx-cu13")
     missing = "missing (--engine tensorrt: pip install 'jax-memprof[tensorrt]'; proprietary, NVIDIA's license)"
     return Finding(what="TensorRT for RTX", ok=None, found=found or missing)
 
 
-def _cuda_tools() -> list[Finding]:
-    from memprof.capture.xla import cuda_tools, xla_adapter
+def _tools() -> list[Finding]:
+    return [finding for family in families() for finding in family.findings()]
 
-    advice = cuda_tools.INSTALL_DEVICELESS
-    tools = {
-        "CUDA plugin": xla_adapter.cuda_plugin_version(),
-        "ptxas": cuda_tools.find_ptxas(),
-        "libdevice": cuda_tools.find_libdevice(),
-    }
-    return [
-        Finding(what=what, ok=where is not None, found=str(where or "missing"), advice=advice)
-        for what, where in tools.items()
-    ]
+
+def example_targets() -> tuple[tuple[Target, bool], ...]:
+    """What to compile a small step for, each with whether to compile it to the end, with all tools that takes.
+
+    The default target is tried even if something is missing: then its line says what.
+    """
+    found = []
+    for family in sorted(families(), key=lambda each: not each.facts.is_host):
+        if family.example:
+            target = family.catalogue()[family.example].target(ASKED_FOR)
+            compiler = compiler_of(target)
+            if compiler is None or target.name == DEFAULT_GPU or not compiler.missing():
+                found.append((target, compiler is None or compiler.needs_tools))
+    return tuple(found)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memprof.capture.user_traceback import first_line, message_of, user_line, user_traceback
-from memprof.errors import MemprofError, WorkloadError
+from memprof.errors import Interrupted, MemprofError, WorkloadError
 
 # What JAX says when a program is run on, or data is put onto, a device that is only compiled for (jax 0.10.2 to 0.12).
 _OF_ABSENT_DEVICES = (
@@ -70,7 +70,7 @@ def as_workload_error(what: str, action: Callable[[], Any]) -> Any:
     """Whatever the user's code or XLA raises is a result of the run, shown with its own traceback."""
     try:
         return action()
-    except MemprofError:
+    except (MemprofError, Interrupted):
         raise
     except BaseException as error:  # also what ends a script: importing the user's code may raise anything
         summary = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")

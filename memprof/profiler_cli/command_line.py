@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from memprof.errors import InternalError, MemprofError, WorkloadError
+from memprof.errors import InternalError, Interrupted, MemprofError, WorkloadError
+from memprof.files import impossible_name
 from memprof.profiler_cli.app import app
 from memprof.profiler_cli.console import ExitCode, finish_streams, prepare_streams, say_error, say_lines
 
@@ -28,7 +29,7 @@ _NOT_OURS = (
 )  # fmt: skip
 
 
-class _Signalled(BaseException):
+class _Signalled(Interrupted):
     """Ctrl-C or SIGTERM arrived: unwind, so that children and temporary files go. Typer knows nothing of it."""
 
     def __init__(self, exit_code: ExitCode) -> None:
@@ -71,6 +72,11 @@ def _run() -> int:
     except typer.TyperException as error:  # an option that Typer does not know, or a value that it does not take
         return _wrong_options(error)
     except OSError as error:
+        if (
+            error.errno == errno.ENAMETOOLONG and error.filename is not None
+        ):  # pathlib raises it wherever a name is used
+            say_error(str(impossible_name(os.fsdecode(error.filename), error)))
+            return ExitCode.WRONG_USAGE
         if error.errno not in _NOT_OURS:
             return _defect()
         place = "" if error.filename is None else f" ({error.filename})"

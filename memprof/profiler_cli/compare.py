@@ -118,7 +118,7 @@ def compare(
     from memprof.analysis.pipeline import analyze
     from memprof.capture.processes.launch import num_at_a_time
     from memprof.profiler_cli.kept_captures import kept_captures
-    from memprof.studies.engine import build_rows, without_int8
+    from memprof.studies.engine import build_rows, of_model
     from memprof.studies.export import as_inference
     from memprof.studies.side_by_side import Rows, compile_rows, set_side_by_side, techniques_label
     from memprof.studies.subject import request_digest
@@ -163,7 +163,7 @@ def compare(
     if options.EngineName.TENSORRT in engine:
         builds = _builds(subject, technique, compiling)
         subject = as_inference(subject)
-        technique = [each for each in technique or ["baseline"] if without_int8(each) == each]
+        technique = [each for each in technique or ["baseline"] if of_model(each) == each]
     tasks: tuple[Task, ...] = ()
     refused: tuple[FailedRow, ...] = ()
     aim = compiling.resolved(runs=bool(steps)) or (builds[0].target if builds else None)

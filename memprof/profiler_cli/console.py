@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _PIPED_WIDTH = 100
 _ENDS = ("done", "failed")  # the last stages of a row
+_SECONDS_ALONE = 90  # from then on, minutes
 _is_quiet = False  # with -q; set once, before a command does anything
 _LONGEST_WORD, _LONGEST_MESSAGE = 240, 2000
 _GAP, _NARROWEST = 2, 24  # columns between those of a table, and the least of its widest one
@@ -121,20 +123,48 @@ def stages(what: str) -> Iterator[Callable[[str], None]]:
 def row_stages(labels: Sequence[str]) -> Iterator[Callable[[str, str], None]]:
     """Show which stage each row is at: on a terminal a line for each row with its time, else a line for each stage.
 
+    With each row that ends, it says how many have, and about how long the others will take.
+
     Yields:
         A function to call with a row's label and the name of each stage as it begins; `done` or `failed` ends the row.
     """
+    started, ended = time.monotonic(), set[str]()
+
+    def outlook(label: str, stage: str) -> str:
+        if stage not in _ENDS:
+            return ""
+        ended.add(label)
+        return time_to_go(len(ended), len(labels), time.monotonic() - started)
+
     if not sys.stderr.isatty():
-        yield _say_stage
+
+        def say_with_outlook(label: str, stage: str) -> None:
+            left = outlook(label, stage)
+            _say_stage(label, stage, f" ({left})" if left else "")
+
+        yield say_with_outlook
         return
     with _progress() as progress:
         tasks = {label: progress.add_task(f"{label}: waiting", start=False, total=1) for label in labels}
+        total = progress.add_task(f"{len(labels)} rows", total=1) if len(labels) > 1 else None
 
         def show(label: str, stage: str) -> None:
             progress.start_task(tasks[label])
             progress.update(tasks[label], description=f"{label}: {stage}", completed=int(stage in _ENDS))
+            left = outlook(label, stage)
+            if left and total is not None:
+                progress.update(total, description=left)
 
         yield show
+
+
+def time_to_go(num_ended: int, num_rows: int, seconds: float) -> str:
+    """How far a command is, and how long it will still take at this pace: `2 of 6 rows, about 40 s to go`."""
+    if num_ended >= num_rows:
+        return ""
+    left = seconds / num_ended * (num_rows - num_ended)
+    amount = f"{left:.0f} s" if left < _SECONDS_ALONE else f"{left / 60:.0f} min"
+    return f"{num_ended} of {num_rows} rows, about {amount} to go"
 
 
 def _progress() -> Progress:
@@ -144,9 +174,9 @@ def _progress() -> Progress:
     return Progress(*columns, console=_stderr(), transient=True, disable=_is_quiet)
 
 
-def _say_stage(what: str, stage: str) -> None:
+def _say_stage(what: str, stage: str, outlook: str = "") -> None:
     """A line for a log: whoever reads it sees that something goes on."""
-    say(f"{what}: {stage}" if stage in _ENDS else f"{what}: {stage} ...")
+    say(f"{what}: {stage}{outlook}" if stage in _ENDS else f"{what}: {stage} ...")
 
 
 def width() -> int:

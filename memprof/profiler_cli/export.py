@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from memprof.errors import WorkloadError
-from memprof.files import check_writable
+from memprof.files import IfTaken, check_writable, write_whole
 from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name
 from memprof.profiler_cli.console import say, stages
@@ -71,8 +73,7 @@ def export(
     check_writable(path, overwrite=force)
     task = export_task(subject, techniques, file_name=path.name, verifies=verify)
     with stages(f"export {subject.label}") as stage, exported_in_child(task, progress=stage) as (_, found, files):
-        for file in files:
-            shutil.move(file, path.with_name(file.name))
+        _write(files, path.parent, if_taken=IfTaken.REPLACE if force else IfTaken.REFUSE)
     written = found.model
     say(
         f"model written to {path}: {written.num_nodes:,} nodes, {written.num_inputs} inputs,"
@@ -88,3 +89,16 @@ def export(
     if not close.is_equal:
         raise WorkloadError(sentence)
     say(sentence)
+
+
+def _write(files: Sequence[Path], folder: Path, *, if_taken: IfTaken) -> None:
+    """Write the files of a model: the model itself, which is the first, when its weights are there.
+
+    Raises:
+        MemprofError: one exists, or cannot be written; then there is no model.
+    """
+    for file in files:
+        check_writable(folder / file.name, overwrite=if_taken is IfTaken.REPLACE)
+    for file in reversed(files):
+        with file.open("rb") as source:
+            write_whole(folder / file.name, partial(shutil.copyfileobj, source), what="the model", if_taken=if_taken)

@@ -48,17 +48,19 @@ def _techniques() -> _Listing:
 
 
 def _targets() -> _Listing:
-    from memprof.capture.targets.gpu import gpus
-    from memprof.capture.targets.tpu import tpus
+    from memprof.capture.targets.families import catalogue, families
+    from memprof.capture.targets.resolve import LOCAL, catalogued
 
-    rows: list[Sequence[str]] = [
-        (gpu.name, format_bytes(gpu.memory_bytes), gpu.compute_capability, gpu.description, gpu.source)
-        for gpu in gpus().values()
-    ]
-    rows += [(tpu.name, format_bytes(tpu.memory_bytes), "", tpu.description, "jax") for tpu in tpus().values()]
-    rows.append(("local", "", "", "the default device of this machine", ""))
-    rows.append(("cpu", "", "", "the host", ""))
-    rows.append(("FILE.pbtxt", "", "", "a GpuTargetConfigProto that XLA exported on a real machine", ""))
+    devices = catalogue()
+    rows: list[Sequence[str]] = []
+    for name in catalogued():
+        if name == LOCAL:
+            rows.append((name, "", "", "the default device of this machine", ""))
+            continue
+        each = devices[name]
+        memory = "" if each.memory_bytes is None else format_bytes(each.memory_bytes)
+        rows.append((name, memory, each.compute_capability or "", each.description, each.source))
+    rows += [(file, "", "", what, "") for file, what in (each.file_row for each in families()) if file]
     return ("target", "memory", "capability", "device", "facts from"), rows
 
 

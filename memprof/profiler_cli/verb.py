@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Mapping, Sequence
 from copy import copy
 from inspect import cleandoc
@@ -47,8 +48,8 @@ class Commands(TyperGroup):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             if name.endswith(".py"):
                 raise MemprofError(
-                    f"{name} is a script: run it with `memprof watch {name}`, or profile one of its steps with"
-                    f" `memprof run {name}:NAME`"
+                    f"{name} is a script: `memprof watch {shlex.join(args)}` runs it and accounts for all"
+                    f" of its programs, `memprof run {shlex.quote(name)}` compiles its first training step alone"
                 )
             if name in _OTHER_NAMES:
                 raise MemprofError(f"there is no command '{name}': use {_OTHER_NAMES[name]}")

@@ -51,6 +51,7 @@ class By(StrEnum):
     PHASE = "phase"
     BUFFER = "buffer"
     PADDING = "padding"
+    LAYOUT = "layout"
 
 
 class Order(StrEnum):

@@ -15,30 +15,8 @@ from types import MappingProxyType
 from memprof.analysis.records.categories import Category
 from memprof.reports.document import Tone
 
-# The letter and the colour of each category.
-_MARKS = {
-    Category.PARAMS: ("P", "#3d96e0"),
-    Category.OPTIMIZER_STATE: ("O", "#e69f00"),
-    Category.BATCH: ("B", "#f0e442"),
-    Category.KV_CACHE: ("V", "#d0f488"),
-    Category.OTHER_STATE: ("S", "#bdb23a"),
-    Category.GRADIENTS: ("G", "#e0643a"),
-    Category.ACTIVATIONS: ("A", "#1fa67c"),
-    Category.RECOMPUTED: ("R", "#8fd9bf"),
-    Category.PARAM_COPIES: ("C", "#a5d0f4"),
-    Category.GATHERED_PARAMS: ("H", "#7fb4a8"),
-    Category.COTANGENTS: ("D", "#f4b39a"),
-    Category.FORWARD_TEMPS: ("F", "#cc79a7"),
-    Category.UPDATE_TEMPS: ("U", "#f7d58c"),
-    Category.OUTPUTS: ("X", "#5cd3dc"),
-    Category.WORKSPACE: ("W", "#e6c3d8"),
-    Category.COLLECTIVES: ("N", "#a48be0"),
-    Category.CONSTANTS: ("K", "#b9aa93"),
-    Category.FRAGMENTATION: ("~", "#9a9a9a"),
-    Category.UNATTRIBUTED: ("?", "#f5f5f5"),
-}
-CATEGORY_LETTERS: Mapping[Category, str] = MappingProxyType({each: letter for each, (letter, _) in _MARKS.items()})
-CATEGORY_COLORS: Mapping[Category, str] = MappingProxyType({each: color for each, (_, color) in _MARKS.items()})
+CATEGORY_LETTERS: Mapping[Category, str] = MappingProxyType({each: each.letter for each in Category})
+CATEGORY_COLORS: Mapping[Category, str] = MappingProxyType({each: each.color for each in Category})
 
 TONE_COLORS: Mapping[Tone, str] = MappingProxyType(
     {

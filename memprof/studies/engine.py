@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from memprof.analysis.comparison import FailedRow
@@ -23,14 +25,18 @@ from memprof.capture.xla.portable_program import CompileSettings
 from memprof.capture.xla.toolchain import toolchain
 from memprof.errors import MemprofError
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
-from memprof.sources.tensorrt.request import BuildRequest, NamedArray
+from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task
 from memprof.studies.subject import Subject, is_model_file
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.overrides import split_override
 
 TENSORRT, XLA = "tensorrt", "xla"
-INT8 = "int8-qdq"  # products by weights of 8-bit integers; a technique of engines alone
+# Techniques of engines alone: products by weights of 8-bit integers, and dimensions that vary up to their size.
+INT8 = "int8-qdq"
+VARYING = {"dynamic-batch": ("batch_size",), "dynamic-length": ("seq_len", "context_len")}
+ENGINE_TECHNIQUES = (INT8, *VARYING)
+_SMALLEST_VARYING = 3
 _DEFAULT_TARGET = "rtx-4090"
 _FILE = "model.onnx"
 # No pool: an engine takes what the card has free.
@@ -51,9 +57,14 @@ def engine_target(name: str | None) -> Target:
     return target if name is not None else replace(target, reason="the default of --engine tensorrt")
 
 
-def without_int8(techniques: str) -> str:
+def of_model(techniques: str) -> str:
     """The techniques that the model is made with: all but those of engines."""
-    return "+".join(label for label in techniques.split("+") if label != INT8)
+    return "+".join(label for label in techniques.split("+") if label not in ENGINE_TECHNIQUES)
+
+
+def of_engine(techniques: str) -> tuple[str, ...]:
+    """Those of engines alone."""
+    return tuple(label for label in techniques.split("+") if label in ENGINE_TECHNIQUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +93,24 @@ class EngineBuild:
     def check(self) -> None:
         """Raises `MemprofError` for what is wrong before anything is built."""
         check_installed()
-        for applied in parse_techniques(without_int8(self.techniques)):
+        for applied in parse_techniques(of_model(self.techniques)):
             if applied.technique.sets.get("weight_dtype", "param") != "param":
                 raise MemprofError(
                     f"Technique '{applied.label}' is for programs that XLA compiles: TensorRT quantises weights with"
                     f" -t {INT8}"
                 )
         if not is_model_file(self.subject.name):
-            export_task(self.subject, without_int8(self.techniques), file_name=_FILE)
+            export_task(self.subject, of_model(self.techniques), file_name=_FILE)
             return
-        if without_int8(self.techniques):
+        if of_model(self.techniques):
             raise MemprofError(
                 f"{self.subject.name} is a model as it is, in which techniques can only quantise products: leave -t"
                 f" out, or give -t {INT8}"
+            )
+        if any(label in VARYING for label in self._labels()):
+            raise MemprofError(
+                f"{self.subject.name} is a model as it is, in which no further dimension can vary: leave out"
+                f" {' and '.join(VARYING)}"
             )
         self._maxima()
 
@@ -108,8 +124,8 @@ class EngineBuild:
         self.check()
         capture = self._of_file(progress) if is_model_file(self.subject.name) else self._of_step(progress)
         label = self.label or " ".join(filter(None, (capture.workload, self.techniques)))
-        quantised = (INT8,) if INT8 in self._labels() else ()
-        return replace(capture, label=label, techniques=(*capture.techniques, *quantised), request=self.digest)
+        techniques = (*capture.techniques, *of_engine(self.techniques))
+        return replace(capture, label=label, techniques=techniques, request=self.digest)
 
     def _of_file(self, progress: Callable[[str], None]) -> Capture:
         maxima = self._maxima()
@@ -132,11 +148,16 @@ class EngineBuild:
         )
 
     def _of_step(self, progress: Callable[[str], None]) -> Capture:
-        settings = CompileSettings(timeout_seconds=self.timeout_seconds)
-        techniques = without_int8(self.techniques)
-        task = export_task(self.subject, techniques, file_name=_FILE, settings=settings)
-        with exported_in_child(task, progress=progress) as (capture, _, files):
-            built = self._built(files[0], {}, progress)
+        with ExitStack() as files:
+            capture, model = self._exported(self.subject, files, progress)
+            varying = self._varying(capture)
+            smaller = []
+            for fields in list(product(*(((each, each.size), (each, each.smaller)) for each in reversed(varying))))[1:]:
+                subject = self.subject
+                for dimension, size in fields:
+                    subject = subject.with_override(dimension.name, size)
+                smaller.append(str(self._exported(subject, files, progress)[1]))
+            built = self._built(model, {each.name: each.size for each in varying}, progress, varying, tuple(smaller))
         return replace(
             capture,
             target=self.target,
@@ -147,13 +168,48 @@ class EngineBuild:
             pool=POOL,
         )
 
-    def _built(self, model: Path, maxima: dict[str, int], progress: Callable[[str], None]) -> BuiltEngine:
+    def _exported(self, subject: Subject, files: ExitStack, progress: Callable[[str], None]) -> tuple[Capture, Path]:
+        """What is known of the step, and its model, which is there as long as the files are."""
+        settings = CompileSettings(timeout_seconds=self.timeout_seconds)
+        task = export_task(subject, of_model(self.techniques), file_name=_FILE, settings=settings)
+        capture, _, written = files.enter_context(exported_in_child(task, progress=progress))
+        return capture, written[0].resolve()
+
+    def _varying(self, capture: Capture) -> tuple[Dimension, ...]:
+        """The dimensions that the techniques let vary.
+
+        Raises:
+            MemprofError: the workload has no such field, or its value is too small.
+        """
+        found = []
+        for label in filter(VARYING.__contains__, self._labels()):
+            name = next((each for each in VARYING[label] if each in capture.config), None)
+            if name is None:
+                raise MemprofError(f"Technique '{label}' does not apply to {capture.workload}: it has no such size")
+            size = int(str(capture.config[name]))
+            if size < _SMALLEST_VARYING:
+                raise MemprofError(
+                    f"Technique '{label}' needs a {name} of at least {_SMALLEST_VARYING}, and it is {size}"
+                )
+            found.append(Dimension(name=name, size=size, smaller=size - 1))
+        return tuple(found)
+
+    def _built(
+        self,
+        model: Path,
+        maxima: dict[str, int],
+        progress: Callable[[str], None],
+        varying: tuple[Dimension, ...] = (),
+        smaller_models: tuple[str, ...] = (),
+    ) -> BuiltEngine:
         progress("building the engine")
         request = BuildRequest(
             model=str(model.resolve()),
             name=self.subject.label,
             compute_capability=capability_of(self.target),
             maxima=maxima,
+            varying=varying,
+            smaller_models=smaller_models,
             int8=INT8 in self._labels(),
         )
         with work_folder() as folder:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from memprof.analysis.records.capture import Capture, Target
 from memprof.capture.processes.task import plain
-from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, of_gpu, option_of, resolve
+from memprof.capture.targets.resolve import LOCAL, default_target, option_of, resolve
 from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.subject import Subject
@@ -38,7 +37,7 @@ def torch_target(name: str | None) -> Target:
         MemprofError: there is no such target, or it is the local device.
     """
     if name is None:
-        return of_gpu(gpus()[DEFAULT_GPU], "the default")
+        return default_target("the default")
     if name == LOCAL:
         raise MemprofError("a step of PyTorch is traced and not run here: name a GPU of `memprof list targets`, or cpu")
     return resolve(name)

@@ -6,7 +6,7 @@
 - `optimizers/` has the optimizers by name, and those of our own.
 - `user/` makes a step of the user's own code.
 
-`build.build_step` puts a model and techniques together into the `StepSpec` that `capture` compiles:
+`build.build_step` puts a model and techniques together into the `StepSpec` that is compiled:
 
     build_step(workload="transformer", preset="tiny", techniques=("bf16", "donate"))
 

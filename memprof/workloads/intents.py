@@ -24,6 +24,7 @@ class Aim(Enum):
     """What is to be done."""
 
     CAST_ACCUMULATORS = auto()  # hold sums of gradients in 16 bits
+    CAST_CACHE = auto()  # hold keys and values in 16 bits
     CAST_WEIGHTS = auto()  # hold weights in 16 bits
     CAST_PASSES = auto()  # compute in 16 bits
     CAST_WEIGHTS_IN_LAYERS = auto()  # cast weights where they are used, not before
@@ -70,6 +71,7 @@ class Intent:
         axes: of the mesh.
         modules: the path of repeated modules, with `*` for their numbers: `layers_*/mlp`.
         dtype: of the arrays, as XLA writes it.
+        drops: whether some of the values are dropped at random.
         num_parts: in how many parts to make them.
     """
 
@@ -79,6 +81,7 @@ class Intent:
     axes: tuple[str, ...] = ()
     modules: str = ""
     dtype: str = ""
+    drops: bool = False
     num_parts: int = 1
 
 

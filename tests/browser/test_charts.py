@@ -215,6 +215,22 @@ def test_the_flame_graph_goes_by_stack_module_and_category(open_page: OpenPage) 
         assert _boxes(page)[1] == first
 
 
+def test_colours_of_the_flame_graph_tell_modules_apart(open_page: OpenPage) -> None:
+    page = open_page(report_html(transformer()))
+    page.locator("#flame-by").get_by_role("button", name="by module").click()
+    # Of layers as of all: the operations of a module have its hue, and arrays that of their category.
+    hues = page.locator("#flame .box").evaluate_all(
+        "(boxes) => boxes.map((box) => [box.ariaLabel.split(',')[0], box.style.getPropertyValue('--c')])"
+    )
+    of_modules = dict(hues)
+    modules = [name for name in ("layers_{0..11}", "attn", "mlp") if name in of_modules]
+    assert len(modules) == 3, of_modules
+    assert len({of_modules[name] for name in modules}) == 3
+    for name in modules:
+        assert {hue for other, hue in hues if other == name} == {of_modules[name]}
+    assert {hue for name, hue in hues if "#" in name} == {""}
+
+
 def test_a_box_of_the_flame_graph_says_what_it_is_made_of(open_page: OpenPage) -> None:
     page = open_page(report_html(stacked()))
     page.locator("#flame .box", has_text="Net.__call__").hover()

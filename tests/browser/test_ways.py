@@ -219,6 +219,8 @@ def test_axe_finds_nothing_serious(width: int, color_scheme: str, open_page: Ope
     page.locator("#buffer-table tbody button").first.click()
     page.evaluate("document.querySelectorAll('details').forEach((each) => each.setAttribute('open', ''))")
     assert _violations(page, script) == []
+    page.locator("#flame-by").get_by_role("button", name="by module").click()
+    assert _violations(page, script) == []
     comparison = open_page(FORMAT.render_comparison(techniques(), RenderOptions()), width=width)
     assert _violations(comparison, script) == []
 

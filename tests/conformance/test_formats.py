@@ -88,7 +88,7 @@ def test_what_covers_formats_subjects_and_breakdowns_leaves_out_no_pair() -> Non
         assert pairs >= {pair for values in whole for pair in combinations(values, 2)}
 
 
-_OF_COMPARISONS = tuple(by for by in By if by not in (By.BUFFER, By.PADDING, By.STACK))
+_OF_COMPARISONS = tuple(by for by in By if by not in (By.BUFFER, By.PADDING, By.LAYOUT, By.STACK))
 _COVERED = ((REPORTS, tuple(By), 1), (COMPARISONS, _OF_COMPARISONS, 1), (DIFFS, (*_OF_COMPARISONS, By.BUFFER), 2))
 
 

@@ -16,8 +16,8 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
 from memprof.capture.compile import capture_of
 from memprof.capture.targets.mesh import mesh_of, target_of_step
+from memprof.capture.targets.nvidia.tools import missing_for_deviceless
 from memprof.capture.targets.resolve import resolve, resolve_asked
-from memprof.capture.xla.cuda_tools import missing_for_deviceless
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import build_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,4 +61,7 @@ class Compiler:
 
 
 def _compile(step: Step) -> Capture:
-    return profile_spec(build_step(**step.arguments), target=step.target).capture
+    # JAX notes the stack of a trace in its program. A thread has none of the test's own, so the second test file that
+    # compiles a step takes the first one's plan.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(lambda: profile_spec(build_step(**step.arguments), target=step.target).capture).result()

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from integration.command import MAIN
 
-from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.nvidia.catalogue import gpus
 from memprof.workloads import registry
 
 SMALL = ("run", "mlp", "--preset", "tiny", "--target", "cpu")

@@ -64,6 +64,18 @@ def test_an_interrupted_run_leaves_nothing(memprof, start, signal_number, exit_c
     assert_nothing_left(memprof)
 
 
+@pytest.mark.parametrize("verb", [("plan", "--memory", "1KiB"), ("advise",)], ids=lambda verb: verb[0])
+def test_an_interrupted_search_leaves_nothing(memprof, start, verb):
+    """The user's code is traced in the command's own process."""
+    running = start(*verb, *LONG[1:])
+    wait_until(lambda: is_compiling(memprof))
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stdout) == (130, "")
+    assert without_progress(stderr) == "memprof: interrupted.\n"
+    assert_nothing_left(memprof)
+
+
 def test_an_impatient_user_does_not_cut_the_cleaning_short(memprof, start):
     running = start(*LONG)
     wait_until(lambda: is_compiling(memprof))

@@ -15,8 +15,8 @@ import pytest
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.capture.compile import capture_of, compile_step
-from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import cpu, of_gpu
+from memprof.capture.targets.nvidia.catalogue import gpus
+from memprof.capture.targets.resolve import cpu
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import plan
 from memprof.capture.xla.plan_cache import PlanCache
@@ -38,7 +38,7 @@ def step(weights: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], jax.A
 
 def captured(memory_bytes: int) -> Capture:
     array = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
-    target = of_gpu(replace(gpus()["l4"], memory_bytes=memory_bytes), "a test")
+    target = replace(gpus()["l4"], memory_bytes=memory_bytes).target("a test")
     spec = StepSpec(step, ([array] * NUM_LAYERS, array), donate_argnums=(0,))
     return capture_of(spec, target, progress=lambda stage: None)
 

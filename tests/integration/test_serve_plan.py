@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import memprof as api
@@ -80,3 +81,68 @@ def test_a_server_says_how_many_tokens_its_cache_holds():
     program = build_step(workload="decoder", preset="tiny")
     with pytest.raises(api.MemprofError, match="it is the number of tokens that the cache holds"):
         api.ServingSpec({"decode": program}, cache_tokens=0)
+
+
+PAGES, TOKENS_OF_A_PAGE, CONTEXT, WIDTH, DRAFT_WIDTH, VOCAB = 8, 4, 16, 32, 16, 64
+
+
+def _read(params, cache, pages, positions, tokens):
+    """Logits of the last token of each sequence; keys and values are the hidden units."""
+    hidden = params["embed"][tokens]
+    page = jnp.take_along_axis(pages, positions // TOKENS_OF_A_PAGE, axis=1)
+    cache = cache.at[:, page, positions % TOKENS_OF_A_PAGE].set(hidden)
+    keys, values = cache[:, pages].reshape(2, len(tokens), -1, hidden.shape[-1])
+    weights = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", hidden, keys))
+    return jnp.einsum("bqk,bkd->bqd", weights, values)[:, -1] @ params["embed"].T, cache
+
+
+def _draft(draft, draft_cache, pages, positions, tokens):
+    return _read(draft, draft_cache, pages, positions, tokens)
+
+
+def _embedding(params, tokens):
+    return jnp.mean(jnp.tanh(params["embed"][tokens]), axis=1)
+
+
+def _server() -> dict[str, api.StepSpec]:
+    def array(*shape, dtype=jnp.float32):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    def reads(num_sequences, length, step=_read, width=WIDTH):
+        tokens = array(num_sequences, length, dtype=jnp.int32)
+        pages = array(num_sequences, CONTEXT // TOKENS_OF_A_PAGE, dtype=jnp.int32)
+        cache = array(2, PAGES, TOKENS_OF_A_PAGE, width)
+        return api.StepSpec(step, ({"embed": array(VOCAB, width)}, cache, pages, tokens, tokens), donate_argnums=(1,))
+
+    return {
+        "prefill-16": reads(2, 16),
+        "prefill-8": reads(2, 8),
+        "chunked": reads(2, 4),
+        "decode": reads(8, 1),
+        "draft": reads(8, 1, _draft, DRAFT_WIDTH),
+        "embedding": api.StepSpec(_embedding, ({"embed": array(VOCAB, WIDTH)}, array(2, 16, dtype=jnp.int32))),
+    }
+
+
+@pytest.mark.usefixtures("quick_compiles")
+def test_a_server_of_six_programs_is_the_sum_by_hand():
+    """Two models' weights once, two caches once, and of the six programs the one that holds most beside them."""
+    programs = _server()
+    plan = api.serving(api.ServingSpec(programs, cache_tokens=PAGES * TOKENS_OF_A_PAGE), target="cpu").plan
+    weights_bytes = {name: 4 * VOCAB * width for name, width in (("params", WIDTH), ("draft", DRAFT_WIDTH))}
+    cache_bytes = {name: 2 * 4 * PAGES * TOKENS_OF_A_PAGE * width for name, width in
+                   (("params", WIDTH), ("draft", DRAFT_WIDTH))}  # fmt: skip
+    assert plan.weights_bytes == sum(weights_bytes.values())
+    assert plan.cache_bytes == sum(cache_bytes.values())
+    assert plan.cache_bytes_per_token == 2 * 4 * (WIDTH + DRAFT_WIDTH)
+    own = {}
+    for name, spec in programs.items():
+        report = api.profile(spec.fn, *spec.args, donate_argnums=spec.donate_argnums, target="cpu").report
+        model = "draft" if name == "draft" else "params"
+        shared = weights_bytes[model] + (0 if name == "embedding" else cache_bytes[model])
+        own[name] = report.footprint_bytes - shared - report.categories["constants"]
+    assert {each.name: each.own_bytes for each in plan.programs} == own
+    assert plan.programs[0].own_bytes == max(own.values())
+    assert plan.footprint_bytes == (
+        sum(weights_bytes.values()) + sum(cache_bytes.values()) + plan.constant_bytes + max(own.values())
+    )

@@ -136,12 +136,27 @@ def test_a_step_that_is_sharded_from_the_inside_is_never_reported_as_if_on_one_d
             assert line.endswith((" cpu 64", " l4 64"))
 
 
-def test_what_needs_the_device_names_its_remedy() -> None:
-    h = jnp.ones((2, 64, 2, 64), jnp.bfloat16)
+def _attend(implementation: str) -> Callable[..., Any]:
+    return lambda q: jax.grad(lambda q: jax.nn.dot_product_attention(q, q, q, implementation=implementation).sum())(q)
+
+
+Q = jax.ShapeDtypeStruct((2, 1024, 4, 64), jnp.bfloat16)
+
+
+def test_cudnn_attention_is_compiled_for_an_absent_gpu_without_cudnn() -> None:
+    profile, plain = (memprof.profile(_attend(name), Q, target="h100-80gb") for name in ("cudnn", "xla"))
+    assert {name for name in profile.report.program.library_calls if "fmha" in name} == {
+        "__cudnn$fmhaSoftmax",
+        "__cudnn$fmhaSoftmaxBackward",
+    }
+    # The probabilities alone are 4 heads x 2 x 1024 x 1024 bfloat16.
+    assert plain.live_peak_bytes - profile.live_peak_bytes > 2 * 4 * 1024 * 1024 * 2
+
+
+def test_cudnn_attention_of_this_machine_needs_the_library() -> None:
+    memprof.profile(_attend("cudnn"), Q, target="h100-80gb")
     with pytest.raises(Exception) as raised:  # noqa: PT011 - JAX's own, of several types
-        memprof.profile(
-            lambda x: jax.nn.dot_product_attention(h, h, h, implementation="cudnn") + x, X, target="h100-80gb"
-        )
+        memprof.profile(_attend("cudnn"), Q, target="cpu")
     assert any("nvidia-cudnn-cu" in note for note in raised.value.__notes__)
 
 

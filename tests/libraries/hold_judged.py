@@ -2,10 +2,10 @@
 
     python tests/libraries/hold_judged.py [NAME ...]
 
-`judged/NAME.py` is a training step with another library, written by somebody who had not seen memprof's rules, and
-`judged/NAME.json` the judgement: the role of every leaf of its arguments (jax 0.12), and category and module of the
-largest buffers at the peak on an H100. A judgement can allow several answers. A program whose library is missing is
-skipped.
+`judged/NAME.py` is a training or inference step with another library or none, written by somebody who had not seen
+memprof's rules, and `judged/NAME.json` the judgement: the role of every leaf of its arguments (jax 0.12), and category
+and module of the largest buffers at the peak on an H100. A judgement can allow several answers. A program whose library
+is missing is skipped.
 """
 
 from __future__ import annotations

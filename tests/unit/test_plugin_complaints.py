@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,57 @@ _LOGGER = logging.getLogger("jax._src.xla_bridge")
 _COMPLAINT = ("Jax plugin configuration error: Exception when calling %s.initialize()", "jax_plugins.xla_cuda13")
 
 
-@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="a GPU is here, so a plugin may complain")
+_without_gpu = pytest.mark.skipif(
+    any(Path("/dev").glob("nvidia[0-9]*")), reason="a GPU is here, so a plugin may complain"
+)
+_PROJECT = Path(__file__).parents[2]
+
+
+def _installed(folder: Path) -> Path:
+    """What the wheel puts into site-packages."""
+    with (_PROJECT / "pyproject.toml").open("rb") as file:
+        wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for package in wheel["packages"]:
+        (folder / package).symlink_to(_PROJECT / package)
+    for source, name in wheel["force-include"].items():
+        shutil.copy(_PROJECT / source, folder / name)
+    return folder
+
+
+def _run_beside(site: Path, script: Path, **variables: str) -> str:
+    """The stderr of a script in an environment that starts with this folder of packages."""
+    code = "import runpy, site, sys; site.addsitedir(sys.argv[1]); runpy.run_path(sys.argv[2])"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"} | variables
+    command = [sys.executable, "-c", code, str(site), str(script)]
+    ended = subprocess.run(
+        command, cwd=script.parent, env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    return ended.stderr
+
+
+@_without_gpu
+def test_a_script_that_knows_no_memprof_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    site = _installed(tmp_path / "site")
+    (tmp_path / "memprof.py").write_text("raise SystemExit('a module of the user, which nobody imports')")
+    script = tmp_path / "train.py"
+    script.write_text("import jax; jax.numpy.ones(3) + 1; import sys; assert 'memprof' not in sys.modules")
+    assert "cuDNN" not in _run_beside(site, script)
+    # Who asks for CUDA hears why there is none.
+    assert "cuDNN" in _run_beside(site, script, JAX_PLATFORMS="cuda,cpu")
+
+
+def test_what_python_imports_at_each_start_imports_nothing(tmp_path: Path) -> None:
+    site = _installed(tmp_path)
+    code = (
+        "import sys, site; before = set(sys.modules); site.addsitedir(sys.argv[1]);"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(site)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "['_jax_memprof_quiet']\n"
+
+
+@_without_gpu
 def test_an_array_on_the_cpu_prints_no_traceback() -> None:
     code = "import memprof, jax; jax.numpy.ones(3) + 1"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}

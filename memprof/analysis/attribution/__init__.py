@@ -1,1 +1,1 @@
-"""Where each value comes from and what it is for: its phase, module, line of code, and category."""
+"""The origin and purpose of each value: its phase, module, source line and category."""

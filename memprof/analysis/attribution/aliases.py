@@ -1,15 +1,15 @@
-"""Which positions of the program are the same value: alias sets.
+"""Alias sets: positions of the program that hold the same value.
 
 Many HLO instructions make no data: `get-tuple-element`, `tuple`, `bitcast`, `while`, `call`, `fusion` and others only
-pass values on. XLA's dump does not list these aliases, so they are resolved here, by union-find over positions:
+pass values on. XLA's dump does not list these aliases, so this module resolves them by union-find over positions:
 
-- what passes data on is the same value;
+- an instruction that passes data on aliases its operand;
 - the values that one loop carries (initial value, body parameter, body root, loop result) are one set, leaf by leaf;
-- `dynamic-update-slice` and `scatter` belong to the set of their first operand where both lie in the same memory,
-  since then they update it in place.
+- `dynamic-update-slice` and `scatter` join the set of their first operand if both lie in the same memory, because they
+  then update it in place.
 
-Fusions are seen through: a fusion's operands are its computation's parameters and its result is the root, so that the
-rules can look at each operation inside it.
+Fusions are transparent: a fusion's operands alias its computation's parameters, and its result aliases the root. So the
+rules can examine each operation inside it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from memprof.analysis.hlo.buffer_table import BufferTable, LogicalBuffer
 from memprof.analysis.hlo.program import Computation, Instruction, Program
 from memprof.errors import InternalError
 
-# Instructions whose called computations data flows through. The computations of `reduce`, `sort`, `scatter` and the
-# like work on scalars and hold no buffers of interest.
+# Instructions with data flow through their called computations. The computations of `reduce`, `sort`, `scatter` and
+# similar instructions work on scalars and hold no relevant buffers.
 _CALLS = frozenset({"fusion", "call", "async-start"})
 _PASSES_OPERAND_ON = frozenset(
     {"bitcast", "optimization-barrier", "add-dependency", "domain", "async-update", "all-reduce-done"}
 )
-# Instructions that end something that runs in the background, and the element of its tuple that holds the result.
+# Instructions that end a background operation, and the element of its tuple that holds the result.
 _RESULT_ELEMENT = {"copy-done": 0, "async-done": 1, "all-gather-done": 1, "collective-permute-done": 1}
-# Instructions that make no data of their own.
+# Instructions that make no data themselves.
 ALIASING = frozenset(
     {"get-tuple-element", "tuple", "while", "conditional", "parameter", *_CALLS, *_PASSES_OPERAND_ON, *_RESULT_ELEMENT}
 )
@@ -38,16 +38,16 @@ IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
 
 
 class AliasSets:
-    """The alias sets of one program, numbered from 0: a **group** is the number of one.
+    """The alias sets of one program, numbered from 0. A **group** is the number of an alias set.
 
     Attributes:
-        order: all instructions that data flows through, definitions before uses.
+        order: all instructions with data flow, definitions before uses.
         count: the number of groups.
         results: the groups of the leaves of each instruction's result, by its index.
         in_memory: the groups that lie in memory; the others exist inside a fusion only.
 
     Raises:
-        InternalError: an instruction does not have the shape that it should have.
+        InternalError: an instruction has an unexpected shape.
     """
 
     def __init__(self, program: Program, table: BufferTable) -> None:
@@ -93,7 +93,7 @@ class AliasSets:
     def _join_in_place_updates(
         self, lying: Iterable[tuple[LogicalBuffer, int]], updates: Sequence[Instruction]
     ) -> None:
-        """Args: lying: the logical buffers, with the position that each holds."""
+        """Args: lying: the logical buffers, with the position of each."""
         instructions = self._program.instructions
         pairs = [(instructions[each.operands[0]].first_position, each.first_position) for each in updates]
         places: dict[int, set[tuple[int, int]]] = {self._find(each): set() for pair in pairs for each in pair}
@@ -125,13 +125,13 @@ class AliasSets:
 
 
 def position_of(instruction: Instruction, shape_index: tuple[int, ...]) -> int | None:
-    """The position of a leaf, or None where `shape_index` is a tuple's own table of pointers."""
+    """Return the position of a leaf, or None if `shape_index` is a tuple's own pointer table."""
     shape = instruction.shape
     if shape.child_starts is None:
         return None if shape_index else instruction.first_position
     if not shape_index:
         return None
-    for number in shape.child(shape_index[0]):  # of thousands of elements only the one that it is in
+    for number in shape.child(shape_index[0]):  # skip the other elements; there can be thousands
         if shape.leaves[number].shape_index == shape_index:
             return instruction.first_position + number
     return None
@@ -142,7 +142,7 @@ def _position_of_buffer(program: Program, buffer: LogicalBuffer) -> int | None:
 
 
 def called_computations(program: Program, instruction: Instruction) -> tuple[Computation, ...]:
-    """The computations that data flows through when the instruction runs, in the order in which they first run."""
+    """Return the computations with data flow when the instruction runs, in the order of their first run."""
     if instruction.opcode == "while":
         body, condition = instruction.called
         return program.computations[condition], program.computations[body]
@@ -152,9 +152,9 @@ def called_computations(program: Program, instruction: Instruction) -> tuple[Com
 
 
 def runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
-    """Each instruction, how often it runs in a step, and whether the compiler knows how often.
+    """Yield each instruction, its number of runs in a step, and whether the compiler knows that number.
 
-    A loop of which the compiler does not know how often it runs counts once. A fusion is one instruction.
+    A loop with an unknown trip count counts once. A fusion is one instruction.
     """
     open_computations: list[tuple[Computation, int, bool]] = [(program.entry, 1, True)]
     while open_computations:
@@ -172,14 +172,14 @@ def runs(program: Program) -> Iterator[tuple[Instruction, int, bool]]:
 
 
 def _flatten(program: Program, entry: Computation) -> Iterator[int]:
-    """All instructions that data flows through, in an order in which definitions come before uses.
+    """Yield all instructions with data flow, definitions before uses.
 
-    A loop's body comes before the loop itself, since the loop's result is the body's. XLA's call graph is flat: each
-    computation of control flow or fusion has one caller. The walk keeps its own stack: loops nest deeper than Python
-    recursion is worth.
+    A loop's body comes before the loop itself, because the loop's result is the body's. XLA's call graph is flat: each
+    computation of control flow or fusion has one caller. The walk keeps its own stack, because loops can nest deeper
+    than Python's recursion limit.
     """
     seen = {id(entry)}
-    is_flat: dict[int, bool] = {}  # whether data flows through no other computation from there
+    is_flat: dict[int, bool] = {}  # whether it calls no other computation with data flow
     stack: list[tuple[Iterator[int], int | None]] = [(iter(entry.instructions), None)]
     while stack:
         instructions, caller = stack[-1]
@@ -204,7 +204,7 @@ def _flatten(program: Program, entry: Computation) -> Iterator[int]:
 
 
 def _is_flat(program: Program, computation: Computation, known: dict[int, bool]) -> bool:
-    """Whether no data flows on from a computation to one that it calls. Args: known: of which kinds of computations."""
+    """Whether a computation calls no other computation with data flow. Args: known: earlier answers."""
     kind = computation.first_alike
     if kind not in known:
         inside = [program.instructions[index] for index in computation.instructions]
@@ -213,7 +213,7 @@ def _is_flat(program: Program, computation: Computation, known: dict[int, bool])
 
 
 def _aliases(program: Program, instruction: Instruction) -> Iterable[tuple[int, int]]:
-    """Pairs of positions that are the same value because of one instruction."""
+    """Yield the pairs of positions that one instruction makes the same value."""
     opcode = instruction.opcode
     operands = [program.instructions[index] for index in instruction.operands]
     result = instruction.positions
@@ -236,7 +236,7 @@ def _control_flow_aliases(
     result: Iterable[int] = instruction.positions
     called = called_computations(program, instruction)
     if instruction.opcode == "while":
-        for computation in called:  # the body and the condition both take what the loop carries
+        for computation in called:  # the body and the condition both take the carry
             yield from _bind(program, computation, operands)
         body_root = program.instructions[called[1].root]
         yield from zip(result, body_root.positions, strict=True)
@@ -259,7 +259,7 @@ def _control_flow_aliases(
 def _bind(program: Program, computation: Computation, operands: list[Instruction]) -> Iterable[tuple[int, int]]:
     for parameter, operand in zip(computation.parameters, operands, strict=True):
         bound = program.instructions[parameter]
-        if len(bound.shape.leaves) == 1 == len(operand.shape.leaves):  # nearly always
+        if len(bound.shape.leaves) == 1 == len(operand.shape.leaves):  # the usual case
             yield bound.first_position, operand.first_position
         else:
             yield from zip(bound.positions, operand.positions, strict=True)

@@ -1,19 +1,19 @@
-"""What each value depends on, and what uses it.
+"""The origins and uses of each value.
 
-One pass down the program gathers, for every group of positions (see `aliases.py`), what it is made from; one pass up
-gathers what becomes of it. Loops carry facts around, so a program with loops repeats the passes until nothing changes.
-Facts are sets of bits in plain integers (a flag type costs ten times as much), so both passes are
-linear in the size of the program. What is asked of each operation takes members of enumerations by plain names:
-looking one up in its class takes longer than all else that is done with it (Python 3.11).
+A forward pass over the program collects the origins of each group of positions (see `aliases.py`); a backward pass
+collects its uses. Loops carry facts around, so a program with loops repeats the passes to a fixpoint. Facts are bit
+sets in plain integers (a flag type costs ten times as much), so both passes are linear in the size of the program. Code
+that runs for each operation uses members of enumerations by plain names: looking one up in its class takes longer than
+the rest of the work (Python 3.11).
 
-Phases come from op names where they tell, and otherwise from the flow:
+Phases come from op names if these show one, and otherwise from the data flow:
 
-- an instruction without an op name was inserted by the compiler (a copy, a broadcast, a pad): it belongs to the phase
-  of what it copies or, where that has none, of what uses it;
-- an op name without a mark of differentiation is, after the backward pass, either still work on gradients (clipping,
-  accumulating) or, as soon as parameters or optimizer state come in, the update;
+- an instruction without an op name was inserted by the compiler (a copy, a broadcast, a pad). It belongs to the phase
+  of the value that it copies or, if that has none, of its users;
+- after the backward pass, an op name without a mark of differentiation is still work on gradients (clipping,
+  accumulating) or, as soon as it reads parameters or optimizer state, the update;
 - any other op name without such a mark is outside differentiation: a rollout, shuffled data, a reference model, a
-  metric. What reads data after the update is one of these, too, unless new parameters are made of it.
+  metric. So is an operation that reads data after the update, unless it makes new parameters.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from memprof.analysis.records.categories import Phase, Role
 
 
 class Origin(IntEnum):
-    """What a value is made from: bits of a set.
+    """The origins of a value, as bits of a set.
 
-    The first four, and `KV_CACHE`, are roles of arguments; the next three say that an operation of that phase lies
-    upstream; the `DIRECT_` ones that parameters, optimizer state or other arguments (no scalars, no keys) reach it
-    without passing through the forward or backward pass; `OTHER_DEVICES` that other devices have sent a part of it.
+    The first four, and `KV_CACHE`, are roles of arguments. The next three mean that an operation of that phase lies
+    upstream. The `DIRECT_` bits mean that parameters, optimizer state or other arguments (no scalars, no keys) reach
+    the value without passing through the forward or backward pass. `OTHER_DEVICES` means that other devices sent a
+    part.
     """
 
     PARAMS = 1
@@ -54,14 +55,14 @@ class Origin(IntEnum):
 
 
 class Use(IntEnum):
-    """What becomes of a value: bits of a set."""
+    """The uses of a value, as bits of a set."""
 
     FORWARD = 1
     RECOMPUTE = 2
     BACKWARD = 4
     UPDATE = 8
     RESULT = 16
-    GRADIENT = 32  # it is a gradient of parameters, or a part of one
+    GRADIENT = 32  # a gradient of parameters, or a part of one
     UNDIFFERENTIATED = 64
 
 
@@ -70,7 +71,7 @@ ROLES = sum(ROLE_ORIGIN.values())
 
 _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE)
 
-# What an argument of a role is to those who read it themselves.
+# The origin that an argument of a role gives to its direct readers.
 _DIRECT = dict.fromkeys(Role, Origin.DIRECT_DATA) | {
     Role.PARAMS: Origin.DIRECT_PARAMS,
     Role.OPTIMIZER_STATE: Origin.DIRECT_OPTIMIZER_STATE,
@@ -78,7 +79,7 @@ _DIRECT = dict.fromkeys(Role, Origin.DIRECT_DATA) | {
 _DIRECT_STATE = Origin.DIRECT_PARAMS | Origin.DIRECT_OPTIMIZER_STATE
 _DIRECT_BITS = _DIRECT_STATE | Origin.DIRECT_DATA
 _DIRECT_DATA = Origin.DIRECT_DATA
-_LARGEST_KEY = 4  # elements of a random key (`rbg`; `threefry2x32` has two)
+_LARGEST_KEY = 4  # elements of an `rbg` random key; `threefry2x32` has two
 _PHASE_ORIGIN = {
     Named.FORWARD: Origin.FORWARD,
     Named.RECOMPUTE: Origin.RECOMPUTE,
@@ -94,8 +95,8 @@ _PHASE_USE = {
     Phase.NONE: 0,
 }
 
-# Operations whose result is the same quantity as the operands listed (all operands where None): if the result is a
-# gradient, so is the operand.
+# Operations whose result is the same quantity as the listed operands (None: all operands). If the result is a gradient,
+# so is the operand.
 _SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
     "add": None, "subtract": None, "convert": None, "copy": None, "copy-start": None, "transpose": None,
     "reshape": None, "negate": None, "slice": None, "concatenate": None, "reverse": None, "all-reduce": None,
@@ -103,8 +104,8 @@ _SAME_QUANTITY: dict[str, tuple[int, ...] | None] = {
     "pad": (0,), "dynamic-slice": (0,), "scatter": (0,), "dynamic-update-slice": (0, 1),
 }  # fmt: skip
 
-# Operations whose result is the operands listed, times a number, where the other operand is one: a gradient in fp8 is
-# multiplied by the scales of what it is made of.
+# Operations that scale the listed operands if the other operand is a number: a gradient in fp8 is multiplied by the
+# scales of its inputs.
 _SCALED = {"multiply": (0, 1), "divide": (0,)}
 
 _MATRIX_PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
@@ -118,7 +119,7 @@ _NAMED_FORWARD, _NAMED_RECOMPUTE, _NAMED_BACKWARD = Named.FORWARD, Named.RECOMPU
 _USE_GRADIENT, _USE_IN_BACKWARD = Use.GRADIENT, Use.RECOMPUTE | Use.BACKWARD
 _USE_MAKES_GRADIENT = Use.GRADIENT | Use.RESULT
 _OTHER_STATE, _OTHER_DEVICES = Origin.OTHER_STATE, int(Origin.OTHER_DEVICES)
-_MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # where what lies upstream tells no phase, what uses a value may
+_MAY_BE_BACKWARD = (_BACKWARD, _NO_PHASE)  # if the origins show no phase, the uses may
 
 
 class Dataflow:
@@ -127,10 +128,10 @@ class Dataflow:
     Attributes:
         operations, phase_of_name, constants: see `operations.py`.
         origin, use: sets of bits of `Origin` and `Use`.
-        named: what the op names of the operations that make it show: a set of bits of `Named`.
-        computed: the same, but where an operation only moves data, what the names of those who computed them show.
+        named: a set of bits of `Named`: the phases in the op names of the operations that make it.
+        computed: the same, but for an operation that only moves data, the phases of the operations that computed them.
         definers: the instructions that make it.
-        argument: the parameter number of those groups that hold an argument.
+        argument: the parameter number of each group that holds an argument.
     """
 
     def __init__(self, program: Program, groups: AliasSets, arguments: Mapping[int, ArgumentLeaf]) -> None:
@@ -143,7 +144,7 @@ class Dataflow:
         self.use = [0] * groups.count
         self.definers: list[list[int]] = [[] for _ in range(groups.count)]
         self.argument: dict[int, int] = {}
-        self._direct: dict[int, int] = {}  # by argument group: what it is to those who read it themselves
+        self._direct: dict[int, int] = {}  # by argument group: the origin that it gives to direct readers
         self._in_memory = groups.in_memory
         self._groups = groups
         for index in program.entry.parameters:
@@ -159,7 +160,7 @@ class Dataflow:
         self.operations, self.phase_of_name, self.constants = found.in_order, found.phase_of_name, found.constants
         for group, index in self.constants.items():
             self.definers[group].append(index)
-        self._named_groups: set[int] = set()  # made by an operation that has a name, whatever else makes them too
+        self._named_groups: set[int] = set()  # made by an operation with a name, possibly among others
         self._expanded: set[int] = set()  # computed, not only moved, by operations without a name
         for operation in self.operations:
             for group in operation.outputs:
@@ -183,7 +184,7 @@ class Dataflow:
             self.use[group] |= Use.RESULT
         self.repeat(self._pass_up)
         if not self._is_training:
-            # A sampler differentiates in each of its steps: nothing that it carries is kept for a backward pass.
+            # A sampler differentiates in each of its steps, so its carry is not kept for a backward pass.
             for group, use in enumerate(self.use):
                 kept = ~(
                     _USE_GRADIENT | _USE_IN_BACKWARD if self.phase(group) is Phase.UNDIFFERENTIATED else _USE_GRADIENT
@@ -191,9 +192,9 @@ class Dataflow:
                 self.use[group] = use & kept
 
     def phase(self, group: int) -> Phase:
-        """The phase that makes a group's values; where nothing upstream tells, the first phase that uses them.
+        """Return the phase that makes a group's values or, if the origins show none, the first phase that uses them.
 
-        An operation that the program names, and that does not serve the update alone, is outside differentiation.
+        A named operation that does not serve only the update is outside differentiation.
         """
         phase = self._phases[group]
         if phase is not _NO_PHASE:
@@ -211,18 +212,20 @@ class Dataflow:
             return Phase.BACKWARD
         if use & Use.UPDATE:
             return Phase.UPDATE
-        return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) else Phase.NONE
+        is_unread = not use and self.named[group] & _NAMED_UNPHASED  # the keys of a sort that only moves other values
+        return Phase.UNDIFFERENTIATED if use & (Use.UNDIFFERENTIATED | Use.RESULT) or is_unread else Phase.NONE
 
     def _is_backward_alone(self, group: int) -> bool:
-        """Whether the compiler computes a value anew from the forward pass's for the backward pass alone.
+        """Whether the compiler recomputes a value from the forward pass for the backward pass alone.
 
-        So it expands operations of the backward pass, without names (`select-and-scatter`, the gradient of pooling).
+        It expands operations of the backward pass this way, without names (`select-and-scatter`, the gradient of
+        pooling).
         """
         uses = self.use[group] & ~(_USE_GRADIENT | Use.RESULT)
         return group in self._expanded and uses == Use.BACKWARD
 
     def _shown_phases(self, arguments: Mapping[int, ArgumentLeaf]) -> list[Phase]:
-        """The phase of each group as names and what lies upstream tell it; NONE where they do not."""
+        """Return the phase of each group that names and origins show; NONE if they show none."""
         phases = list(map(_shown_phase, self.named, self.origin))
         if not self.is_differentiated:
             return phases
@@ -256,9 +259,9 @@ class Dataflow:
         return bool(origin & Origin.DIRECT_PARAMS and origin & ROLES != Origin.PARAMS)
 
     def _makers_of_state(self, arguments: Mapping[int, ArgumentLeaf]) -> set[int]:
-        """The groups of which new parameters or optimizer state are made, without passing through differentiation.
+        """Return the groups from which new parameters or optimizer state are made outside differentiation.
 
-        Those are results of a shape that parameters or optimizer state have.
+        A result is new state if its shape is that of parameters or optimizer state.
         """
         program = self._program
         shapes = {
@@ -283,10 +286,10 @@ class Dataflow:
         return makers
 
     def computed_in(self, group: int) -> Phase:
-        """The phase that computes a group's values, where a later one only moves them.
+        """Return the phase that computes a group's values, even if a later phase only moves them.
 
-        The backward pass copies residuals of the forward pass to another layout, cuts one layer's from the stack that a
-        scan has made of all layers', fetches them from the host: the copies hold what the forward pass has computed.
+        The backward pass copies residuals of the forward pass to another layout, slices one layer's from the stack that
+        a scan has made, or fetches them from the host: the copies hold values that the forward pass has computed.
         """
         phase, computed = self.phase(group), self.computed[group]
         if phase is not _BACKWARD or computed & _NAMED_BACKWARD or group in self._expanded:
@@ -296,12 +299,12 @@ class Dataflow:
         return _FORWARD if computed & _NAMED_FORWARD else phase
 
     def repeat(self, one_pass: Callable[[], bool]) -> None:
-        """Run a pass that says whether it changed anything until it does not; a program without loops needs one."""
+        """Run a pass until it reports no change; a program without loops needs one run."""
         while one_pass() and self._has_loops:
             pass
 
     def _pass_down(self) -> bool:
-        """Origins and names of phases, from definitions to uses. Returns whether anything changed."""
+        """Propagate origins and phases from definitions to uses. Return whether anything changed."""
         changed = False
         origin, named, all_computed, argument = self.origin, self.named, self.computed, self.argument
         direct = self._direct
@@ -326,9 +329,9 @@ class Dataflow:
             computed = shown if operation.moved is None else all_computed[operation.moved]
             for group in operation.outputs:
                 if group in argument:
-                    continue  # the argument's own next version: it keeps its role
+                    continue  # the argument's next version keeps its role
                 if op_named is _NAMED_NOTHING and group in self._named_groups and _fills(self._program, operation):
-                    continue  # where a loop starts; the zeros may be those of a loop of another phase, too
+                    continue  # the start of a loop; a loop of another phase may share the zeros
                 if made_from & ~origin[group] or shown & ~named[group] or computed & ~all_computed[group]:
                     origin[group] |= made_from
                     named[group] |= shown
@@ -337,7 +340,7 @@ class Dataflow:
         return changed
 
     def _pass_up(self) -> bool:
-        """Uses, from uses to definitions. Returns whether anything changed."""
+        """Propagate uses to definitions. Return whether anything changed."""
         changed = False
         use, phases = self.use, self._phases
         for operation in reversed(self.operations):
@@ -355,10 +358,10 @@ class Dataflow:
                 passed = _PHASE_USE[phase]
                 if not self._in_memory.issuperset(operation.outputs) or (is_known and instruction.opcode in _LAYOUT):
                     # XLA repeats cheap operations of the forward pass inside fusions of the backward pass, instead of
-                    # keeping their results, and puts off a change of layout until the backward pass needs it: then
-                    # what they read is used in the backward pass.
+                    # keeping their results, and delays a layout change until the backward pass needs it. Their
+                    # operands are then used in the backward pass.
                     passed |= of_outputs & _USE_IN_BACKWARD
-            # What works on gradients is no longer differentiation (accumulating, clipping, the update), or makes one.
+            # An operation on gradients is outside differentiation (accumulating, clipping, the update), or makes one.
             may_be_gradients = operation.named is _NAMED_UNPHASED or of_outputs & _USE_MAKES_GRADIENT
             for number, group in operation.inputs:
                 bits = passed
@@ -376,7 +379,7 @@ class Dataflow:
         return changed
 
     def _is_scalar(self, index: int) -> bool:
-        """Whether all elements of what an instruction makes are one number."""
+        """Whether all elements of an instruction's result are the same number."""
         instruction = self._program.instructions[index]
         while _num_elements(instruction) != 1:
             definers = self._definers_of(instruction)
@@ -390,7 +393,7 @@ class Dataflow:
         return [self._program.instructions[index] for index in self.definers[groups[0]]] if groups else []
 
     def _accumulates(self, instruction: Instruction, group: int) -> bool:
-        """Whether an instruction adds to what a loop carries, or brings back what has been added up elsewhere."""
+        """Whether an instruction adds to a loop's carry, or returns a sum that was accumulated elsewhere."""
         operands = [self._program.instructions[operand] for operand in instruction.operands]
         if instruction.opcode == "copy":
             return any(
@@ -409,10 +412,10 @@ class Dataflow:
         if instruction.opcode in _SCALED:
             return number in _SCALED[instruction.opcode] and self._is_scalar(instruction.operands[1 - number])
         if instruction.opcode == "reduce":
-            # XLA splits a long sum of products into several partial ones and their sum; all keep the op name. A
-            # product with a vector becomes a multiplication and a sum of one name, but a product is no partial sum. A
-            # loop under `vmap` adds up the gradients of each example by itself. If a matrix product reads what a loop
-            # adds up, these are cotangents, and their sum is the gradient of a bias.
+            # XLA splits a long sum of products into partial sums and their total; all keep the op name. A product
+            # with a vector becomes a multiplication and a sum of one name, but a product is not a partial sum. A loop
+            # under `vmap` accumulates the gradients of each example separately. If a matrix product reads the values
+            # that a loop accumulates, these are cotangents, and their sum is the gradient of a bias.
             return any(
                 (definer.op_name == instruction.op_name != "" and definer.opcode != "multiply")
                 or (group not in self._multiplied and self._accumulates(definer, group))
@@ -424,7 +427,7 @@ class Dataflow:
 
 @lru_cache(maxsize=4096)
 def _shown_phase(named: int, origin: int) -> Phase:
-    """The phase as names and what lies upstream tell it; NONE where they do not."""
+    """Return the phase that names and origins show; NONE if they show none."""
     if named & Named.BACKWARD:
         return Phase.BACKWARD
     if named & Named.RECOMPUTE:
@@ -443,7 +446,7 @@ def _num_elements(instruction: Instruction) -> int:
 
 
 def _fills(program: Program, operation: Operation) -> bool:
-    """Whether an operation writes one number everywhere, as far as it tells itself and not what shares its memory."""
+    """Whether an operation itself writes one number everywhere, regardless of values that share its memory."""
     instruction = program.instructions[operation.index]
     while instruction.opcode == "fusion" or instruction.opcode in _LAYOUT:
         is_fusion = instruction.opcode == "fusion"

@@ -1,7 +1,8 @@
-"""Arrays of one size that are made of each other element by element.
+"""Families of arrays of one size that are computed from each other element by element.
 
-Several pieces of advice ask what else goes when one array goes: what is made of it element by element, and its
-cotangent. Operations that keep the number of elements tell; matrix products, reductions and gathers end it.
+Several rules of advice need to know which other arrays disappear with an array: those computed from it element by
+element, and its cotangent. Operations that preserve the number of elements extend a family; matrix products, reductions
+and gathers end it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from memprof.analysis.records.categories import Phase
 # As plain names: see `dataflow.py`.
 _NAMED_NOTHING, _NAMED_BACKWARD = Named.NOTHING, Named.BACKWARD
 _BACKWARD, _UPDATE = Phase.BACKWARD, Phase.UPDATE
-# The same numbers, in another order, layout or precision.
+# The same numbers in another order, layout or precision.
 LAYOUT = frozenset({"convert", "copy", "transpose", "reshape", "reverse", "reduce-precision", "bitcast-convert"})
 _ELEMENTWISE = LAYOUT | frozenset(
     "abs add and atan2 cbrt ceil clamp compare cosine divide erf exponential exponential-minus-one floor is-finite log"
@@ -29,20 +30,20 @@ _ELEMENTWISE = LAYOUT | frozenset(
     " round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract tan"
     " tanh xor".split()
 )
-# What XLA repeats beside elementwise operations.
+# Other operations that XLA duplicates, besides elementwise ones.
 _REPEATED = frozenset({"broadcast", "slice", "iota", "constant"})
-# What loops stack up, and what they take from a stack: the operand that is moved.
+# Operations that write to a loop's stack or read from it, with the operand that they move.
 _MOVED_PIECE = {"dynamic-update-slice": 1, "dynamic-slice": 0}
 
 
 class Step(Struct, frozen=True, gc=False):
-    """One operation with a single result, as the questions about sizes need it.
+    """One operation with a single result, reduced to sizes.
 
     Attributes:
         inputs: the group of each array operand, by number.
         output: the group of the result.
         size: elements of the result.
-        is_elementwise: each element of the result is made of the elements at the same place.
+        is_elementwise: each element of the result depends only on the elements at the same index.
         is_backward: it belongs to the backward pass.
     """
 
@@ -60,15 +61,15 @@ class Step(Struct, frozen=True, gc=False):
 
 
 class Steps:
-    """The operations of the passes that make arrays, definitions before uses, and the number of elements of each group.
+    """The operations of both passes that make arrays, definitions before uses, and the size of each group in elements.
 
-    The update's are left out: many where there are many parameters, and what they make belongs to no array of a pass.
+    Operations of the update are left out: there are many of them, and their results belong to no array of a pass.
 
     Attributes:
         size: elements by group.
-        is_minor: groups that say nothing about what belongs together: truth values, and smaller values or constants
-            spread out to the size of another array.
-        stacked: groups that loops put together piece by piece.
+        is_minor: groups that do not connect arrays: booleans, and smaller values or constants that are broadcast to
+            the size of another array.
+        stacked: groups that loops fill piece by piece.
     """
 
     def __init__(self, program: Program, flow: Dataflow) -> None:
@@ -87,7 +88,7 @@ class Steps:
         for step in self.all:
             if step.is_elementwise and step.output not in self.is_minor:
                 self._by_size[step.size].append(step)
-                if self.size[step.output] != step.size:  # hardly ever
+                if self.size[step.output] != step.size:  # rare
                     self._by_size[self.size[step.output]].append(step)
             elif step.opcode in _MOVED_PIECE:
                 moved = step.operand(_MOVED_PIECE[step.opcode])
@@ -107,9 +108,9 @@ class Steps:
                 continue
             instruction = instructions[operation.index]
             opcode, leaves = instruction.opcode, instruction.shape.leaves
-            if len(outputs) < len(leaves):  # one of several collectives that have been combined
+            if len(outputs) < len(leaves):  # one of several combined collectives
                 leaves = leaves[operation.inputs[0][0] :: len(instruction.operands)]
-            # A library call gives its scratch as a further element of its result.
+            # The last element of a library call's result is its scratch.
             is_elementwise = opcode in _ELEMENTWISE
             is_minor = opcode in SPREADS_OUT or (is_elementwise and self._is_spread(operation))
             size = prod(leaves[0].dimensions)
@@ -136,11 +137,11 @@ class Steps:
         return [group for _, group in step.inputs if self.size.get(group) == step.size and group not in self.is_minor]
 
     def grown(self, seeds: Iterable[int]) -> frozenset[int]:
-        """Seeds, what is made of them element by element, their cotangents, and the stacks that loops make of them.
+        """Return the seeds, arrays computed from them element by element, their cotangents, and loops' stacks of them.
 
-        Two arrays that meet are not one because of it: where a layer's result is added to its input, what belongs to
-        the input does not belong to the result. But what meets an array of the forward pass in the backward pass is a
-        cotangent of it.
+        Two arrays that are combined do not become one family: if a layer's result is added to its input, the family of
+        the input does not include the result. But an array that is combined with an array of the forward pass in the
+        backward pass is its cotangent.
         """
         found: set[int] = set()
         new = list(seeds)
@@ -155,10 +156,9 @@ class Steps:
         return frozenset(found)
 
     def _joining(self, group: int) -> Sequence[tuple[Step, list[int]]]:
-        """The steps that may make others belong together with a group, each with what is alike of its operands.
+        """Return the steps that may connect other groups with a group, each with its operands of the same size.
 
-        Asked of few groups, and what belongs together is of one size: so only steps of sizes that are asked for are
-        gone through.
+        Few groups are looked up, and the arrays of a family have one size, so only steps of those sizes are visited.
         """
         size = self.size.get(group, -1)
         if size not in self._joining_at:
@@ -170,7 +170,7 @@ class Steps:
         return self._joining_at[size].get(group, ())
 
     def _joined(self, found: set[int], step: Step, alike: list[int]) -> Iterable[int]:
-        """What belongs to what was found because of a step that has to do with it."""
+        """Return the groups that a step connects with the groups found so far."""
         if alike and found.issuperset(alike):
             return (step.output,)
         if len(alike) == 1:
@@ -183,9 +183,9 @@ class Steps:
 
 
 def _twins(steps: Iterable[Step], constants: Iterable[int]) -> dict[int, list[int]]:
-    """Groups that hold the same values: XLA repeats cheap operations in each fusion that needs their results.
+    """Return groups that hold equal values, because XLA duplicates cheap operations in each fusion that needs them.
 
-    Of steps that are alike otherwise the constants are taken to be.
+    If steps are otherwise equal, their constants are assumed to be equal.
     """
     first: dict[tuple[object, ...], int] = {}
     known_as = dict.fromkeys(constants, -1)

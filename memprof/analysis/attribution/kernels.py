@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"(\.\d+)+$")
 def kernel_calls(
     kernels: Iterable[Kernel], program: Program, values: Values, sources: Sources
 ) -> tuple[KernelCalls, ...]:
-    """The kernels of a program, those that ask for most VMEM first; equal calls from one line are put together."""
+    """Return the kernels of a program, largest VMEM request first; equal calls from one line are grouped."""
     by_instruction = {kernel.instruction: kernel for kernel in kernels}
     alike: defaultdict[tuple[object, ...], list[tuple[Kernel, Instruction]]] = defaultdict(list)
     for instruction in program.instructions if by_instruction else ():

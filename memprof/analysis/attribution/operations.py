@@ -1,7 +1,7 @@
-"""What makes data in a program: its operations, definitions before uses.
+"""The operations of a program: the instructions that make data, definitions before uses.
 
-What only passes values on is none (see `aliases.py`), nor are constants inside fusions and what is spread out from them
-there: they are a fifth to a third of what makes data, no argument reaches them, and they hold no memory.
+Instructions that only pass values on are not operations (see `aliases.py`). Neither are constants inside fusions and
+their broadcasts: they are 20 to 33% of all instructions that make data, depend on no argument, and hold no memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from memprof.analysis.hlo.program import COLLECTIVES, Instruction, Program
 
 SPREADS_OUT = frozenset({"broadcast", "iota", "constant"})
 
-# Operations that bring data of other devices here as it is; what an `all-reduce` or a `reduce-scatter` adds up is new.
+# Operations that receive unchanged data from other devices; an `all-reduce` or `reduce-scatter` makes new data.
 _FETCHING = frozenset(
     {"all-gather", "all-gather-start", "collective-permute", "collective-permute-start", "all-to-all"}
     | {"ragged-all-to-all", "collective-broadcast"}
 )
 
-# Operations that put the same data elsewhere, in another order, or a part of it, and the operand that holds the data.
+# Operations that move, reorder or slice data, and the operand that holds the data.
 _MOVED_OPERAND = {
     "copy": 0, "copy-start": 0, "transpose": 0, "reshape": 0, "reverse": 0, "slice": 0, "dynamic-slice": 0,
     "dynamic-update-slice": 1,
@@ -31,26 +31,26 @@ _MOVED_OPERAND = {
 
 
 class Operation(Struct, frozen=True, gc=False):
-    """One instruction that makes data: the groups it reads (by operand) and writes, and what its op name shows."""
+    """One instruction that makes data: the groups it reads (by operand) and writes, and the phases in its op name."""
 
     index: int
     named: Named
-    moved: int | None  # the group of the data that it only puts elsewhere
-    choice: int | None  # the group that says which elements of the others it takes
-    is_fetched: bool  # it brings data of other devices here as they are
+    moved: int | None  # the group of the data that it only moves
+    choice: int | None  # the group that selects elements of the others
+    is_fetched: bool  # it receives unchanged data from other devices
     inputs: tuple[tuple[int, int], ...]  # (operand number, group)
     outputs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What makes data in a program.
+    """The operations of a program.
 
     Attributes:
         in_order: definitions before uses.
-        phase_of_name: the phase that each op name of theirs shows.
-        constants: the groups that are made of constants alone and exist inside a fusion only, with the instruction that
-            makes each: they are no operations.
+        phase_of_name: the phase that each of their op names shows.
+        constants: groups made from constants inside a fusion, with the instruction that makes each; these are not
+            operations.
     """
 
     in_order: Sequence[Operation]
@@ -59,7 +59,7 @@ class Operations:
 
 
 def find_operations(program: Program, groups: AliasSets) -> Operations:
-    """Look through a whole program."""
+    """Find the operations of a program."""
     operations: list[Operation] = []
     phase_of_name = named_phases({program.instructions[index].op_name for index in groups.order})
     constants: dict[int, int] = {}
@@ -95,7 +95,7 @@ def find_operations(program: Program, groups: AliasSets) -> Operations:
 def _separated(
     instruction: Instruction, index: int, results: Sequence[tuple[int, ...]], is_fetched: bool
 ) -> Iterator[Operation]:
-    """The collectives that have been combined, each on its own: as what the compiler inserts, without a name."""
+    """Yield the parts of a combined collective separately, without a name, as instructions of the compiler."""
     count = len(instruction.operands)
     for number, operand in enumerate(instruction.operands):
         inputs = tuple((number, group) for group in results[operand])

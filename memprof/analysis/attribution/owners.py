@@ -1,8 +1,8 @@
-"""Whose parameters a value is made of, and which parameter each leaf of optimizer state mirrors.
+"""The parameters that a value is made from, and the parameter that each leaf of optimizer state mirrors.
 
-Paths tell most of it. Where two trees of parameters have leaves of the same names (two networks of one class, each with
-its optimizer), the path `opt_state[0].mu['Dense_0']['kernel']` fits both: then the update tells, which reads a
-parameter together with the state that is its own.
+Paths decide most cases. If two trees of parameters have leaves of equal names (two networks of one class, each with its
+optimizer), the path `opt_state[0].mu['Dense_0']['kernel']` fits both. The update then decides, because it reads each
+parameter together with its own state.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 
 _SEVERAL = -1
+_STATE_OF_MODULES = (Role.KV_CACHE, Role.OTHER_STATE)
 
 
 class Owners:
     """See the module's docstring.
 
     Attributes:
-        module_of_argument: the module of each argument, by parameter number; empty where it belongs to none.
+        module_of_argument: the module of each argument, by parameter number; empty if it has none.
     """
 
     def __init__(self, arguments: Mapping[int, ArgumentLeaf], paths: ModulePaths, flow: Dataflow) -> None:
@@ -33,23 +34,27 @@ class Owners:
         self._owner: dict[int, int] = {
             group: number for group, number in flow.argument.items() if arguments[number].role is Role.PARAMS
         }
-        self.module_of_argument = {number: paths.of_argument(leaf.path) for number, leaf in arguments.items()}
+        self.module_of_argument = {number: self._module_of(leaf) for number, leaf in arguments.items()}
         flow.repeat(self._pass_down)
         mirrors = {number: mirror for number, leaf in arguments.items() if (mirror := paths.mirror(leaf.path))}
         if mirrors:
             self.module_of_argument.update(self._mirrored(mirrors))
 
+    def _module_of(self, leaf: ArgumentLeaf) -> str:
+        module = self._paths.of_argument(leaf.path)
+        return self._paths.of_state(leaf.path) if not module and leaf.role in _STATE_OF_MODULES else module
+
     def of(self, group: int) -> int | None:
-        """The parameter number of the one parameter that a value is a copy of, as it is or changed; None for others."""
+        """Return the number of the single parameter that a value is made from; None for other values."""
         owner = self._owner.get(group, _SEVERAL)
         return None if owner == _SEVERAL else owner
 
     def is_owned(self, group: int) -> bool:
-        """Whether a value is made of parameters, of one layer or of several, and of nothing else."""
+        """Whether a value is made from parameters alone, of one layer or of several."""
         return group in self._owner
 
     def modules_of_unnamed_state(self) -> dict[int, str]:
-        """By group: the module of optimizer state whose path names none: that of the parameter that it updates."""
+        """Return by group the module of state whose path names none: that of the parameter that it updates."""
         flow, module_of = self._flow, self.module_of_argument
         made_of: dict[int, int] = defaultdict(int)
         for group, number in flow.argument.items():
@@ -96,9 +101,9 @@ class Owners:
         return changed
 
     def _one_of(self, owners: set[int]) -> int:
-        """The owner of what is made of several parameters: the largest, where all are of one layer.
+        """Return the owner of a value made from several parameters: the largest, if all belong to one layer.
 
-        The layer may have parameters in two trees: a frozen kernel, and the low-rank product that is added to it.
+        The layer may have parameters in two trees: a frozen kernel, and a low-rank product that is added to it.
         """
         if len(owners) == 1 or _SEVERAL in owners:
             return next(iter(owners)) if len(owners) == 1 else _SEVERAL
@@ -108,14 +113,14 @@ class Owners:
         return largest if all(keys[: len(layer)] == layer[: len(keys)] for keys in layers) else _SEVERAL
 
     def _layer(self, number: int) -> Keys:
-        """The module of a parameter within its tree."""
+        """Return the module of a parameter within its tree."""
         keys = self._paths.keys(self._arguments[number].path)
         return keys[len(self._paths.root(keys)) : -1]
 
     def _mirrored(self, mirrors: Mapping[int, Mirror]) -> dict[int, str]:
-        """The modules of leaves whose paths fit several parameters: those that the most updates show them beside.
+        """Return the modules of leaves whose paths fit several parameters: those beside them in most updates.
 
-        Where the updates do not tell, the path may: `agent.critic.target_params['Dense_0']` names `critic`.
+        If the updates do not decide, the path may: `agent.critic.target_params['Dense_0']` names `critic`.
         """
         votes = self._votes({mirror.tree: mirror for mirror in mirrors.values()}, mirrors)
         modules = {}
@@ -131,13 +136,13 @@ class Owners:
         return modules
 
     def _votes(self, trees: Mapping[Keys, Mirror], mirrors: Mapping[int, Mirror]) -> Counter[tuple[Keys, Keys]]:
-        """How often the update reads a parameter together with what is made of a tree of optimizer state."""
+        """Count how often the update reads a parameter together with values made from a tree of optimizer state."""
         bits = {tree: 1 << place for place, tree in enumerate(trees)}
         made_of: dict[int, int] = defaultdict(int)
         for group, number in self._flow.argument.items():
             if number in mirrors:
                 made_of[group] = bits[mirrors[number].tree]
-        # What precedes the endings that the leaves of a tree share with parameters.
+        # The path before the ending that the leaves of a tree share with parameters.
         starts = {tree: {start for m in mirrors.values() if m.tree == tree for start in m.modules} for tree in trees}
         found: set[tuple[int, Keys, Keys]] = set()
 
@@ -145,7 +150,7 @@ class Owners:
             changed = False
             for operation in self._flow.operations:
                 if operation.named not in (Named.NOTHING, Named.UNPHASED):
-                    continue  # an updated parameter may be used by the next network's loss
+                    continue  # the next network's loss may use an updated parameter
                 together = 0
                 for _, group in operation.inputs:
                     together |= made_of[group]
@@ -164,7 +169,7 @@ class Owners:
         return Counter((tree, start) for _, tree, start in found)
 
     def _beside(self, inputs: tuple[tuple[int, int], ...], starts: set[Keys]) -> list[tuple[int, Keys]]:
-        """The parameters that an operation reads, each with what precedes the ending that it shares."""
+        """Return the parameters that an operation reads, each with the path before its shared ending."""
         owners = {owner for _, group in inputs if (owner := self.of(group)) is not None}
         keys = {owner: self._paths.keys(self._arguments[owner].path) for owner in owners}
         return [(owner, start) for owner, key in keys.items() for start in starts if key[: len(start)] == start]

@@ -27,7 +27,7 @@ _JAX = re.compile(r"^(?:jax|jaxlib)[/\\]")
 _TYPED = re.compile(r"^<(?:stdin|ipython-input|cell)")
 # memprof's own machinery, which calls the step; its workloads are models like anybody's.
 _MACHINERY = re.compile(
-    r"[/\\]memprof[/\\](?:capture|profiler_cli|analysis|workloads[/\\]user)[/\\]|[/\\]memprof[/\\]api\.py$"
+    r"[/\\]memprof[/\\](?:capture|sources|profiler_cli|analysis|workloads[/\\]user)[/\\]|[/\\]memprof[/\\]api\.py$"
 )
 _WORKLOAD = re.compile(r"[/\\]memprof[/\\]workloads[/\\]")
 # A line that this many others of libraries call is a helper of theirs.

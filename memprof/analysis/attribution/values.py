@@ -96,6 +96,22 @@ class Values:
         """All instructions, fused ones included, in program order."""
         return self._groups.order
 
+    @property
+    def result_groups(self) -> frozenset[int]:
+        """The groups of the step's results."""
+        return self._results
+
+    def argument_of(self, group: int) -> ArgumentLeaf | None:
+        """The argument that a group holds, if it holds one."""
+        number = self._flow.argument.get(group)
+        return None if number is None else self._arguments[number]
+
+    def maker_in(self, index: int, group: int) -> Instruction:
+        """The operation that makes the data of a group: of a fusion the one behind its root, or an earlier one."""
+        instruction = self._program.instructions[index]
+        number = self._groups.of_instruction(instruction).index(group)
+        return self._program.instructions[self._operation(index, instruction.first_position + number)]
+
     def phase_of(self, instruction: Instruction) -> Phase:
         """The phase of what an instruction makes."""
         if not instruction.shape.leaves:

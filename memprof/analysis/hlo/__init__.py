@@ -1,1 +1,1 @@
-"""What XLA's `HloProto` says: the program and its order, which buffer lies where, and when it is live."""
+"""XLA's `HloProto`: the program and its order, the place of each buffer, and its live ranges."""

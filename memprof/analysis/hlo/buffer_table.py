@@ -1,8 +1,8 @@
-"""XLA's buffer assignment as plain rows: which value lies where, and when memory is taken and given back.
+"""XLA's buffer assignment as plain rows: the place of each value, and when memory is allocated and freed.
 
 XLA's words: a **logical buffer** is the memory of one value; an **allocation** is a block that the runtime takes as a
 whole (one per argument, per output, per constant, and one **temp block** for everything else); a **heap-simulator
-trace** is the order in which logical buffers inside one allocation come alive and die.
+trace** is the order in which logical buffers inside one allocation are allocated and freed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_checks import check_assignment
-from memprof.analysis.records.device_family import HBM, NVIDIA, DeviceFamily
+from memprof.analysis.records.device_family import ANY, HBM, DeviceFamily
 from memprof.errors import InternalError
 from memprof.untrusted import clean, quote
 
@@ -47,9 +47,9 @@ class LogicalBuffer(Struct, frozen=True, gc=False):
 class Allocation(Struct, frozen=True, kw_only=True):
     """One block of memory.
 
-    `color` is XLA's number of its memory space, `space` the name that the device's family has for it;
+    `color` is XLA's number of its memory space, `space` the device family's name for it.
     `parameter_number` is None unless it is an argument.
-    `is_for_collectives`: it is memory that is taken for what devices send each other.
+    `is_for_collectives`: it is memory for communication between devices.
     `is_tuple`: it holds the pointers of a result tuple, not data. `logical_buffers` are the ids placed in it.
     """
 
@@ -72,15 +72,15 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_on_device(self) -> bool:
-        """Whether it takes memory of the device.
+        """Whether it takes device memory.
 
-        Thread-local ones live in registers or on the stack of one kernel.
+        Thread-local allocations live in registers or on the stack of one kernel.
         """
         return not self.is_thread_local and self.space == HBM
 
 
 class Event(Struct, frozen=True, gc=False):
-    """One step of a heap-simulator trace. `canonical_id` is the buffer whose memory a SHARE_WITH takes."""
+    """One event of a heap-simulator trace. `canonical_id` is the buffer whose memory a SHARE_WITH uses."""
 
     kind: EventKind
     buffer_id: int
@@ -106,17 +106,17 @@ class BufferTable:
 
     @property
     def device_allocations(self) -> tuple[Allocation, ...]:
-        """The allocations that take device memory; XLA's own totals are of them."""
+        """The allocations that take device memory; XLA's totals count these."""
         return tuple(allocation for allocation in self.allocations if allocation.is_on_device)
 
     @property
     def footprint_bytes(self) -> int:
-        """What the allocator must hold: all allocations of device memory."""
+        """The sum of all allocations of device memory."""
         return sum(allocation.size_bytes for allocation in self.device_allocations)
 
     @property
     def space_bytes(self) -> dict[str, int]:
-        """The bytes of all allocations by memory space, those of the device's own memory first."""
+        """The bytes of all allocations by memory space, the device's main memory first."""
         sums = Counter({HBM: 0})
         for allocation in self.allocations:
             if not allocation.is_thread_local and allocation.size_bytes:
@@ -124,14 +124,14 @@ class BufferTable:
         return dict(sums)
 
 
-def decode_buffer_table(proto: Any, program: Program, family: DeviceFamily = NVIDIA) -> BufferTable:
+def decode_buffer_table(proto: Any, program: Program, family: DeviceFamily = ANY) -> BufferTable:
     """Decode `proto.buffer_assignment`.
 
     Args:
-        family: of the device that the program is for; a CPU numbers memory spaces as a GPU does.
+        family: of the target device.
 
     Raises:
-        InternalError: allocations are missing, or a trace is not about the buffers of one allocation.
+        InternalError: allocations are missing, or a trace refers to buffers of several allocations.
     """
     assignment = proto.buffer_assignment
     messages = assignment.buffer_allocations[:]
@@ -149,7 +149,7 @@ def decode_buffer_table(proto: Any, program: Program, family: DeviceFamily = NVI
     logical_buffers = {}
     for number, size_bytes, instruction_id, shape_index in buffers:
         if number not in placed:
-            continue  # a value that needs no memory, such as a token
+            continue  # a value without memory, such as a token
         allocation, offset = placed[number]
         logical_buffers[number] = LogicalBuffer(
             number, size_bytes, program.index_of_id[instruction_id], shape_index, allocation, offset
@@ -192,8 +192,8 @@ def _allocation(message: Any, logical_buffers: tuple[int, ...], family: DeviceFa
 
 
 def _trace(messages: Any, logical_buffers: Mapping[int, LogicalBuffer], names: frozenset[str]) -> HeapTrace:
-    """Decode one trace. Args: names: of the program's instructions."""
-    # The proto has a field for the allocation, but it is wrong in jaxlib 0.10.2 to 0.11.2: ask the buffers instead.
+    """Decode one trace. Args: names: the names of the program's instructions."""
+    # The proto's field for the allocation is wrong in jaxlib 0.10.2 to 0.11.2; the buffers have the right one.
     allocations = set()
     events = []
     for message in messages:

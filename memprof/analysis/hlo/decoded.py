@@ -1,12 +1,13 @@
-"""A program with its buffer assignment, decoded and checked: once, also where a report follows on its compile.
+"""Decode and check a program with its buffer assignment once, also if a report follows its compile.
 
-Where a step is compiled its plan is decoded to be checked; the report, which mostly comes next, takes what was decoded
-then. Of one program it is kept, and only until it is taken.
+A compile decodes its plan to check it. The report, which usually comes next, reuses the decoded program. A program is
+kept until it is used, but only the last few: as many as a comparison has rows that compile at the same time.
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,14 +20,16 @@ from memprof.analysis.records.device_family import family_of
 
 # Python 3.12 freezes 375 objects before it runs any code; `gc.freeze` freezes every object, tens of thousands with JAX.
 _MAX_FROZEN_BY_PYTHON = 1000
-_kept: tuple[bytes, Program, BufferTable] | None = None
+_MAX_KEPT = 4
+_KEPT: dict[int, tuple[bytes, Program, BufferTable]] = {}  # by the identity of the bytes, the oldest first
+_KEEPING = threading.Lock()
 
 
 def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
     """Decode an `xla.HloProto`.
 
     Args:
-        platform: of the device that it is for.
+        platform: of the target device.
 
     Raises:
         MemprofError, InternalError: see `decode_program` and `decode_buffer_table`.
@@ -37,32 +40,33 @@ def decode(proto: Any, platform: str) -> tuple[Program, BufferTable]:
 
 
 def keep_decoded(hlo_proto: bytes, program: Program, table: BufferTable) -> None:
-    """Keep what was decoded of serialized bytes for whoever wants it next."""
-    global _kept
-    _kept = hlo_proto, program, table  # assigned as a whole, so that threads need no lock
+    """Keep the decoded form of serialized bytes for the next caller of `take_decoded`."""
+    with _KEEPING:
+        _KEPT[id(hlo_proto)] = hlo_proto, program, table
+        while len(_KEPT) > _MAX_KEPT:
+            del _KEPT[next(iter(_KEPT))]
 
 
 def take_decoded(hlo_proto: bytes, platform: str) -> tuple[Program, BufferTable]:
-    """What was kept of the same bytes, else what they are decoded to now.
+    """Return the kept program of the same bytes, or else decode them.
 
     Raises:
-        MemprofError, InternalError: see `decode`; or they cannot be parsed.
+        MemprofError, InternalError: see `decode`; also if the bytes cannot be parsed.
     """
-    global _kept
-    kept = _kept
-    if kept is not None and kept[0] is hlo_proto:
-        _kept = None
+    with _KEEPING:
+        kept = _KEPT.pop(id(hlo_proto), None)
+    if kept is not None:  # it holds the bytes, so no others have their identity
         return kept[1:]
     return decode(parse_proto(hlo_proto), platform)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Put off looking for reference cycles.
+    """Suspend the search for reference cycles.
 
-    Python's collector goes through all objects again whenever their number has grown by a share; decoding and analysis
-    make millions that live until its end and next to no cycles. Nor does it go through them at the end: frozen and
-    released, they count as old.
+    Python's collector visits all objects again whenever their number has grown by a fraction. Decoding and analysis
+    make millions of objects that live to the end, and almost no cycles. At the end, freezing and unfreezing marks these
+    objects as old, so the collector does not visit them then either.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -70,7 +74,9 @@ def no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if gc.get_freeze_count() <= _MAX_FROZEN_BY_PYTHON:  # else the caller has frozen objects: they stay frozen
+            if (
+                gc.get_freeze_count() <= _MAX_FROZEN_BY_PYTHON
+            ):  # otherwise the caller has frozen objects, which stay frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

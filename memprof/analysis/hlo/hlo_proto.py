@@ -7,9 +7,9 @@ read a proto of each supported jaxlib.
 
     parse_computations(parse_proto(data).hlo_module)[0].name
 
-What is not looked into as it is stays serialized: computations, which are counted and compared first (see
-`repeated_bodies.py`), and shapes: a program of 28,000 instructions has 100 different ones (GPT-2 small), and looking
-into each would take longer than parsing all the rest.
+Two kinds of messages stay serialized: computations, which are counted and compared first (see `repeated_bodies.py`),
+and shapes. A program of 28,000 instructions has 100 distinct shapes (GPT-2 small), and parsing the shape of each
+instruction would take longer than parsing everything else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "parameter_number": (9, "int64"),
         "tuple_index": (13, "int64"),
         "dimensions": (14, "int64[]"),
-        # What a dot or a convolution sums: see `products.py`.
+        # The contracted dimensions of a dot or a convolution: see `products.py`.
         "window": (15, "bytes"),
         "convolution_dimension_numbers": (16, "bytes"),
         "custom_call_target": (28, "string"),
@@ -70,7 +70,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "backend_config": (43, "bytes"),
         "precision_config": (51, "bytes"),
         "comparison_direction": (63, "string"),
-        # Which devices a collective connects, in one of five ways: see `replica_groups.py`.
+        # The devices that a collective connects, in one of five forms: see `replica_groups.py`.
         "replica_groups": (49, "bytes[]"),
         "source_target_pairs": (52, "bytes[]"),
         "device_list": (87, "bytes"),
@@ -156,7 +156,7 @@ PRIMITIVE_TYPES: dict[int, str] = dict(
 
 
 def message_classes(package: str, messages: Messages) -> dict[str, Any]:
-    """The classes of some messages, by name.
+    """Return the classes of messages by name.
 
     Args:
         messages: their declarations.
@@ -178,13 +178,13 @@ def message_classes(package: str, messages: Messages) -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
 
 
-# The report that XLA dumps beside a plan: a text for people, and these numbers (jaxlib 0.10.2 to 0.12).
+# The memory report that XLA dumps beside a plan: text and these numbers (jaxlib 0.10.2 to 0.12).
 _REPORT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "MemorySpace": {"total_bytes": (1, "int64"), "color": (2, "int64")},
     "MemoryReport": {"spaces": (1, "MemorySpace[]")},
 }
 
-# What the fields of a collective hold that say which devices it connects.
+# The fields of a collective that name the devices it connects.
 _DEVICE_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "ReplicaGroup": {"replica_ids": (1, "int64[]")},
     "SourceTarget": {"source": (1, "int64"), "target": (2, "int64")},
@@ -203,7 +203,7 @@ _DEVICE_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "MeshGroups": {"mesh": (1, "DeviceMesh"), "axes": (2, "AxisReference[]")},
 }
 
-# What the fields of a dot or a convolution hold.
+# The fields of a dot or a convolution.
 _PRODUCT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "DotDimensionNumbers": {"lhs_contracting_dimensions": (1, "int64[]")},
     "WindowDimension": {
@@ -222,7 +222,7 @@ _PRODUCT_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "PrecisionConfig": {"operand_precision": (1, "int32[]"), "algorithm": (2, "int32")},
 }
 
-# What a constant holds, of integers.
+# The integers of a constant.
 _LITERAL_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "LiteralProto": {"s32s": (4, "int32[]"), "s64s": (5, "int64[]"), "u32s": (6, "uint32[]"), "u64s": (7, "uint64[]")},
 }
@@ -234,8 +234,8 @@ _OPENED = message_classes(
     "memprof.xla.opened",
     {**_MESSAGES, "HloModuleProto": {**_MESSAGES["HloModuleProto"], "computations": (3, "bytes[]")}},
 )
-# The classes are made at run time, so a type checker knows nothing of their fields; `program.py` and `buffer_table.py`
-# convert what they read into records at once.
+# The classes are made at run time, so type checkers do not know their fields; `program.py` and `buffer_table.py`
+# convert them into records immediately.
 HloProto: Any = _CLASSES["HloProto"]
 ShapeProto: Any = _CLASSES["ShapeProto"]
 CollectiveDevices: Mapping[str, Any] = {name: _CLASSES[name] for name in _DEVICE_MESSAGES}
@@ -245,7 +245,7 @@ Literal: Any = _CLASSES["LiteralProto"]
 
 
 def _body(of_computation: str, *of_instructions: str) -> Any:
-    """The class of a computation of which only some fields are known."""
+    """Return the class of a computation that declares only some fields."""
     computation, instruction = _MESSAGES["HloComputationProto"], _MESSAGES["HloInstructionProto"]
     messages = {
         "HloInstructionProto": {name: instruction[name] for name in of_instructions},
@@ -254,8 +254,8 @@ def _body(of_computation: str, *of_instructions: str) -> Any:
     return message_classes(f"memprof.{'.'.join(of_instructions)}", messages)["HloComputationProto"]
 
 
-# A computation without names, numbers but its own and what only some opcodes have; and the numbers of its instructions
-# alone: see `repeated_bodies.py`.
+# A computation without names, without numbers except its own, and without the fields of single opcodes; and only the
+# numbers of its instructions: see `repeated_bodies.py`.
 _BODY_WITHOUT_NAMES: Any = _body(
     *("id", "opcode", "shape", "parameter_number", "tuple_index", "dimensions", "custom_call_target"),
     *("window", "convolution_dimension_numbers", "dot_dimension_numbers", "precision_config"),
@@ -268,7 +268,7 @@ _REPEATED_AROUND_COMPUTATIONS = {**_REPEATED, "HloComputationProto": {}}
 
 
 def parse_memory_report(data: bytes) -> dict[int, int]:
-    """The bytes of each memory space (0: the device's own) by the report that XLA dumps beside a plan.
+    """Return the bytes of each memory space (0: the device's main memory) from XLA's memory report.
 
     Raises:
         MemprofError: it cannot be read.
@@ -281,10 +281,10 @@ def parse_memory_report(data: bytes) -> dict[int, int]:
 
 
 def parse_proto(data: bytes) -> Any:
-    """Parse a serialized `xla.HloProto`: its computations stay serialized, for `parse_computations`.
+    """Parse a serialized `xla.HloProto`; its computations stay serialized, for `parse_computations`.
 
     Raises:
-        MemprofError: it is none, or holds more than it could if a compiler had made it.
+        MemprofError: it is not an `xla.HloProto`, or holds more messages than a compiler would write.
     """
     return _parse(data, _OPENED["HloProto"], _REPEATED_AROUND_COMPUTATIONS)
 
@@ -293,7 +293,7 @@ def parse_computations(module: Any) -> Sequence[Any]:
     """Parse the computations of a module that `parse_proto` has left serialized.
 
     Raises:
-        MemprofError: see `parse_proto`; of their instructions `check_count` is to be asked before.
+        MemprofError: see `parse_proto`; call `check_count` for their instructions first.
     """
     try:
         computations: Sequence[Any] = _CLASSES["HloModuleProto"].FromString(module.SerializeToString()).computations
@@ -303,7 +303,7 @@ def parse_computations(module: Any) -> Sequence[Any]:
 
 
 def parse_body(serialized: bytes) -> tuple[Any, Any]:
-    """Parse a computation twice: without names and the numbers of its instructions, and these numbers alone.
+    """Parse a computation twice: without names and instruction numbers, and only these numbers.
 
     Raises:
         MemprofError: see `parse_proto`.
@@ -321,7 +321,7 @@ def parse_shape(data: bytes) -> Any:
 
 
 def _parse(data: bytes, message: Any, declared: Messages) -> Any:
-    """Args: declared: of what there can be any number, by message."""
+    """Parse. Args: declared: the repeated fields of each message."""
     check_items(data, message.DESCRIPTOR.name, declared)
     try:
         return message.FromString(data)

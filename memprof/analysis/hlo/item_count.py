@@ -1,6 +1,7 @@
-"""How much there is in a serialized message, counted before it is parsed: what parsing it would take.
+"""Count the items in a serialized message before parsing it, to bound the memory that parsing takes.
 
-A file of a few bytes to a message would fill the memory when it is parsed. No compiler writes one, so it is refused.
+A file with only a few bytes per message would fill memory when parsed. Compilers write no such files, so they are
+rejected.
 """
 
 from __future__ import annotations
@@ -9,36 +10,35 @@ from collections.abc import Mapping
 
 from memprof.errors import MemprofError
 
-# Of each message its fields: {name: (number, type)}. A type that ends in `[]` is repeated; one that is no scalar names
-# a message.
+# The fields of each message: {name: (number, type)}. A type that ends in `[]` is repeated; a type that is not a scalar
+# is the name of a message.
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
 # Wire types.
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_BYTES = {1: 8, 5: 4}
 
-# A message of two bytes takes 160 when it is parsed, an instruction with metadata 250. In real programs there are 52
-# to 144 bytes to each message of which there can be any number, so only a program that was made to fill memory comes
-# below this.
-_SMALL_BYTES = 10 << 20  # what takes less than 1 GiB even so
+# A message of two bytes takes 160 when parsed, an instruction with metadata 250. Real programs have 52 to 144 bytes per
+# repeated message, so only a program made to fill memory has fewer than this.
+_SMALL_BYTES = 10 << 20  # takes less than 1 GiB even then
 _MIN_BYTES_PER_ITEM = 16
 _TOO_MANY = "it has more parts than any compiled program of its size"
 
 
 def check_items(data: bytes, message: str, declared: Messages) -> None:
-    """Check how many messages and strings there are in a serialized message.
+    """Check the number of messages and strings in a serialized message.
 
     Args:
         message, declared: see `count_items`.
 
     Raises:
-        MemprofError: a compiler does not make as many of as few bytes.
+        MemprofError: there are more than a compiler would write in so few bytes.
     """
     if len(data) > _SMALL_BYTES:
         check_count(count_items(data, message, declared, most=len(data) // _MIN_BYTES_PER_ITEM), len(data))
 
 
 def check_count(num_items: int, num_bytes: int) -> None:
-    """Check how many messages were found in serialized ones.
+    """Check a number of messages against the bytes that held them.
 
     Raises:
         MemprofError: see `check_items`.
@@ -48,21 +48,21 @@ def check_count(num_items: int, num_bytes: int) -> None:
 
 
 def unreadable(why: str) -> MemprofError:
-    """The error of a program that cannot be read."""
+    """Return the error of an unreadable program."""
     return MemprofError(
         f"the capture's program cannot be read ({why}); it is damaged: make the capture again with `memprof run`"
     )
 
 
 def repeated(messages: Messages) -> Messages:
-    """Of the declarations those of which a message can hold any number, and those of the messages around them.
+    """Return the declarations of repeated messages and of the messages that contain them.
 
-    Whatever else is in a message adds a fixed amount to what it takes, or a multiple of its bytes: numbers, and the
-    groups of devices, which are left serialized (empty ones take 10 times their bytes, less than what is let through).
-    So instructions are counted without looking into them.
+    All other fields add a fixed amount to the memory of a message, or a multiple of their bytes: numbers, and device
+    groups, which stay serialized (empty ones take 10 times their bytes, less than the limit). So instructions are
+    counted without parsing their fields.
     """
     kept: dict[str, dict[str, tuple[int, str]]] = {}
-    for name, fields in messages.items():  # a message is declared before those that hold it
+    for name, fields in messages.items():  # a message is declared before the messages that contain it
         kept[name] = {
             field: (number, kind)
             for field, (number, kind) in fields.items()
@@ -72,19 +72,19 @@ def repeated(messages: Messages) -> Messages:
 
 
 def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> int:
-    """Count the messages and strings in a serialized message, without parsing it: what parsing it would take.
+    """Count the messages and strings in a serialized message without parsing it.
 
     Args:
-        message: the type of `data`; `messages` are the declarations that `message_classes` takes. A message that
-            declares nothing is counted, and not looked into.
-        most: where there are more, counting ends.
+        message: the type of `data`; `messages` are the declarations for `message_classes`. A message that declares no
+            fields counts as one item.
+        most: counting stops beyond this number.
 
     Returns:
-        Their number; of data that is no such message, some number.
+        Their number; an arbitrary number if `data` is not such a message.
     """
     fields = {name: _kinds(declared) for name, declared in messages.items()}
     count, place, length = 0, 0, len(data)
-    ends: list[tuple[int, dict[int, str]]] = []  # of the messages around
+    ends: list[tuple[int, dict[int, str]]] = []  # of the enclosing messages
     end, kinds = length, fields[message]
     try:
         while count <= most:
@@ -120,18 +120,18 @@ def count_items(data: bytes, message: str, messages: Messages, *, most: int) -> 
                 place += _FIXED_BYTES[wire_type]
             else:
                 return count
-    except IndexError:  # it ends within a number
+    except IndexError:  # the data ends inside a number
         pass
     return count
 
 
 def _kinds(fields: Mapping[str, tuple[int, str]]) -> dict[int, str]:
-    """What each field of a message holds, by its number."""
+    """Return the type of each field of a message by its number."""
     return {number: kind.removesuffix("[]") for number, kind in fields.values()}
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at a place, and the place after it."""
+    """Return the number at a place, and the place after it."""
     value = data[place]
     place += 1
     if value < 0x80:

@@ -1,15 +1,15 @@
-"""When each buffer of the temp block is live: XLA's heap-simulator trace, replayed.
+"""Replay XLA's heap-simulator trace to find the live ranges of the temp block's buffers.
 
-The trace lists ALLOC, FREE and SHARE_WITH events. Several values can share one piece of memory; it is taken when the
-first of them comes alive and given back when the last dies. So the replay counts references per **canonical** buffer
-(the one that the ALLOC named):
+The trace lists ALLOC, FREE and SHARE_WITH events. Several values can share one piece of memory, which is allocated with
+the first value and freed with the last. So the replay counts references for each **canonical** buffer (the one named by
+the ALLOC):
 
-    ALLOC b            b's count becomes 1, its bytes come alive
-    SHARE_WITH b of c  c's count goes up; if it was 0, its bytes come alive again
-    FREE b             the count of b's canonical goes down; at 0 its bytes die
+    ALLOC b            set b's count to 1; its bytes become live
+    SHARE_WITH b of c  increment c's count; if it was 0, its bytes become live again
+    FREE b             decrement the count of b's canonical; at 0 its bytes die
 
-Replayed so, the highest sum equals the compiler's own peak byte for byte (jaxlib 0.10.2 to 0.12). Counting SHARE_WITH
-as nothing, as a naive replay does, comes out 6 to 10% too low.
+The maximum of this replay equals the compiler's peak byte for byte (jaxlib 0.10.2 to 0.12). A replay that ignores
+SHARE_WITH is 6 to 10% too low.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from memprof.errors import InternalError
 
 
 class Lifetime(Struct, frozen=True, gc=False, kw_only=True):
-    """One stretch of time in which one value holds memory.
+    """An interval in which one value holds memory.
 
     Attributes:
         buffer_id: the logical buffer of the value.
         canonical_id: the logical buffer whose memory it uses (itself, unless it shares).
-        start, end: places in the trace: live from event `start` up to, not including, event `end`.
+        start, end: event numbers in the trace; `end` is exclusive.
     """
 
     buffer_id: int
@@ -40,7 +40,7 @@ class Lifetime(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MemorySpan(Struct, frozen=True, gc=False, kw_only=True):
-    """One stretch of time in which the memory of `canonical_id` is taken: from event `start` up to event `end`."""
+    """An interval in which the memory of `canonical_id` is allocated, from event `start` up to event `end`."""
 
     canonical_id: int
     size_bytes: int
@@ -49,9 +49,9 @@ class MemorySpan(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class LiveRange(Struct, frozen=True, gc=False, kw_only=True):
-    """One stretch of time in which a piece of memory belongs to one value.
+    """An interval in which a piece of memory belongs to one value.
 
-    Where several values share it, it belongs to the one that took it last: from the event that did up to event `end`.
+    If several values share it, it belongs to the latest: from the event that allocated it up to event `end`.
     """
 
     buffer_id: int
@@ -63,7 +63,7 @@ class LiveRange(Struct, frozen=True, gc=False, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """What one trace says. `peak_event` is the event after which the live bytes are highest for the first time."""
+    """The result of one replay. `peak_event` is the first event after which the live bytes are at their maximum."""
 
     trace: HeapTrace
     lifetimes: tuple[Lifetime, ...]
@@ -73,7 +73,7 @@ class Liveness:
 
     @property
     def live_ranges(self) -> tuple[LiveRange, ...]:
-        """Each span cut up among the values that share it, in the order in which the spans begin."""
+        """The spans, divided among the values that share each, ordered by the start of the span."""
         by_canonical: dict[int, list[Lifetime]] = defaultdict(list)
         for lifetime in sorted(self.lifetimes, key=lambda lifetime: lifetime.start):
             by_canonical[lifetime.canonical_id].append(lifetime)
@@ -98,7 +98,7 @@ def replay(trace: HeapTrace, table: BufferTable) -> Liveness:
     """Replay one trace. See the module's docstring for the rule.
 
     Raises:
-        InternalError: the trace frees what is not live, takes what is, or shares with what it never took.
+        InternalError: the trace frees a dead buffer, allocates a live one, or shares with one that it never allocated.
     """
     canonical_of: dict[int, int] = {}
     count: dict[int, int] = {}
@@ -132,7 +132,7 @@ def replay(trace: HeapTrace, table: BufferTable) -> Liveness:
                 peak_bytes, peak_event = live_bytes, index
 
     end = len(trace.events)
-    for buffer_id, start in value_start.items():  # what the trace never frees lives to the end
+    for buffer_id, start in value_start.items():  # a buffer that the trace never frees lives to the end
         lifetimes.append(Lifetime(buffer_id=buffer_id, canonical_id=canonical_of[buffer_id], start=start, end=end))
     spans.extend(_span(canonical, start, end, table) for canonical, start in span_start.items())
     return Liveness(

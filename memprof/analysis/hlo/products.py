@@ -1,7 +1,7 @@
-"""Dots, convolutions and library calls: the dimension numbers that say how many products they sum.
+"""The dimension numbers of dots, convolutions and library calls, which determine their FLOPs.
 
-XLA keeps them in fields of the instruction, or, of a call of cuBLAS or cuDNN, in its backend config as JSON (jaxlib
-0.10.2 to 0.12). `roofline/operations.py` counts the products.
+XLA stores them in fields of the instruction or, for a call of cuBLAS or cuDNN, as JSON in its backend config (jaxlib
+0.10.2 to 0.12). `roofline/operations.py` counts the FLOPs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _HIGHEST = 2  # xla_data.proto, PrecisionConfig.Precision
 
 
 class Arithmetic(Struct, frozen=True):
-    """The arithmetic that was asked for: `dtype` of the products (empty: that of the operands), in how many passes.
+    """The requested arithmetic: the `dtype` of the products (empty: that of the operands) and the number of passes.
 
-    `is_exact`: products of float32 are not to be rounded to TF32.
+    `is_exact`: float32 products must not be rounded to TF32.
     """
 
     dtype: str = ""
@@ -39,7 +39,7 @@ class Arithmetic(Struct, frozen=True):
 
 
 class Dot(Struct, frozen=True):
-    """A matrix product: it sums over these dimensions of its first operand."""
+    """A matrix product, with the contracted dimensions of its first operand."""
 
     contracting: tuple[int, ...]
     arithmetic: Arithmetic = Arithmetic()
@@ -56,7 +56,7 @@ class WindowDimension(Struct, frozen=True):
 
 
 class Convolution(Struct, frozen=True):
-    """A convolution. The dimension numbers are those of the forward pass, also where a gradient is computed.
+    """A convolution. The dimension numbers are those of the forward pass, also for a gradient.
 
     `places` are those of input, kernel and output: the number of an operand, or -1 for the result.
     """
@@ -70,11 +70,11 @@ class Convolution(Struct, frozen=True):
 
 
 class Attention(Struct, frozen=True):
-    """Fused attention of cuDNN. `scores` is the shape of its score matrices: batch, heads, queries, keys."""
+    """cuDNN's fused attention. `scores` is the shape of its score matrices: batch, heads, queries, keys."""
 
     scores: tuple[int, ...]
     is_causal: bool
-    window: int  # how many keys a query sees at most; 0: all
+    window: int  # the largest number of keys for a query; 0: all
     is_backward: bool
 
 
@@ -90,7 +90,7 @@ WITH_PRODUCTS = frozenset({"dot", "scaled-dot", "convolution", "custom-call"})
 
 
 def product_of(message: Any) -> Product | None:
-    """The product that an instruction of `WITH_PRODUCTS` computes; None: no known one."""
+    """Return the product that an instruction of `WITH_PRODUCTS` computes; None if it is unknown."""
     target = message.custom_call_target if message.opcode == "custom-call" else message.opcode
     if target.startswith(("__cublas$", "__cudnn$fmha")):
         return _of_library_call(target, message.backend_config)
@@ -184,7 +184,7 @@ class _Config(Struct):
 @lru_cache(maxsize=1024)
 def _of_library_call(target: str, backend_config: bytes) -> Product | None:
     try:
-        # Protobuf's JSON writes numbers of 64 bits as texts.
+        # Protobuf's JSON writes 64-bit numbers as strings.
         config = msgspec.convert(msgspec.json.decode(backend_config), _Config, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return None
@@ -193,7 +193,7 @@ def _of_library_call(target: str, backend_config: bytes) -> Product | None:
         precision = gemm.precision_config
         arithmetic = _asked_for(precision.algorithm, is_exact="HIGHEST" in precision.operand_precision)
         return Dot(gemm.dot_dimension_numbers.lhs_contracting_dimensions, arithmetic)
-    # How long padded sequences are is decided when the step runs.
+    # The lengths of padded sequences are known only at run time.
     if attention is not None and attention.mask_type in ("NO_MASK", "CAUSAL"):
         return Attention(
             scores=attention.intermediate_tensor_shape.dimensions,

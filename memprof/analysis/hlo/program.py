@@ -1,11 +1,11 @@
-"""The optimized program as records with dense indices; `program_decoding.py` makes them of XLA's proto.
+"""The optimized program as records with dense indices; `program_decoding.py` decodes them from XLA's proto.
 
     program = decode_program(hlo_proto)
     program.instructions[program.entry.root].opcode
 
-Instructions and computations are numbered from 0 in the order of the proto, so that everything downstream keeps its
-facts in plain lists. The leaves of an instruction's result (one for an array, several for a tuple) are numbered too:
-a **position** is one leaf of one instruction's result, the finest thing that data flows through.
+Instructions and computations are numbered from 0 in the order of the proto, so later passes can store facts in plain
+lists. The leaves of an instruction's result (one for an array, several for a tuple) are numbered, too: a **position**
+is one leaf of one instruction's result, the smallest unit of data flow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 from memprof.analysis.hlo.products import Product
 from memprof.analysis.hlo.repeated_bodies import InstructionIds
 
-# The kind of each opcode that connects devices; some run in the background, between a `-start` and a `-done`.
+# The kind of each collective opcode; some run in the background, between a `-start` and a `-done`.
 COLLECTIVES = {
     opcode: kind
     for kind in (
@@ -29,19 +29,20 @@ COLLECTIVES = {
     )
     for opcode in (kind, f"{kind}-start")
 }
-# Of several operands these make results of which each belongs to all operands.
+# With several operands, each result of these depends on all operands.
 _MIXING = frozenset({"all-to-all", "ragged-all-to-all"})
-_ELEMENT_BITS = re.compile(r"(?:bf|f|s|u|c)(\d+)")  # XLA's names of dtypes begin so
+_ELEMENT_BITS = re.compile(r"(?:bf|f|s|u|c)(\d+)")  # the beginning of XLA's names of dtypes
 
 
 HOST_MEMORY = 5  # XLA's memory space of the host (xla/layout.h, Layout::kHostMemorySpace)
 
 
 class ResultLeaf(Struct, frozen=True):
-    """One array in a result: where in the (nested) tuple it sits, XLA's name of its dtype, its dimensions.
+    """One array in a result: its index in the (nested) tuple, XLA's name of its dtype, its dimensions.
 
-    `memory_space` is XLA's number of the memory that it lies in. `padded` are the dimensions filled up to whole tiles;
-    empty where nothing is filled up (see `tiling.py`).
+    `memory_space` is XLA's number of its memory space. `padded` are the dimensions padded to whole tiles; empty if the
+    array has no padding (see `tiling.py`). `layout` is XLA's text of the layout, `{0,1:T(8,128)}`; empty for an array
+    without tiles whose last dimension is stored first.
     """
 
     shape_index: tuple[int, ...]
@@ -49,6 +50,7 @@ class ResultLeaf(Struct, frozen=True):
     dimensions: tuple[int, ...]
     memory_space: int = 0
     padded: tuple[int, ...] = ()
+    layout: str = ""
 
     @property
     def is_on_host(self) -> bool:
@@ -60,7 +62,7 @@ class ResultLeaf(Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """What its elements take; 0 for what holds none (a token)."""
+        """The bytes of its elements; 0 for a token."""
         bits = 8 if self.dtype == "pred" else int((_ELEMENT_BITS.match(self.dtype) or ("", 0))[1])
         return -(-prod(self.dimensions) * bits // 8)
 
@@ -81,13 +83,13 @@ class Shape:
 class Instruction(Struct, frozen=True, gc=False):
     """One HLO instruction. `operands` and `called` are indices into the program's instructions and computations.
 
-    A program has tens of thousands: as a frozen dataclass they take 15 times as long to make as a `Struct` like this.
+    A program has tens of thousands; a frozen dataclass would take 15 times as long to construct as this `Struct`.
 
-    `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is how often a
-    `while` runs its body, where the compiler knows. What only one opcode has (`parameter_number`, `tuple_index`,
-    `custom_call_target`) is 0 or empty for the others. `dimensions` are those that a `reduce` does away with, or that a
-    `sort` sorts along; others that XLA gives dimensions to have theirs. `device_groups` are those of a collective (see
-    `replica_groups.py`). `product` is that of a dot, a convolution or a library call.
+    `first_position` is the number of its first leaf; its leaves are numbered consecutively. `trip_count` is that of a
+    `while`, if the compiler knows it. Fields of one opcode (`parameter_number`, `tuple_index`, `custom_call_target`)
+    are 0 or empty for other opcodes. `dimensions` are those that a `reduce` removes, those that a `sort` sorts along,
+    or XLA's for other opcodes. `device_groups` are those of a collective (see `replica_groups.py`). `product` is that
+    of a dot, a convolution or a library call.
     """
 
     name: str
@@ -110,9 +112,9 @@ class Instruction(Struct, frozen=True, gc=False):
 
     @property
     def is_combined(self) -> bool:
-        """Whether XLA has made it of several collectives: its result number k belongs to its operand number k.
+        """Whether XLA has combined several collectives in it: result k belongs to operand k.
 
-        Its name and source are those of all, or of the first, so it is decoded without.
+        XLA gives it the names and sources of all, or of the first, so it is decoded without them.
         """
         return combines(self.opcode, len(self.operands))
 
@@ -122,16 +124,16 @@ class Instruction(Struct, frozen=True, gc=False):
 
 
 def combines(opcode: str, num_operands: int) -> bool:
-    """Whether an instruction is a combined one (see `Instruction.is_combined`)."""
+    """Whether an instruction combines collectives (see `Instruction.is_combined`)."""
     return num_operands > 1 and COLLECTIVES.get(opcode, "all-to-all") not in _MIXING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """One HLO computation: its instructions in the order they run, its parameters by number, and its root.
+    """One HLO computation: its instructions in execution order, its parameters by number, and its root.
 
-    `first_alike` is the number of the first computation that is equal to it but for names (see `repeated_bodies.py`),
-    or its own: then instruction number k of one is instruction number k of the other.
+    `first_alike` is the number of the first computation that equals it except for names (see `repeated_bodies.py`), or
+    its own number. Instruction k of one then corresponds to instruction k of the other.
     """
 
     name: str
@@ -152,7 +154,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """See the module's docstring. `index_of_id` gives the index of the instruction that has some id in the proto."""
+    """See the module's docstring. `index_of_id` maps an instruction's id in the proto to its index."""
 
     instructions: Sequence[Instruction]
     computations: Sequence[Computation]
@@ -162,7 +164,7 @@ class Program:
     frames: Sequence[tuple[Frame, int]]  # (frame, parent frame id); ids count from 1, 0 is the bottom
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
-        """The stack trace of an instruction, innermost frame first; empty where the program does not tell."""
+        """Return the stack trace of an instruction, innermost frame first; empty if the program has none."""
         stack: list[Frame] = []
         frame_id = instruction.stack_frame_id
         while 0 < frame_id <= len(self.frames) and len(stack) < len(self.frames):

@@ -25,7 +25,7 @@ from memprof.analysis.hlo.program import (
 from memprof.analysis.hlo.program_checks import check_layout, check_program, check_shape, check_unique
 from memprof.analysis.hlo.repeated_bodies import Body, BodyKey, InstructionIds
 from memprof.analysis.hlo.replica_groups import device_groups
-from memprof.analysis.hlo.tiling import Tiles, padded_shape
+from memprof.analysis.hlo.tiling import Tiles, layout_text, padded_shape
 from memprof.analysis.hlo.trip_counts import trip_count
 from memprof.errors import InternalError
 from memprof.untrusted import clean
@@ -310,14 +310,14 @@ def _shape(message: Any) -> Shape:
         layout = message.layout
         tiles = tuple([tuple(tile.dimensions) for tile in layout.tiles])
         dimensions = tuple(message.dimensions)
-        order = tuple(layout.minor_to_major) if tiles else ()
+        order = tuple(layout.minor_to_major)
         return _array_shape(message.element_type, dimensions, layout.memory_space, order, tiles)
     leaves: list[ResultLeaf] = []
     starts = [0]
     for index, child in enumerate(message.tuple_shapes):
         for leaf in _shape(child).leaves:
             place = (index, *leaf.shape_index)
-            leaves.append(ResultLeaf(place, leaf.dtype, leaf.dimensions, leaf.memory_space, leaf.padded))
+            leaves.append(replace(leaf, shape_index=place))
         starts.append(len(leaves))
     return Shape(tuple(leaves), tuple(starts))
 
@@ -329,9 +329,10 @@ def _array_shape(
     """Programs repeat a few shapes over and over. An empty tuple has no leaves."""
     check_shape(_MAX_ELEMENT_BYTES, dimensions)
     check_layout(dimensions, order, tiles)
-    padded = padded_shape(dimensions, order, tiles)
+    padded = padded_shape(dimensions, order, tiles) if tiles else dimensions
     dtype = PRIMITIVE_TYPES.get(element_type) or f"type{element_type}"
-    leaf = ResultLeaf((), dtype, dimensions, memory_space, padded if padded != dimensions else ())
+    padded = padded if padded != dimensions else ()
+    leaf = ResultLeaf((), dtype, dimensions, memory_space, padded, layout_text(dimensions, order, tiles))
     return Shape((), (0,)) if dtype == "tuple" else Shape((leaf,), None)
 
 

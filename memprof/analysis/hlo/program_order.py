@@ -16,7 +16,7 @@ from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
 
 
 class ProgramOrder:
-    """The instructions that run, in order."""
+    """The instructions that run, in order, and their indices in the program."""
 
     def __init__(self, program: Program, order: tuple[int, ...]) -> None:
         """Args: order: all instructions, fused ones included, definitions before uses (`aliases.AliasSets.order`)."""
@@ -26,7 +26,8 @@ class ProgramOrder:
             if instructions[index].opcode == "fusion":
                 for called in instructions[index].called:
                     fused.update(computations[called].instructions)
-        self.instructions = tuple([instructions[index] for index in order if index not in fused])
+        self.indices = tuple([index for index in order if index not in fused])
+        self.instructions = tuple([instructions[index] for index in self.indices])
         self._position = {instruction.name: place for place, instruction in enumerate(self.instructions)}
 
     @property

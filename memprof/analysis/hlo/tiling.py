@@ -40,3 +40,16 @@ def padded_shape(dimensions: Sequence[int], minor_to_major: Sequence[int], tiles
     for number, step in zip(minor_to_major, reversed(tiles[0] if tiles else ()), strict=False):
         padded[number] = -(-padded[number] // step) * step
     return tuple(padded)
+
+
+def layout_text(dimensions: Sequence[int], minor_to_major: Sequence[int], tiles: Tiles) -> str:
+    """A layout as XLA writes it: `{0,1:T(8,128)(2,1)}`; empty of an array without tiles that is stored row by row.
+
+    Without tiles, dimensions of one element may stand anywhere in the order.
+    """
+    of_tiles = "".join(f"({','.join(map(str, tile))})" for tile in tiles)
+    if not of_tiles:
+        order = [number for number in minor_to_major if not 0 <= number < len(dimensions) or dimensions[number] != 1]
+        if order == sorted(order, reverse=True):
+            return ""
+    return f"{{{','.join(map(str, minor_to_major))}{f':T{of_tiles}' if of_tiles else ''}}}"

@@ -41,7 +41,7 @@ class Outside:
 
 def outside_pool(target: Target) -> tuple[Outside, ...]:
     """What else takes memory of the card, each figure with its source; empty for a device without a pool."""
-    if target.platform != "cuda" or target.memory_bytes is None:
+    if not family_of(target.platform).has_cuda or target.memory_bytes is None:
         return ()
     found = [
         Outside(

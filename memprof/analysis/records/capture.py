@@ -18,6 +18,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from memprof.analysis.records.categories import Role
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.engine import Engine
 from memprof.analysis.records.kernel import Kernel
 from memprof.analysis.records.measurement import Measurement
@@ -126,7 +127,7 @@ class Target:
     def cuda_capability(self) -> tuple[int, int] | None:
         """The compute capability as numbers; None where there is none, or the text is no CUDA compute capability."""
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.compute_capability or "")
-        return (int(found[1]), int(found[2])) if found and self.platform == "cuda" else None
+        return (int(found[1]), int(found[2])) if found and family_of(self.platform).has_cuda else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +163,14 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerTotals:
-    """What `compiled.memory_analysis()` reports, in bytes. Never mixed with what memprof infers.
+    """What `compiled.memory_analysis()` reports, in bytes, and its time. Never mixed with what memprof infers.
 
     Attributes:
         peak_memory_bytes: None on CPU, where XLA leaves the temporaries out of it.
         is_complete: whether the program was compiled to the end; else these are the totals of its plan, in which all
             of them are decided.
+        optimal_seconds: `compiled.cost_analysis()["optimal_seconds"]`, the compiler's estimate of the time of a step;
+            None of a plan, and where the compiler gives none.
     """
 
     argument_bytes: Bytes
@@ -177,6 +180,7 @@ class CompilerTotals:
     peak_memory_bytes: Bytes | None
     total_allocation_bytes: Bytes | None
     is_complete: bool = True
+    optimal_seconds: Seconds | None = None
 
 
 # Of a step that is traced and not compiled.

@@ -36,37 +36,72 @@ class Phase(StrEnum):
 class Category(StrEnum):
     """What a buffer is, decided by where its value comes from and where it is used.
 
+    The table of all that differs between categories: a new one is a row here, and a rule of attribution that claims it.
+
     Attributes:
-        meaning: the same in a few words, for legends.
+        letter: its sign in every report, so that colour is never the only one.
+        color: of its parts in charts; see `reports/palette.py` on the hues.
+        column: the column of a comparison that it is counted in; the last column is `other`.
+        is_fixed: whether it keeps its size if the batch grows.
+        meaning: what it is in a few words, for legends.
     """
 
+    letter: str
+    color: str
+    column: str
+    is_fixed: bool
     meaning: str
 
-    def __new__(cls, value: str, meaning: str = "") -> Self:
+    def __new__(
+        cls, value: str, letter: str = "", color: str = "", column: str = "", is_fixed: bool = False, meaning: str = ""
+    ) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.meaning = meaning
+        member.letter, member.color, member.column = letter, color, column
+        member.is_fixed, member.meaning = is_fixed, meaning
         return member
 
-    PARAMS = "params", "parameters passed to the step, frozen ones too"
-    OPTIMIZER_STATE = "optimizer_state", "optimizer state passed to the step"
-    BATCH = "batch", "input data passed to the step"
-    KV_CACHE = "kv_cache", "keys and values that attention reads, written at an index at each step of inference"
-    OTHER_STATE = "other_state", "rng keys, counters, statistics and whatever else is passed to the step"
-    GRADIENTS = "gradients", "gradients of parameters and their accumulators"
-    ACTIVATIONS = "activations", "values of the forward pass kept for the backward pass"
-    RECOMPUTED = "recomputed", "values of the forward pass computed again in the backward pass"
-    PARAM_COPIES = "param_copies", "values that depend on parameters alone: casts, transposes"
-    GATHERED_PARAMS = "gathered_params", "parameters gathered from other devices, and what depends on them alone"
-    COTANGENTS = "cotangents", "values of the backward pass that are not parameter gradients"
-    FORWARD_TEMPS = "forward_temps", "values of the forward pass that die in it, and of rollouts, metrics"
-    UPDATE_TEMPS = "update_temps", "values of the optimizer update"
-    OUTPUTS = "outputs", "results that alias no argument"
-    WORKSPACE = "workspace", "scratch memory of library calls"
-    COLLECTIVES = "collectives", "buffers of cross-device communication"
-    CONSTANTS = "constants", "compile-time constants and values that depend on no argument"
-    FRAGMENTATION = "fragmentation", "bytes of the temp block that hold nothing at the peak"
-    UNATTRIBUTED = "unattributed", "what no rule explains"
+    # fmt: off
+    # value, letter, color, column, is_fixed, meaning
+    PARAMS = ("params", "P", "#3d96e0", "params", True,
+        "parameters passed to the step, frozen ones too")
+    OPTIMIZER_STATE = ("optimizer_state", "O", "#e69f00", "optim", True,
+        "optimizer state passed to the step")
+    BATCH = ("batch", "B", "#f0e442", "other", False,
+        "input data passed to the step")
+    KV_CACHE = ("kv_cache", "V", "#d0f488", "cache", False,
+        "keys and values that attention reads, written at an index at each step of inference")
+    OTHER_STATE = ("other_state", "S", "#bdb23a", "other", True,
+        "rng keys, counters, statistics and whatever else is passed to the step")
+    GRADIENTS = ("gradients", "G", "#e0643a", "grads", True,
+        "gradients of parameters and their accumulators")
+    ACTIVATIONS = ("activations", "A", "#1fa67c", "acts", False,
+        "values of the forward pass kept for the backward pass")
+    RECOMPUTED = ("recomputed", "R", "#8fd9bf", "temps", False,
+        "values of the forward pass computed again in the backward pass")
+    PARAM_COPIES = ("param_copies", "C", "#a5d0f4", "temps", True,
+        "values that depend on parameters alone: casts, transposes")
+    GATHERED_PARAMS = ("gathered_params", "H", "#7fb4a8", "temps", False,
+        "parameters gathered from other devices, and what depends on them alone")
+    COTANGENTS = ("cotangents", "D", "#f4b39a", "temps", False,
+        "values of the backward pass that are not parameter gradients")
+    FORWARD_TEMPS = ("forward_temps", "F", "#cc79a7", "temps", False,
+        "values of the forward pass that die in it, and of rollouts, metrics")
+    UPDATE_TEMPS = ("update_temps", "U", "#f7d58c", "temps", False,
+        "values of the optimizer update")
+    OUTPUTS = ("outputs", "X", "#5cd3dc", "other", True,
+        "results that alias no argument")
+    WORKSPACE = ("workspace", "W", "#e6c3d8", "temps", False,
+        "scratch memory of library calls")
+    COLLECTIVES = ("collectives", "N", "#a48be0", "temps", False,
+        "buffers of cross-device communication")
+    CONSTANTS = ("constants", "K", "#b9aa93", "other", False,
+        "compile-time constants and values that depend on no argument")
+    FRAGMENTATION = ("fragmentation", "~", "#9a9a9a", "other", False,
+        "bytes of the temp block that hold nothing at the peak")
+    UNATTRIBUTED = ("unattributed", "?", "#f5f5f5", "other", False,
+        "what no rule explains")
+    # fmt: on
 
 
 # Memory that the caller holds between steps: one category for each role of an argument.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from memprof.untrusted import Bytes, Count, Dimensions, Text
 
@@ -20,6 +21,12 @@ class EngineTensor:
     shape: Dimensions
     dtype: Text
     size_bytes: Bytes
+
+    @property
+    def has_sane_size(self) -> bool:
+        """Whether its elements have between 4 and 64 bits each; what a file says need not be so."""
+        num_elements = prod(self.shape)
+        return num_elements <= 2 * self.size_bytes and self.size_bytes <= 8 * num_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +95,18 @@ class EngineFigures:
     host_persistent_bytes: int
     replayed_bytes: int
     is_dynamic: bool
+
+
+def fault_of(engine: Engine) -> str:
+    """The first contradiction in an engine that was read from a file, in words; empty if it has none."""
+    for layer in engine.layers:
+        if any(number >= len(engine.tensors) for number in (*layer.inputs, *layer.outputs)):
+            return "a layer has a tensor that does not exist"
+        if any(number >= len(engine.constants) for number in layer.constants):
+            return "a layer reads a constant that does not exist"
+    if {number for layer in engine.layers for number in layer.constants} != set(range(len(engine.constants))):
+        return "no layer reads a constant"
+    for tensor in (*engine.inputs, *engine.outputs, *engine.tensors, *engine.constants):
+        if not tensor.has_sane_size:
+            return "the shape and the size of a tensor contradict each other"
+    return ""

@@ -150,7 +150,7 @@ class Measurement:
             batch and putting it on the device are not in it.
         losses: of all steps, those of the warm-up first; empty where the step has none.
         num_examples, num_tokens: in one step; None where they are not known.
-        peak_flops_per_second: of all devices together, see `targets/gpus.toml`; None where it is not known.
+        peak_flops_per_second: of all devices together, see `targets/nvidia/gpus.toml`; None where it is not known.
         pool, driver, resident: of several devices those of the one with the highest peak, of several processes that of
             the one that grew most.
         devices: each of several, in the order of their processes; empty of one. After a run that ran out of memory,

@@ -12,6 +12,7 @@ from memprof.analysis.records.capture import ArgumentLeaf, CompilerTotals, Sourc
 from memprof.analysis.records.categories import Category, Phase
 from memprof.analysis.records.engine import EngineFigures
 from memprof.analysis.records.kernel import KernelCalls
+from memprof.analysis.records.layout_copy import LayoutCopy
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.measurement import Measurement
 from memprof.analysis.records.pool import Pieces, PoolSettings, Verdict
@@ -225,6 +226,7 @@ class Report:
             `without_limit`.
         refusal: the compiler's own sentence where it refused the program, which does not fit the device.
         kernels: the Pallas kernels of a program for a TPU, those that ask for most VMEM first.
+        layout_copies: the operations that only change the layout of an array, those that write most in a step first.
         pressure: what XLA recomputes on its own; None if it recomputes nothing.
         without_limit: the report of the same program, compiled without a limit of memory, if there is pressure; None if
             it was not compiled so.
@@ -270,6 +272,7 @@ class Report:
     memory_spaces: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
     kernels: tuple[KernelCalls, ...] = ()
+    layout_copies: tuple[LayoutCopy, ...] = ()
     pressed_pieces: Pieces | None = None
     pressure: Pressure | None = None
     without_limit: Report | None = None
@@ -307,6 +310,11 @@ class Report:
     def padding_bytes(self) -> int:
         """The part of the live peak that holds no elements of arrays."""
         return sum(buffer.padding_bytes for buffer in self.buffers)
+
+    @property
+    def layout_copy_bytes(self) -> int:
+        """What operations that only change a layout write in a step, in any memory."""
+        return sum(copy.step_bytes for copy in self.layout_copies)
 
     @property
     def fits(self) -> bool | None:

@@ -19,12 +19,14 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from google.protobuf.message import DecodeError
 
 from memprof.analysis.hlo.hlo_proto import message_classes, parse_memory_report
+from memprof.analysis.records.device_family import DeviceFamily, all_families
 from memprof.capture.foreign.text_dumps import hlo_proto_of_texts, memory_report_of_text
 from memprof.errors import MemprofError
 from memprof.untrusted import clean, open_regular
@@ -32,12 +34,6 @@ from memprof.untrusted import clean, open_regular
 _MOST_BYTES = 1 << 30  # of one file, unpacked
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _PACKED = "(" + "|".join(map(re.escape, _OPENERS)) + ")?"
-# `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`; a TPU's has a dot before `after`, and libtpu's
-# number before that (`jit_step.cl_1004524046.after_optimizations.hlo.pb`).
-_DUMP = re.compile(
-    r"(?:module_\d+\.)?(?P<name>.+?)(?:\.cl_\d+)?\.(?:(?P<platform>cpu|sm_(?P<capability>\d+\.\d+)[a-z]?_gpu|gfx\w+_gpu|gpu)_)?"
-    r"after_optimizations\.(?P<kind>hlo\.pb|txt)" + _PACKED
-)
 _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
 _TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
 # What lies beside a dumped program; that of a text cannot be read without the first two.
@@ -135,7 +131,7 @@ def _files_in(path: Path) -> list[Path]:
         files = sorted(each for each in path.rglob("*") if os.path.isfile(each))
     except OSError as error:
         raise MemprofError(f"{path} cannot be looked through: {error.strerror or error}") from error
-    found = [each for each in files if any(kind.fullmatch(each.name) for kind in (_DUMP, _OF_XPROF, _TRACE))]
+    found = [each for each in files if any(kind.fullmatch(each.name) for kind in (_dump(), _OF_XPROF, _TRACE))]
     if found:
         protos = {_without_kind(each) for each in found if ".hlo.pb" in each.name}
         return [each for each in found if ".hlo.pb" in each.name or _without_kind(each) not in protos]
@@ -150,27 +146,41 @@ def _without_kind(file: Path) -> Path:
     return file.with_name(re.sub(r"\.(hlo\.pb|txt)" + _PACKED + "$", "", file.name))
 
 
+@cache
+def _dump() -> re.Pattern[str]:
+    """The names of dumped programs: `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`.
+
+    A family that XLA does not name there has a dot before `after`, and libtpu's number before that
+    (`jit_step.cl_1004524046.after_optimizations.hlo.pb`).
+    """
+    named = "|".join(f"(?P<{each.platform}>{each.dumped_as})" for each in all_families() if each.dumped_as)
+    return re.compile(
+        rf"(?:module_\d+\.)?(?P<name>.+?)(?:\.cl_\d+)?\.(?:(?P<family>{named})_)?"
+        r"after_optimizations\.(?P<kind>hlo\.pb|txt)" + _PACKED
+    )
+
+
 def _programs_of(file: Path) -> Iterator[FoundProgram]:
     written = file.stat().st_mtime
     if _TRACE.fullmatch(file.name):
         for name, hlo_proto in _traced(file):
             yield FoundProgram(name=name, file=file, written=written, hlo_proto=hlo_proto)
         return
-    dump = _DUMP.fullmatch(file.name)
+    dump = _dump().fullmatch(file.name)
     if dump is None:
         match = _OF_XPROF.fullmatch(file.name)
         name = clean(match["name"] if match else file.name)
         yield FoundProgram(name=name, file=file, written=written, hlo_proto=content_of(file))
         return
-    platform = dump["platform"] or "tpu"
-    stem = file.name[: dump.start("platform") if dump["platform"] else dump.end("name") + 1]
+    platform = next((each.platform for each in all_families() if _is_for(dump, each)), "")
+    stem = file.name[: dump.start("family") if dump["family"] else dump.end("name") + 1]
     target_config = file.with_name(f"{stem}gpu_target_config.pbtxt")
     found = FoundProgram(
         name=clean(dump["name"]),
         file=file,
         written=written,
         hlo_proto=content_of(file),
-        platform=("rocm" if platform.startswith("gfx") else "cuda") if platform.endswith("gpu") else platform,
+        platform=platform,
         compute_capability=dump["capability"],
         target_config=target_config if os.path.isfile(target_config) else None,
     )
@@ -179,6 +189,11 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
         return
     report = file.with_name(file.name.replace(".hlo.pb", f"-{_REPORT}.pb"))
     yield replace(found, memory_report=content_of(report) if os.path.isfile(report) else b"")
+
+
+def _is_for(dump: re.Match[str], family: DeviceFamily) -> bool:
+    """Whether the name of a dump is one of programs of a family."""
+    return not dump["family"] if not family.dumped_as else bool(dump[family.platform])
 
 
 def _of_texts(found: FoundProgram) -> FoundProgram:

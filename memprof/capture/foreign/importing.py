@@ -19,12 +19,13 @@ from memprof.analysis.hlo.program import Program
 from memprof.analysis.hlo.program_decoding import decode_program
 from memprof.analysis.memory.checks import check_memory_spaces, plan_totals, totals_of
 from memprof.analysis.records.capture import Capture, Target, Timings, Toolchain, Topology
-from memprof.analysis.records.device_family import FAMILIES, family_of
+from memprof.analysis.records.device_family import all_families, family_of
 from memprof.capture.foreign.dumps import AS_PROTO, FoundProgram
 from memprof.capture.pool_settings import pool_settings
 from memprof.capture.roles.by_program import arguments_of_program
-from memprof.capture.targets.gpu import gpu_of_kind
-from memprof.capture.targets.resolve import cpu, of_file, of_gpu
+from memprof.capture.targets.families import target_family
+from memprof.capture.targets.family import TargetFamily
+from memprof.capture.targets.resolve import CPU, cpu
 from memprof.capture.xla.kernels import known_kernels
 from memprof.errors import MemprofError, as_damage
 from memprof.version import __version__
@@ -122,7 +123,8 @@ def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
     family = family_of(_platform(found))
     if family.pads_arrays and found.is_text:
         raise MemprofError(
-            f"{found.file} is the text of a program for a TPU, which lacks the memory spaces of its buffers: {AS_PROTO}"
+            f"{found.file} is the text of a program for a {family.device}, which lacks the memory spaces of its"
+            f" buffers: {AS_PROTO}"
         )
     if found.damage:
         raise found.damage
@@ -159,36 +161,36 @@ def _check_memory_report(found: FoundProgram, table: BufferTable) -> None:
 
 
 def _platform(found: FoundProgram) -> str:
-    return found.platform or next(
-        (each.platform for each in FAMILIES if each.mark and each.mark in found.hlo_proto), "cpu"
-    )
+    marked = (each.platform for each in all_families() if each.mark and each.mark in found.hlo_proto)
+    return found.platform or next(marked, CPU)
 
 
 def _target(found: FoundProgram, proto: Any) -> Target:
     assigned = proto.hlo_module.device_assignment
     topology = Topology(num_devices=max(1, assigned.replica_count * assigned.computation_count))
-    platform = _platform(found)
-    if platform == "cpu":
+    family = target_family(_platform(found))
+    if family.facts.is_host:
         return replace(cpu(_NAMED if found.platform else "nothing in it is for another device"), topology=topology)
-    if found.target_config is not None:
-        return _named_gpu(found.target_config, topology)
-    capability = found.compute_capability
+    if found.target_config is not None and family.read_file is not None:
+        return _named_device(family, found.target_config, topology)
+    word = family.facts.device
     return Target(
-        name="tpu" if platform == "tpu" else "gpu",
-        description=f"a {'TPU' if platform == 'tpu' else 'GPU'} that the dump does not name",
-        platform=platform,
+        name=word.lower(),
+        description=f"a {word} that the dump does not name",
+        platform=family.facts.platform,
         memory_bytes=None,
-        compute_capability=capability,
+        compute_capability=found.compute_capability,
         reason="give it with --target",
         topology=topology,
     )
 
 
-def _named_gpu(config: Path, topology: Topology) -> Target:
-    """The GPU that a configuration in XLA's dump describes: one of ours, or else as it describes it."""
-    target = of_file(str(config), topology)
-    gpu = gpu_of_kind(target.description)
-    if gpu is not None and gpu.memory_bytes == target.memory_bytes:
-        return of_gpu(gpu, _NAMED, topology)
-    name = "-".join(target.description.lower().split()) or "gpu"
+def _named_device(family: TargetFamily, config: Path, topology: Topology) -> Target:
+    """The device that a configuration in XLA's dump describes: one of ours, or else as it describes it."""
+    assert family.read_file is not None
+    target = family.read_file(str(config), topology)
+    device = family.device_of_kind(target.description)
+    if device is not None and device.memory_bytes == target.memory_bytes:
+        return device.target(_NAMED, topology)
+    name = "-".join(target.description.lower().split()) or family.facts.device.lower()
     return replace(target, name=name, reason=_NAMED)

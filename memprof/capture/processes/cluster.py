@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 
 from memprof.analysis.records.capture import Target
 from memprof.capture.processes.child_process import Children
+from memprof.capture.targets.families import families
+from memprof.capture.targets.resolve import default_target
 from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError, WorkloadError
 from memprof.version import __version__
@@ -29,7 +31,6 @@ INSTALL = 'pip install "jax-memprof[cluster]"'
 _CONNECT_SECONDS, _FIRST_WORKER_SECONDS = 10.0, 10.0
 _LOOK_SECONDS = 2.0  # between two looks at a call that takes long
 _LONELY_SECONDS = 60.0  # a call waits for a worker so long: those that are killed are started again by their nannies
-_PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")  # JAX's compilers for GPUs
 _LOGGERS = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application")
 
 _Result = TypeVar("_Result")
@@ -166,10 +167,9 @@ async def _check_answers(address: str) -> None:
 
 def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
     """What a worker must have to compile for targets as it is done here, with versions."""
-    platforms = {
-        "cuda" if target is None else target.platform for target in targets if target is None or target.is_deviceless
-    }
-    names = ("jaxlib", *(_PLUGINS if "cuda" in platforms else ()), *(("libtpu",) if "tpu" in platforms else ()))
+    absent = [default_target("") if target is None else target for target in targets]
+    platforms = {target.platform for target in absent if target.is_deviceless}
+    names = ("jaxlib", *(name for each in families() if each.facts.platform in platforms for name in each.packages))
     found = {"memprof": __version__, **{name: installed_version(name) for name in names}}
     return {name: version for name, version in found.items() if version is not None}
 

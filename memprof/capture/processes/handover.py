@@ -63,4 +63,4 @@ class Handover:
         return with_plan(decoded_without_program(self.lowered), self.plan, search_path=search_path)
 
 
-_DECODER = msgspec.msgpack.Decoder(Handover)  # made once: see `foreign.convert` on threads
+_DECODER = msgspec.msgpack.Decoder(Handover)  # made once: see `untrusted.convert` on threads

@@ -57,6 +57,11 @@ def applied_together(program: Program, left: set[int]) -> list[set[int]]:
     return [set(program.leaves(operand)) for operand in operands]
 
 
+def looked_up(program: Program, left: set[int], parameters: set[int]) -> set[int]:
+    """Weights of which data says the rows, multiplied with what data and parameters have made: an adapter of many."""
+    return _Applied(program, bits_of(left)).looked_up(bits_of(parameters))
+
+
 def ambiguous(program: Program, left: set[int]) -> set[int]:
     """Leaves of which use says two things: the two of a product of which neither is known, and tables of rows."""
     bits = bits_of(left)
@@ -209,6 +214,21 @@ class _Applied:
             if self._is_of_one(one) and self._has_met_data(one, other)
         ]
 
+    def looked_up(self, parameters: int) -> set[int]:
+        lookups = [each for each in self._meetings if each.kind is Kind.LOOKUP and self._is_of_one(each.left)]
+        products = [each for each in self._meetings if each.kind is Kind.PRODUCT]
+        return set(
+            self._program.leaves(
+                joined_bits(
+                    lookup.left
+                    for lookup in lookups
+                    for product in products
+                    for one, other in ((product.left, product.right), (product.right, product.left))
+                    if one == lookup.left | lookup.right and other & parameters and other & ~parameters & ~one
+                )
+            )
+        )
+
     def _by_lookups(self) -> int:
         return joined_bits(
             meeting.left
@@ -218,9 +238,9 @@ class _Applied:
         )
 
     def _with_biases(self) -> int:
-        """A bias that is repeated along the result of a product, and what of its argument made the product."""
+        """A bias repeated along the result of a product or of an embedding, and what of its argument made it."""
         products = [meeting for meeting in self._meetings if meeting.kind is Kind.PRODUCT]
-        in_products = joined_bits(
+        in_products = self._by_lookups() | joined_bits(
             one for meeting in products for one in (meeting.left, meeting.right) if self._is_of_one(one)
         )
         stretched = joined_bits(

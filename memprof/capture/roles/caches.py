@@ -5,6 +5,9 @@ that with another value (the values). Either the cache itself is read there, or 
 and values of latent attention), or the keys and values that are written into it (a prefill may attend to the prompt's
 own keys before it stores them).
 
+Beside such a cache, attention may read keys and values that the step does not write: those that the encoder of an
+encoder-decoder has made, or a prefix that many sequences share. They are found by `constants`.
+
 Example: `cache = cache.at[:, position].set(k)`, then `softmax(q @ cache.T) @ values`. The scatter writes the product
 `k` into `cache`; the cache is an operand of the first product, whose exponential weights `values`.
 """
@@ -51,6 +54,7 @@ _HOLD_ALL = frozenset(
     " mul div add sub and or shift_left shift_right_logical shift_right_arithmetic"
     " reduce_precision round clamp neg abs max min reduce_max".split()  # the last ones quantise
 )
+_SUMS = frozenset({"add", "add_any"})
 _SLICES = frozenset({"slice", "split", "dynamic_slice"})
 _HOLD_FIRST = _SLICES | {"unstack", "gather"}
 _EXPONENTIALS = frozenset({"exp", "exp2"})
@@ -64,6 +68,7 @@ class Caches:
         self._products: dict[int, tuple[int, Any]] = {}
         self._operands: dict[int, int] = {}  # of each product, by its bit: what they hold
         self._read = 0
+        self._values: set[int] = set()  # what it reads as values of each sequence or head
         self._writes: set[tuple[int, int]] = set()
         self._first_product = 0
 
@@ -82,6 +87,17 @@ class Caches:
             if update & self._read or target & projected & all_leaves:
                 found |= target
         return found & all_leaves
+
+    def constants(self) -> tuple[int, int]:
+        """The leaves that attention reads, and those of them that it reads as values as they are, as bits."""
+        leaves = (1 << self._first_product) - 1
+        written = 0
+        for target, _ in self._writes:
+            written |= target & leaves
+        constants = 0
+        for held in self._values:
+            constants |= held if not held & ~leaves and not held & written else 0
+        return self._read & leaves, constants
 
     def of_result(self, equation: Any, operands: Sequence[Held]) -> Held:
         """What the results of an operation hold."""
@@ -105,6 +121,9 @@ class Caches:
             # The weights of attention hold no elements themselves, as a state that decays exponentially does.
             if one.weighted and not one.holds:
                 self._read |= one.weighted | other.holds
+                self._values |= {other.holds} if equation.params["dimension_numbers"][1][0] else set()
+            if one.counts and not one.holds and not one.weighted:
+                return Held(holds=other.holds | self._bit(equation), scored=other.holds, counts=True)  # a one-hot mask
         product, operands = self._bit(equation), left.holds | right.holds
         self._operands[product] = self._operands.get(product, 0) | operands
         return Held(holds=product, scored=operands)
@@ -121,6 +140,8 @@ class Caches:
             return self._mixed(operands[1:]) if is_of_positions else operands[1].holds | operands[2].holds
         if name == "concatenate" and any(each.sliced == equation.outvars[0].aval.shape for each in operands):
             return self._mixed(operands)  # a window that moves on: what is cut off at one end comes in at the other
+        if name in _SUMS and any(each.counts for each in operands):
+            return self._mixed(operands)  # `cache + one_hot * new`
         if name in _HOLD_FIRST:
             return operands[0].holds
         holds = 0

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.roles.by_data import DataUse, ambiguous, applied, applied_together, data_uses
+from memprof.capture.roles.by_data import DataUse, ambiguous, applied, applied_together, data_uses, looked_up
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, SIMULATION
 from memprof.capture.roles.by_use import Program, bits_of
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
@@ -55,6 +55,7 @@ _SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
 _NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
 _APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
 _CACHE = Claim(role=Role.KV_CACHE, reason="written at an index, and read by attention")
+_CONSTANT_CACHE = Claim(role=Role.KV_CACHE, reason="keys or values that attention reads as they are, beside a cache")
 _SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar that comes back")
 _GIVEN_SCALAR = Claim(role=Role.BATCH, reason="a scalar that does not come back")
 UNKNOWN = Claim(role=Role.OTHER_STATE, reason="could not be inferred")
@@ -106,6 +107,7 @@ def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: P
         _CACHE if caches >> n & 1 and _may_be_cache(leaf) else _first_claim(leaf, claim, program, optimizers)
         for n, (leaf, claim) in enumerate(zip(leaves, typed, strict=True))
     ]
+    _claim_constant_caches(leaves, claims, program)
     _claim_whole_averages(by_type, leaves, claims)
     if not program.is_training:
         _claim_applied(leaves, claims, program)
@@ -163,6 +165,18 @@ def _disagreement(
 
 def _may_be_cache(leaf: Leaf) -> bool:
     return leaf.given is None and bool(leaf.shape) and leaf.use.is_changed and not is_key(leaf)
+
+
+def _claim_constant_caches(leaves: Sequence[Leaf], claims: list[Claim | None], program: Program) -> None:
+    """Claim values that attention reads as they are, beside a cache, and keys of such a shape."""
+    read, as_values = program.walk.caches.constants()
+    left = [n for n, claim in enumerate(claims) if claim is None and leaves[n].argument != "params"]
+    left = [n for n in left if leaves[n].is_float and read >> n & 1]
+    shapes = {tuple(sorted(leaves[n].shape)) for n in left if as_values >> n & 1}
+    if _CACHE in claims:
+        for n in left:
+            if tuple(sorted(leaves[n].shape)) in shapes:
+                claims[n] = _CONSTANT_CACHE
 
 
 def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: int) -> Claim | None:
@@ -233,7 +247,7 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
     for n, leaf in enumerate(leaves):
         if claims[n] is None and leaf.argument == "params" and leaf.shape:
             claims[n] = _NAMED
-    if not any(claim is not None and claim.role is Role.PARAMS for claim in claims):
+    if not _parameters(claims):
         left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_changed}
         for n in applied(program, left):
             if leaves[n].is_float:
@@ -241,6 +255,28 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
         for together in applied_together(program, left):
             for n in _quantised(leaves, claims, together):
                 claims[n] = _APPLIED
+        _claim_quantised_tables(leaves, claims, applied(program, left))
+    left = {n for n, leaf in enumerate(leaves) if claims[n] is None and leaf.is_float and not leaf.use.is_changed}
+    for n in looked_up(program, left, _parameters(claims)):
+        claims[n] = _APPLIED
+
+
+def _claim_quantised_tables(leaves: Sequence[Leaf], claims: list[Claim | None], applied: set[int]) -> None:
+    """Claim the integers of a quantised embedding: rows that data says, beside their scales."""
+    beside = {_parent(leaves[n]) for n in _parameters(claims)}
+    for n in applied:
+        is_narrow = jax.numpy.dtype(leaves[n].dtype).itemsize == 1
+        if claims[n] is None and is_narrow and len(leaves[n].shape) > 1 and _parent(leaves[n]) in beside:
+            claims[n] = _APPLIED
+
+
+def _parent(leaf: Leaf) -> str:
+    """The path of the container that a leaf lies in; its own, if it lies in none."""
+    return next(iter(list(all_prefixes(leaf.path))[1:]), leaf.path)
+
+
+def _parameters(claims: Sequence[Claim | None]) -> set[int]:
+    return {n for n, claim in enumerate(claims) if claim is not None and claim.role is Role.PARAMS}
 
 
 def _quantised(leaves: Sequence[Leaf], claims: Sequence[Claim | None], together: set[int]) -> list[int]:

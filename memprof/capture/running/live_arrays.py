@@ -15,6 +15,7 @@ import jax
 
 from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import LiveArrays, LiveGroup
+from memprof.capture.targets.families import is_host
 
 _MOST_HOLDERS = 6  # from an array to what has a name
 _MOST_OBJECTS = 50
@@ -86,7 +87,7 @@ def _has_memory(array: Any) -> bool:
     """
     try:
         if not array.is_ready():
-            return bool(next(iter(array.sharding.device_set)).platform != "cpu")
+            return not is_host(next(iter(array.sharding.device_set)))
         array.block_until_ready()
     except (RuntimeError, ValueError):  # its own error, or that it is deleted
         return False

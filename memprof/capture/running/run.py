@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.measurement import MeasuredDevice, Measurement, OutOfMemory, PoolReading, ResidentMemory
 from memprof.capture.compile import CompiledStep
 from memprof.capture.processes import job
@@ -29,7 +30,8 @@ from memprof.capture.running import memory_readings
 from memprof.capture.running.feeding import Arguments
 from memprof.capture.running.trace_reading import read_trace, session_folder
 from memprof.capture.running.xprof_log import module_name, program_file_name
-from memprof.capture.targets.gpu import gpu_of_kind
+from memprof.capture.targets.families import family_of_device, is_host
+from memprof.capture.targets.family import Driver
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
@@ -55,14 +57,14 @@ def measure(
     compiled: CompiledStep,
     *,
     num_steps: int,
-    drivers: Sequence[memory_readings.Driver] = (),
+    drivers: Sequence[Driver] = (),
     trace_folder: Path | None = None,
     progress: Progress,
 ) -> Measurement:
     """Run a step `NUM_WARMUP_STEPS` + `num_steps` times.
 
     Args:
-        drivers: of the devices of this machine, in CUDA's order, opened before JAX took hold of them; none on a CPU.
+        drivers: of the devices of this machine, in JAX's order, opened before JAX took hold of them; none on a CPU.
         trace_folder: where to leave a trace of the timed steps, with the program beside it; None: none is taken.
         progress: called with what the run is at.
 
@@ -161,7 +163,7 @@ class _Run:
         self._argument_bytes = [
             self._leaf_bytes if is_alone else self._arguments.bytes_on(device) for device in self._devices
         ]
-        if self._target.platform == "cpu":
+        if family_of(self._target.platform).is_host:
             self._resident_before_bytes = memory_readings.start_resident_peak()
         self._read()
 
@@ -178,7 +180,7 @@ class _Run:
             if number == 0:
                 self._read()
 
-    def measurement(self, drivers: Sequence[memory_readings.Driver]) -> Measurement:
+    def measurement(self, drivers: Sequence[Driver]) -> Measurement:
         """Everything that this process has measured up to now."""
         self._read()
         timed = self._done[NUM_WARMUP_STEPS:]
@@ -191,8 +193,9 @@ class _Run:
                 num_devices=len(self._devices),
             )
         num_devices = self._target.topology.num_devices
-        feed, gpu = self._spec.feed, gpu_of_kind(self._devices[0].device_kind)
-        peak_flops = gpu.peak_flops_per_second if gpu else None
+        feed, first = self._spec.feed, self._devices[0]
+        known = family_of_device(first).device_of_kind(first.device_kind)
+        peak_flops = known.peak_flops_per_second if known else None
         return _with_devices(
             Measurement(
                 device=self._target.description,
@@ -214,9 +217,9 @@ class _Run:
             num_devices=num_devices,
         )
 
-    def _of_device(self, number: int, drivers: Sequence[memory_readings.Driver]) -> MeasuredDevice:
+    def _of_device(self, number: int, drivers: Sequence[Driver]) -> MeasuredDevice:
         device, readings = self._devices[number], [reading[number] for reading in self._readings]
-        has_driver = device.platform != "cpu" and device.local_hardware_id in range(len(drivers))
+        has_driver = not is_host(device) and device.local_hardware_id in range(len(drivers))
         return MeasuredDevice(
             device=str(device),
             process=device.process_index,

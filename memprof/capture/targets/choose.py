@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,12 +12,9 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from memprof.analysis.memory.verdict import card_bytes
 from memprof.analysis.records.capture import Target
 from memprof.capture.pool_settings import pool_settings
-from memprof.capture.targets.gpu import gpus, speeds_of_kind
-from memprof.capture.targets.resolve import DEFAULT_GPU, LOCAL, cpu, has_accelerator_device, of_gpu
-from memprof.capture.targets.tpu import chips_of, host_bounds, tpu_of_kind, tpus
+from memprof.capture.targets.families import compiler_of, family_of_device
+from memprof.capture.targets.resolve import LOCAL, cpu, default_target, has_accelerator_device
 from memprof.capture.xla import xla_adapter
-from memprof.capture.xla.cuda_tools import INSTALL_DEVICELESS, missing_for_deviceless
-from memprof.capture.xla.deviceless import COMPILERS
 from memprof.errors import MemprofError
 
 _ACCELERATOR = "the accelerator of this machine"
@@ -82,12 +78,13 @@ def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
             return _local(_ACCELERATOR) if has_accelerator_device() else cpu("no accelerator here")
         if has_accelerator_device() and jax.default_backend() != "cpu":
             return _local(_ACCELERATOR)
-        missing = missing_for_deviceless()
-        if missing:
-            install = f"no {' and no '.join(missing)} to compile for one ({INSTALL_DEVICELESS})"
-            return cpu(f"no accelerator here, and {install}")
-        reason = "no accelerator here, so the default GPU, compiled for without the device"
-        return of_gpu(gpus()[DEFAULT_GPU], reason)
+        default = default_target("no accelerator here, so the default GPU, compiled for without the device")
+        compiler = compiler_of(default)
+        missing = compiler.missing() if compiler is not None else ()
+        if compiler is None or not missing:
+            return default
+        install = f"no {' and no '.join(missing)} to compile for one ({compiler.install})"
+        return cpu(f"no accelerator here, and {install}")
 
 
 def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:
@@ -118,7 +115,8 @@ def deviceless_devices(target: Target) -> list[jax.Device]:
     Raises:
         MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
     """
-    compiler = COMPILERS[target.platform]
+    compiler = compiler_of(target)
+    assert compiler is not None
     missing = compiler.missing()
     if missing:
         raise MemprofError(
@@ -126,42 +124,31 @@ def deviceless_devices(target: Target) -> list[jax.Device]:
             f" {compiler.install}, or use --target cpu"
         )
     try:
-        if target.platform == "tpu":
-            return _tpu_devices(target)
-        return xla_adapter.gpu_devices(target)
+        return compiler.devices(target)
     except Exception as error:  # XLA's own errors have no common type
         raise MemprofError(f"XLA does not accept {target.name} as a target: {str(error).splitlines()[0]}") from error
 
 
-def _tpu_devices(target: Target) -> list[jax.Device]:
-    """The devices of a target, which need not be there."""
-    tpu, topology = tpus()[target.compiler_config], target.topology
-    chips = topology.chips or chips_of(tpu, topology)
-    options: dict[str, Any] = {"chips_per_host_bounds": host_bounds(chips), **tpu.options}
-    if topology.num_slices > 1:
-        options["num_slices"] = topology.num_slices
-    devices = xla_adapter.tpu_devices(f"{tpu.name}:{'x'.join(map(str, chips))}", options)
-    return devices[: topology.num_devices]  # a chip of several devices can be asked for one of them
-
-
 def _local(reason: str) -> Target:
     device = jax.local_devices()[0]
-    if device.platform == "cpu":
+    family = family_of_device(device)
+    if family.facts.is_host:
         return cpu(f"{reason}; the local device is the CPU")
     limit_bytes = (device.memory_stats() or {}).get("bytes_limit")
-    tpu = tpu_of_kind(device.device_kind)
+    known = family.device_of_kind(device.device_kind)
+    described = None if known is None else known.target(reason)
     target = Target(
         name=LOCAL,
         description=device.device_kind,
-        platform="cuda" if device.platform == "gpu" else device.platform,
+        platform=family.facts.platform,
         memory_bytes=limit_bytes,
         compute_capability=getattr(device, "compute_capability", None),
         reason=reason,
-        speeds=tpu.speeds if tpu else speeds_of_kind(device.device_kind),
-        chip_bytes=tpu.chip_bytes if tpu else {},
-        kernel_vmem_bytes=tpu.kernel_vmem_bytes if tpu else 0,
+        speeds=described.speeds if described else None,
+        chip_bytes=described.chip_bytes if described else {},
+        kernel_vmem_bytes=described.kernel_vmem_bytes if described else 0,
     )
-    if target.platform != "cuda" or limit_bytes is None:
+    if not family.facts.has_share_pool or limit_bytes is None:
         return target
     # JAX tells the size of its pool alone, which is this share of the card.
     return replace(target, memory_bytes=card_bytes(limit_bytes, pool_settings(target)))

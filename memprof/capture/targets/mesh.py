@@ -21,10 +21,19 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from memprof.analysis.records.capture import Target, Topology
+from memprof.analysis.records.device_family import family_of
 from memprof.capture.own_attributes import own
 from memprof.capture.targets.choose import Devices, choose_target, deviceless_devices, devices_of
-from memprof.capture.targets.gpu import gpus
-from memprof.capture.targets.resolve import DEFAULT_GPU, DEVICES, OF_PROJECT, no_gpu, of_gpu, resolve, topology_of
+from memprof.capture.targets.families import is_host
+from memprof.capture.targets.resolve import (
+    DEFAULT_GPU,
+    DEVICES,
+    OF_PROJECT,
+    default_target,
+    no_gpu,
+    resolve,
+    topology_of,
+)
 from memprof.capture.tracing.jit_adapter import context_meshes, sharding_mistake
 from memprof.capture.tracing.jitting import shardings_of_jit
 from memprof.capture.tracing.step import StepSpec
@@ -101,7 +110,7 @@ def _mesh_here(target: Target) -> Mesh:
         flag = f": XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} makes as many of the CPU"
         raise MemprofError(
             f"--mesh asks for {num_devices} devices, and there {'is' if len(devices) == 1 else 'are'} {len(devices)} of"
-            f" the platform {devices[0].platform} here{flag if devices[0].platform == 'cpu' else ''}"
+            f" the platform {devices[0].platform} here{flag if is_host(devices[0]) else ''}"
         )
     axes, automatic = target.topology.axes, (AxisType.Auto,) * len(target.topology.axes)
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=automatic, devices=devices[:num_devices])
@@ -200,7 +209,7 @@ def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
             " with jax.make_mesh, or compile it for GPUs that are not there with --target"
         )
     devices = list(mesh.devices.flat)
-    if (devices[0].platform == "cpu") != (target.platform == "cpu"):
+    if is_host(devices[0]) != family_of(target.platform).is_host:
         raise MemprofError(
             f"the step is sharded over {mesh.size} devices of the platform {devices[0].platform}, and {target.name} was"
             " asked for: leave out the target"
@@ -217,9 +226,9 @@ def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
 
 def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
     """What was asked for in place of the devices of a mesh: the program has their number and their axes alone."""
-    on_this_machine = isinstance(mesh, Mesh) and mesh.devices.flat[0].platform != "cpu"
+    on_this_machine = isinstance(mesh, Mesh) and not is_host(mesh.devices.flat[0])
     if asked is None and not on_this_machine:
-        asked = of_gpu(gpus()[DEFAULT_GPU], "the default GPU, in place of the devices of the step's mesh")
+        asked = default_target("the default GPU, in place of the devices of the step's mesh")
     if asked is None or not asked.is_deviceless:
         raise MemprofError(
             f"the step is sharded over {mesh.size} devices, and memprof compiles that for GPUs that are not there:"

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.targets.gpu import Gpu, gpus, speeds_of_kind
-from memprof.capture.targets.tpu import of_tpu, tpus
+from memprof.analysis.records.device_family import all_families
+from memprof.capture.targets.families import catalogue, families
+from memprof.capture.targets.family import TargetFamily
 from memprof.capture.tracing.step_checks import shown
 from memprof.errors import MemprofError
 
@@ -25,7 +26,6 @@ DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
 _SIZE = "[0-9]{1,9}"
 _MODEL = re.compile(r"[a-z]+\d+[a-z]*|\d{3,}(?!\d*gb)")  # of a name: `a6000`, `h100`, `4090`
 _MOST_DEVICES = 2**16  # XLA makes a topology of each of them
-_AMPLE_BYTES = 1 << 50  # 1 PiB; XLA multiplies it by percentages in 64 bits
 
 
 class ProjectTarget(str):
@@ -36,7 +36,8 @@ class ProjectTarget(str):
 
 def catalogued() -> list[str]:
     """The names of all targets."""
-    return [*gpus(), *tpus(), LOCAL, CPU]
+    names = [name for name in catalogue() if name != CPU]
+    return [*names, LOCAL, CPU]
 
 
 def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value that does not change
@@ -53,18 +54,14 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
     Raises:
         MemprofError: it is none of these, or the file is no target.
     """
-    if name == CPU:
-        return cpu(ASKED_FOR)
     if name == LOCAL:
         return Target(
             name=LOCAL, description="", platform="", memory_bytes=None, compute_capability=None, reason=ASKED_FOR
         )
-    if name in gpus():
-        return of_gpu(gpus()[name], ASKED_FOR, topology)
-    if name in tpus():
-        return of_tpu(tpus()[name], ASKED_FOR, topology)
+    if name in catalogue():
+        return catalogue()[name].target(ASKED_FOR, topology)
     if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
-        return of_file(name, topology)
+        return read_file(name, topology)
     known = catalogued()
     asked = name.lower()
     meant = [asked] if asked in known else [other for other in known if other.startswith(f"{asked}-")]
@@ -117,7 +114,7 @@ def resolve_asked(
         target = None if yields else replace(target, reason=OF_PROJECT)
     if mesh is not None and target is None:
         reason = "the default GPU, compiled for without the device"
-        target = resolve(LOCAL) if runs else replace(resolve(DEFAULT_GPU, topology), reason=reason)
+        target = resolve(LOCAL) if runs else default_target(reason, topology)
     if mesh is not None and target is not None and not target.is_deviceless:
         if not runs:
             raise no_gpu(target.name)
@@ -138,9 +135,12 @@ def _slice(name: str | None, mesh: str | None, chips: str | None, num_slices: in
         MemprofError: it is the slice of no TPU.
     """
     what = f"--topology {chips}" if chips is not None else f"--slices {num_slices}"
-    tpu = tpus().get((name or "").lower())
-    if tpu is None:
-        raise MemprofError(f"{what} is for TPUs: choose one with --target, from {', '.join(tpus())}")
+    device = catalogue().get((name or "").lower())
+    devices_per_chip = device.devices_per_chip if device is not None else None
+    if devices_per_chip is None:
+        sliced = {each.facts.devices: each for each in families() if _forms_slices(each)}
+        names = [name for family in sliced.values() for name in family.catalogue()]
+        raise MemprofError(f"{what} is for {' and '.join(sliced)}: choose one with --target, from {', '.join(names)}")
     if chips is None:
         if mesh is None:
             raise MemprofError(f"{what} divides the devices of a mesh: give their number, --mesh 8")
@@ -148,7 +148,11 @@ def _slice(name: str | None, mesh: str | None, chips: str | None, num_slices: in
     if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*", chips) or "0" in chips.split("x"):
         raise MemprofError(f"{what} is no topology: write how many chips lie along each dimension, --topology 2x4")
     sizes = tuple(map(int, chips.split("x")))
-    return mesh or str(prod(sizes) * tpu.cores * num_slices), Topology(num_slices=num_slices, chips=sizes)
+    return mesh or str(prod(sizes) * devices_per_chip * num_slices), Topology(num_slices=num_slices, chips=sizes)
+
+
+def _forms_slices(family: TargetFamily) -> bool:
+    return any(device.devices_per_chip is not None for device in family.catalogue().values())
 
 
 def read_mesh(text: str, hosts: int = 1) -> Topology:
@@ -220,24 +224,12 @@ def option_of(target: Target) -> str:
 
 def cpu(reason: str) -> Target:
     """The host."""
-    return Target(
-        name=CPU, description="host CPU", platform="cpu", memory_bytes=None, compute_capability=None, reason=reason
-    )
+    return catalogue()[CPU].target(reason)
 
 
-def of_gpu(gpu: Gpu, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008
-    """A GPU of the catalogue, which need not be there."""
-    return Target(
-        name=gpu.name,
-        description=gpu.description,
-        platform="cuda",
-        memory_bytes=gpu.memory_bytes,
-        compute_capability=gpu.compute_capability,
-        reason=reason,
-        topology=topology,
-        compiler_config=gpu.target_config(),
-        speeds=gpu.speeds,
-    )
+def default_target(reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008
+    """The target where none is asked for and no device is here."""
+    return catalogue()[DEFAULT_GPU].target(reason, topology)
 
 
 def _is_number(value: Any) -> bool:
@@ -250,47 +242,20 @@ def has_accelerator_device() -> bool:
     Asking JAX would start its backends, and once it has tried CUDA and failed, it can no longer compile for a GPU that
     is not there (jax 0.10.2 to 0.12).
     """
-    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
+    return any(True for family in all_families() if family.device_files for _ in Path("/dev").glob(family.device_files))
 
 
-def with_ample_memory(target: Target) -> Target:
-    """A deviceless target with so much memory that XLA never recomputes values to save some."""
-    config = re.sub(r"\b(device_memory_size:\s*)\d+", rf"\g<1>{_AMPLE_BYTES}", target.compiler_config)
-    return replace(target, compiler_config=config)
-
-
-def of_file(name: str, topology: Topology) -> Target:
-    """The GPU that a file of XLA's describes.
+def read_file(name: str, topology: Topology) -> Target:
+    """The target that a file describes, of whichever family.
 
     Raises:
-        MemprofError: it cannot be read, or is no target.
+        MemprofError: it cannot be read, or is no target: the first family's sentence.
     """
-    path = Path(name)
-    try:
-        config = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MemprofError(f"the target file {path} cannot be read as text: {error}") from error
-    memory = re.search(r"\bdevice_memory_size:\s*(\d+)", config)
-    major, minor = (
-        re.search(rf"cuda_compute_capability\s*\{{[^}}]*\b{part}:\s*(\d+)", config) for part in ("major", "minor")
-    )
-    if not (memory and major and "gpu_device_info" in config):
-        raise MemprofError(
-            f"{path} is no GPU target: a text proto with gpu_device_info, its device_memory_size and"
-            " cuda_compute_capability was expected (XLA writes one, *.gpu_target_config.pbtxt, when it dumps a program)"
-        )
-    description = re.search(r'device_description_str:\s*"([^"]*)"', config)
-    kind = description.group(1) if description else path.name
-    return Target(
-        name=path.stem,
-        description=kind,
-        platform="cuda",
-        memory_bytes=int(memory.group(1)),
-        # A text proto leaves out fields that are 0, such as the minor of 9.0.
-        compute_capability=f"{major.group(1)}.{minor.group(1) if minor else 0}",
-        reason=ASKED_FOR,
-        topology=topology,
-        compiler_config=config,
-        file=name,
-        speeds=speeds_of_kind(kind),
-    )
+    errors = []
+    for family in families():
+        if family.read_file is not None:
+            try:
+                return family.read_file(name, topology)
+            except MemprofError as error:
+                errors.append(error)
+    raise errors[0]

@@ -104,7 +104,7 @@ class Plan:
         return _DECODER.decode(path.read_bytes())
 
 
-_DECODER = msgspec.msgpack.Decoder(Plan)  # made once: see `foreign.convert` on threads
+_DECODER = msgspec.msgpack.Decoder(Plan)  # made once: see `untrusted.convert` on threads
 
 
 def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, refused_by: Target | None = None) -> str:

@@ -9,12 +9,14 @@ import copy
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,10 @@ from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortablePro
 # threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
 # compilation cache off and on again, overlapping, leave it off.
 PROCESS_WIDE = threading.RLock()
+_CUDNN_VERSION: ContextVar[int | None] = ContextVar("_CUDNN_VERSION", default=None)
+_CUDNN_OF_TARGET = re.compile(
+    r"dnn_version_info\s*:?\s*\{\s*major:\s*(\d+)(?:\s*minor:\s*(\d+))?(?:\s*patch:\s*(\d+))?"
+)
 
 
 def gpu_devices(target: Target) -> list[jax.Device]:
@@ -359,6 +365,21 @@ def memory_totals(compiled: Any) -> dict[str, int]:
     return {ours: getattr(analysis, theirs) for ours, theirs in fields.items() if hasattr(analysis, theirs)}
 
 
+def optimal_seconds(compiled: Any) -> float | None:
+    """The compiler's estimate of the time of a step, from `cost_analysis()`; None where it gives none.
+
+    Only an executable has it: the analysis of a lowered program is not implemented for absent TPUs (jax 0.10.2 to
+    0.12), and a plan holds no estimate.
+
+    Args:
+        compiled: by JAX, or by `compile_portable`.
+    """
+    found = compiled.cost_analysis()
+    properties = found[0] if isinstance(found, list) and found else found
+    seconds = properties.get("optimal_seconds") if isinstance(properties, Mapping) else None
+    return float(seconds) if seconds is not None and 0 < seconds < math.inf else None
+
+
 def argument_bytes(leaf: Any) -> int:
     """Bytes of one abstract argument. Keys of `jax.random` count as the integers that they are made of."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
@@ -437,15 +458,43 @@ def bytes_asked_for(message: str) -> int | None:
 
 
 def cudnn_version() -> int | None:
-    """The version of cuDNN that JAX's CUDA plugin finds, as `90100`; None where there is none (jax 0.10.2 to 0.12)."""
-    from jax._src.lib import cuda_versions
+    """The version of cuDNN that JAX traces attention for, as `90100`; None if it finds none (jax 0.10.2 to 0.12)."""
+    from jax._src.cudnn import fused_attention_stablehlo
 
-    if cuda_versions is None:
-        return None
     try:
-        return int(cuda_versions.cudnn_get_version())
+        return int(fused_attention_stablehlo.check_cudnn_version())
     except RuntimeError:
         return None
+
+
+@contextmanager
+def cudnn_of_absent_device(target: Target | None) -> Iterator[None]:
+    """Trace cuDNN's attention for the version that XLA is told of the target (jax 0.10.2 to 0.12).
+
+    JAX asks the library of this machine for its version and takes nothing else from it; nor does XLA without a device.
+    """
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    module: Any = fused_attention_stablehlo
+    if not isinstance(module.check_cudnn_version, _CudnnVersion):
+        module.check_cudnn_version = _CudnnVersion(module.check_cudnn_version)
+    told = _CUDNN_OF_TARGET.search(target.compiler_config if target else "")
+    numbers = [int(number or 0) for number in told.groups()] if told else []
+    token = _CUDNN_VERSION.set(numbers[0] * 10_000 + numbers[1] * 100 + numbers[2] if numbers else None)
+    try:
+        yield
+    finally:
+        _CUDNN_VERSION.reset(token)
+
+
+class _CudnnVersion:
+    """Says the version of cuDNN: that of the target a step is traced for, else that of this machine's library."""
+
+    def __init__(self, of_library: Callable[[], int]) -> None:
+        self._of_library = of_library
+
+    def __call__(self) -> int:
+        return _CUDNN_VERSION.get() or self._of_library()
 
 
 def _register_cuda_plugin() -> None:

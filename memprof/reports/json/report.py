@@ -78,6 +78,9 @@ class CompilerJson(Struct, frozen=True, kw_only=True):
     peak_memory_bytes: Size | None
     total_allocation_bytes: Size | None
     is_complete: Annotated[bool, Meta(description="Compiled to the end; else these are the totals of XLA's plan.")]
+    optimal_seconds: Annotated[
+        float | None, about("The compiler's estimate of the time of a step on a TPU; null unless compiled to the end.")
+    ]
 
 
 class AllocatorJson(Struct, frozen=True, kw_only=True):
@@ -302,6 +305,40 @@ class KernelJson(Struct, frozen=True, kw_only=True):
     buffers: tuple[KernelBufferJson, ...]
 
 
+class NeighbourJson(Struct, frozen=True, kw_only=True):
+    """What makes the array that is copied, or reads the copy."""
+
+    name: Annotated[str, about("Of the HLO instruction; empty of an argument or a result.")]
+    op: Annotated[str, about("JAX's name of the operation, or the path of an argument.")]
+    source: Annotated[str, about("`file.py:12`, or empty.")]
+    role: Annotated[str, about("`operation`, `argument`, `constant`, `result` or `unknown`.")]
+
+
+class LayoutCopyJson(Struct, frozen=True, kw_only=True):
+    """One operation that only changes the layout of an array."""
+
+    name: Annotated[str, about("The HLO instruction.")]
+    kind: Annotated[str, about("`copy`, or with other dimensions `transpose` or `reshape`.")]
+    dtype: str
+    shape: Annotated[Shape, about("Of the result.")]
+    layout: Annotated[str, about("Of the result, as XLA writes it; empty: row by row, without tiles.")]
+    old_shape: Annotated[Shape, about("Of the operand.")]
+    old_layout: str
+    size_bytes: Annotated[Size, about("Of the result, padding included.")]
+    space: Annotated[str, about("The memory that the result lies in: `hbm`, `vmem`.")]
+    num_runs: Annotated[Size, about("In a step.")]
+    step_bytes: Annotated[Size, about("What it writes in a step.")]
+    is_at_least: Annotated[bool, about("It is in a loop of unknown length, which counts once.")]
+    is_at_peak: Annotated[bool, about("The result is live at the peak.")]
+    op: Annotated[str, about("JAX's name of the copy itself; the compiler names few.")]
+    module: str
+    source: str
+    producer: Annotated[NeighbourJson, about("The operation that makes the array in its old layout.")]
+    consumer: Annotated[
+        NeighbourJson, about("Of the operations that read it in the new layout a matrix product, else the next one.")
+    ]
+
+
 _Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -350,6 +387,10 @@ class ReportJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mem
     ]
     kernels: Annotated[
         tuple[KernelJson, ...], about("The Pallas kernels of a program for a TPU, those that ask for most VMEM first.")
+    ]
+    layout_copies: Annotated[
+        tuple[LayoutCopyJson, ...],
+        about("The operations that only change the layout of an array, those that write most in a step first."),
     ]
     pressure: MaybePressure
     categories: Annotated[CategorySizes, about("The footprint by category (inferred). Adds up to footprint_bytes.")]

@@ -45,8 +45,9 @@ def fit_columns(needs: Sequence[Need], width: int) -> Fit:
     """Fit columns into `width` cells.
 
     Everything stands side by side if it fits whole. Else the columns that may go below do; then texts are shortened and
-    the gap closes up; then columns are dropped, the highest priority number first. What may neither be shortened nor
-    dropped (numbers, on a page that is too narrow even for them) sticks out rather than break.
+    the gap closes up; then columns are dropped, the highest priority number first, and put back if they fit in the end.
+    What may neither be shortened nor dropped (numbers, on a page that is too narrow even for them) sticks out rather
+    than break.
     """
     grid = list(needs)
     below: tuple[int, ...] = ()
@@ -54,15 +55,20 @@ def fit_columns(needs: Sequence[Need], width: int) -> Fit:
         below = tuple(need.index for need in grid if need.column.below)
         grid = [need for need in grid if not need.column.below]
     gap = 2 if _total([need.minimum for need in grid], gap=2) <= width else 1
-    dropped: list[int] = []
+    dropped: list[Need] = []
     while _total([need.minimum for need in grid], gap=gap) > width:
         last = max(grid, key=lambda need: (need.column.priority, need.index))
         if last.column.priority == 0:
             break
         grid.remove(last)
-        dropped.append(last.index)
+        dropped.append(last)
+    for need in reversed(dropped):  # a narrow one may have room where a wide one has not
+        if _total([other.minimum for other in [*grid, need]], gap=gap) <= width:
+            grid.append(need)
+    grid.sort(key=lambda need: need.index)
+    left_out = sorted({need.index for need in dropped} - {need.index for need in grid})
     widths = _grow(grid, width - gap * (len(grid) - 1))
-    return Fit(widths=widths, below=below, dropped=tuple(sorted(dropped)), gap=gap)
+    return Fit(widths=widths, below=below, dropped=tuple(left_out), gap=gap)
 
 
 def continue_columns(needs: Sequence[Need], width: int) -> list[Fit]:

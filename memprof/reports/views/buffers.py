@@ -63,12 +63,6 @@ def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
     total_bytes = sum(buffer.size_bytes for buffer in buffers)
     names = places(buffers)
     groups = group_alike(buffers)[:top]
-    # Where room is short, one word tells the values of a module apart, or else their source lines do.
-    seen = {
-        (group.first.dtype, group.first.shape, group.first.category, group.module, _primitive(group))
-        for group in groups
-    }
-    op_goes_first = len(seen) < len(groups)
     rows = [
         Row(
             cells=(
@@ -89,11 +83,11 @@ def largest_groups_table(buffers: Sequence[LiveBuffer], *, top: int) -> Table:
             replace(_TYPE, title="largest"),
             Column(title="count", align=Align.RIGHT, priority=2),
             _SIZE,
-            replace(_SHARE, priority=4),
+            replace(_SHARE, priority=5),
             _CATEGORY,
             replace(_MODULE, min_width=18),
-            Column(title="op", priority=5 if op_goes_first else 3, shorten=Shorten.END, min_width=11),
-            replace(_SOURCE, below=False, priority=3 if op_goes_first else 5),
+            Column(title="op", priority=4, shorten=Shorten.END, min_width=11),
+            replace(_SOURCE, below=False, priority=3),
         ),
         rows=tuple(rows),
         is_extract=True,

@@ -11,29 +11,10 @@ from memprof.reports.units import format_bytes, format_exact_bytes, format_share
 
 _NOTHING = Cell(text="-", key=Tone.MUTED)
 CategoryGroups = Mapping[str, frozenset[Category]]
-_TEMPS = frozenset(
-    {
-        Category.RECOMPUTED,
-        Category.PARAM_COPIES,
-        Category.GATHERED_PARAMS,
-        Category.COTANGENTS,
-        Category.FORWARD_TEMPS,
-        Category.UPDATE_TEMPS,
-        Category.WORKSPACE,
-        Category.COLLECTIVES,
-    }
-)
-_OWN_COLUMN = frozenset(
-    {Category.PARAMS, Category.OPTIMIZER_STATE, Category.KV_CACHE, Category.GRADIENTS, Category.ACTIVATIONS}
-)
+_REST = "other"  # the last column
 CATEGORY_GROUPS: CategoryGroups = {
-    "params": frozenset({Category.PARAMS}),
-    "optim": frozenset({Category.OPTIMIZER_STATE}),
-    "cache": frozenset({Category.KV_CACHE}),
-    "grads": frozenset({Category.GRADIENTS}),
-    "acts": frozenset({Category.ACTIVATIONS}),
-    "temps": _TEMPS,
-    "other": frozenset(Category) - _TEMPS - _OWN_COLUMN,
+    column: frozenset(each for each in Category if each.column == column)
+    for column in (*dict.fromkeys(each.column for each in Category if each.column != _REST), _REST)
 }
 
 

@@ -62,7 +62,7 @@ def _shares_of(rows: Sequence[ComparedRow], *, by: By, depth: int) -> tuple[Shar
             )
         case By.STACK:
             raise MemprofError("Stacks of several programs cannot be shown side by side. Compare by source.")
-        case By.BUFFER | By.PADDING:
+        case By.BUFFER | By.PADDING | By.LAYOUT:
             raise MemprofError(
                 "Buffers of several programs cannot be shown side by side. Compare by category, module, source, dtype "
                 "or phase; `memprof show A.memprof --diff B.memprof` matches the buffers of two captures."

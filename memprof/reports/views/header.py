@@ -25,6 +25,7 @@ from memprof.reports.units import (
     format_short_seconds,
 )
 from memprof.reports.views.kernels import over_limit_sentence
+from memprof.reports.views.layout_copies import layout_copy_facts
 from memprof.reports.views.padding import padding_facts
 
 TONES = {
@@ -84,17 +85,18 @@ def time_facts(report: Report) -> tuple[Facts, ...]:
 
 
 def time_values(report: Report) -> tuple[str, ...]:
-    """The roofline bound in words, with what limits it; empty where there is none."""
-    bound = report.roofline
+    """The roofline bound in words, with what limits it, and the compiler's estimate; empty where there is neither."""
+    bound, estimate = report.roofline, report.compiler.optimal_seconds
+    estimates = () if estimate is None else (f"XLA estimates {format_short_seconds(estimate)}",)
     if bound is None:
-        return ()
+        return estimates
     shares = {
         "compute": bound.compute_share,
         "memory": bound.memory_share,
         "communication": bound.communication_share,
     }
     limits = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= _MIN_SHOWN_SHARE)
-    return (f"at least {format_short_seconds(bound.at_least_seconds)}: roofline, not measured ({limits})",)
+    return (f"at least {format_short_seconds(bound.at_least_seconds)}: roofline, not measured ({limits})", *estimates)
 
 
 def configuration(report: Report) -> tuple[Block, ...]:
@@ -197,6 +199,7 @@ def memory_facts(report: Report) -> Facts:
                 ),
             ),
             *padding_facts(report),
+            *layout_copy_facts(report),
             *memory_space_facts(report),
             *_figure_facts(report),
             *outside_facts(report),

@@ -28,6 +28,7 @@ from memprof.reports.views.advice import advice_blocks
 from memprof.reports.views.buffers import buffer_table, largest_buffers_table
 from memprof.reports.views.cells import category_table, group_legend, share_table
 from memprof.reports.views.kernels import kernel_blocks
+from memprof.reports.views.layout_copies import layout_copy_blocks, layout_copy_table
 from memprof.reports.views.measured import measured_blocks, operation_blocks
 from memprof.reports.views.mesh import mesh_blocks, partitioner_notes
 from memprof.reports.views.modules import module_table
@@ -80,6 +81,7 @@ def summary_document(
             category_table(report.categories),
             *mesh_blocks(report),
             *kernel_blocks(report.kernels, top=top),
+            *layout_copy_blocks(report, top=top),
             *_timeline(report),
             *_modules(report, depth=depth, top=top),
             *_buffers(report, top=top),
@@ -118,7 +120,9 @@ def _buffers(report: Report, *, top: int) -> tuple[Block, ...]:
 
 
 def by_document(report: Report, *, by: By, depth: int, top: int, capture: str = "") -> Document:
-    """One table of the footprint (for buffers and padding: of the live peak), with the head that it needs.
+    """One table of the footprint, with the head that it needs.
+
+    Of buffers and padding it is a table of the live peak, of layouts one of the copies between them.
 
     Args:
         report: the facts.
@@ -171,6 +175,8 @@ def _breakdown(report: Report, *, by: By, depth: int, top: int) -> Table:
             return buffer_table(report.buffers, top=top)
         case By.PADDING:
             return padding_table(report.buffers, top=top)
+        case By.LAYOUT:
+            return layout_copy_table(report.layout_copies, top=top)
 
 
 def phase_name(phase: Phase) -> str:

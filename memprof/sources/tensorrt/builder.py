@@ -17,6 +17,7 @@ import tensorrt_rtx as trt
 from memprof.errors import MemprofError
 from memprof.sources.tensorrt.onnx_model import ModelInput, check_maxima, read_inputs, read_weights, with_int8_products
 from memprof.sources.tensorrt.request import REQUEST_FILE, RESULT_FILE, BuildRequest, BuildResult, NamedArray
+from memprof.sources.tensorrt.varying import vary
 
 _DTYPES = {
     trt.DataType.FLOAT: "Float",
@@ -43,12 +44,15 @@ def main(folder: Path) -> None:
 
 def _built(request: BuildRequest, folder: Path) -> BuildResult:
     path, started = Path(request.model), time.perf_counter()
+    if request.varying:
+        path = folder / "varying.onnx"
+        vary([Path(request.model), *map(Path, request.smaller_models)], request.varying, path)
     inputs = read_inputs(path)
     check_maxima(inputs, request.maxima, model=request.name)
     weights = read_weights(path)
     if request.int8:
-        path = folder / "int8.onnx"
-        with_int8_products(Path(request.model), path)
+        plain, path = path, folder / "int8.onnx"
+        with_int8_products(plain, path)
     messages, boundary = _build(path, request, inputs, is_static=not request.maxima)
     static_messages = None
     if request.maxima:

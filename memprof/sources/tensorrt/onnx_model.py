@@ -87,7 +87,7 @@ def with_int8_products(path: Path, target: Path) -> int:
     Raises:
         MemprofError: the file is no ONNX model, or has no product by a weight.
     """
-    model = _loaded(path, with_weights=True)
+    model = load(path)
     graph = model.graph
     constants = _Constants(graph)
     nodes: list[Any] = []
@@ -104,9 +104,23 @@ def with_int8_products(path: Path, target: Path) -> int:
         raise MemprofError(f"{path.name} has no matrix products by weights to quantise: leave int8-qdq out")
     del graph.node[:]
     graph.node.extend(nodes)
-    large = sum(len(each.raw_data) for each in graph.initializer) >= _LARGE_BYTES
-    onnx.save(model, target, save_as_external_data=large, **({"location": f"{target.name}.data"} if large else {}))
+    save(model, target)
     return num_products
+
+
+def load(path: Path) -> Any:
+    """A model with its weights.
+
+    Raises:
+        MemprofError: the file is no ONNX model.
+    """
+    return _loaded(path, with_weights=True)
+
+
+def save(model: Any, target: Path) -> None:
+    """Write a model, with its weights in a file beside it if they are large."""
+    large = sum(len(each.raw_data) for each in model.graph.initializer) >= _LARGE_BYTES
+    onnx.save(model, target, save_as_external_data=large, **({"location": f"{target.name}.data"} if large else {}))
 
 
 class _Constants:

@@ -9,12 +9,23 @@ REQUEST_FILE, RESULT_FILE, LOG_FILE = "request.json", "result.json", "builder.lo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """A dimension that is to vary, and a smaller size of it for which there is a model, too."""
+
+    name: str
+    size: int
+    smaller: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
     """An engine to build.
 
     Attributes:
         model: path of the ONNX file; `name` is what messages call it.
         maxima: of the dimensions that vary, by name.
+        varying: dimensions that are to vary, though they are fixed in the model.
+        smaller_models: for them: models with other sizes (see `varying.vary`).
         int8: whether products by weights are to be of 8-bit integers.
     """
 
@@ -22,6 +33,8 @@ class BuildRequest:
     name: str
     compute_capability: tuple[int, int]
     maxima: Mapping[str, int] = field(default_factory=dict)
+    varying: tuple[Dimension, ...] = ()
+    smaller_models: tuple[str, ...] = ()
     int8: bool = False
 
 

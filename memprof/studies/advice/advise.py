@@ -19,6 +19,7 @@ from memprof.studies.advice.inference import (
     dequantised_weights,
     relaid_cache,
     whole_prompt_logits,
+    wide_cache,
     wide_weights,
 )
 from memprof.studies.advice.layout import padded_axes
@@ -79,6 +80,7 @@ RULES: tuple[Callable[[Report], Iterable[Proposal]], ...] = (
     undivided_logits,
     update_peak,
     whole_prompt_logits,
+    wide_cache,
     wide_weights,
     workspace,
 )
@@ -97,11 +99,14 @@ def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...
     worthwhile = [each for each in compiled if each.saving_bytes > least]
     best = [each for place, each in enumerate(worthwhile) if not _is_beaten(each, worthwhile[:place], worthwhile)]
     rules = {each.rule for each in compiled}
-    recomputes = any(each.proposal.intent.aim.recomputes for each in compiled)
+    aims = {each.proposal.intent.aim for each in compiled}
+    recomputes = any(aim.recomputes for aim in aims)
     bounds = [
         each
         for each in upper_bounds(report)
-        if each.rule not in rules and not (recomputes and each.proposal.intent.aim.recomputes)
+        if each.rule not in rules
+        and each.proposal.intent.aim not in aims
+        and not (recomputes and each.proposal.intent.aim.recomputes)
     ]
     return ranked((*best, *bounds))
 

@@ -31,13 +31,21 @@ def is_inference(report: Report) -> bool:
 
 def copied_cache(report: Report) -> Iterator[Proposal]:
     """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
-    stacked = _cache_kinds(report, looped=True)
+    stacked, of_weights = _cache_kinds(report, looped=True), _slices_of_stacks(report)
+    turns = {loop.trip_count for loop in report.program.loops}
+    of_caches = {(dtype, _without_one(shape, length)) for dtype, shape in stacked for length in turns & {*shape}}
 
-    def without(buffer: LiveBuffer) -> Instead | None:
+    def without_copies(buffer: LiveBuffer) -> Instead | None:
         is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in stacked
         return Instead(size_bytes=0) if is_copy else None
 
-    copies = changed_at_peak(report, without)
+    def without(buffer: LiveBuffer) -> Instead | None:
+        shape = _without_leading_ones(buffer.shape)
+        is_of_cache = buffer.category in MADE_IN_PASSES and (buffer.dtype, tuple(sorted(shape))) in of_caches
+        is_of_weights = buffer.category is Category.PARAM_COPIES and shape in of_weights
+        return Instead(size_bytes=0) if is_of_cache or is_of_weights else without_copies(buffer)
+
+    copies = changed_at_peak(report, without_copies)
     if not copies:
         return
     yield Proposal(
@@ -88,13 +96,47 @@ def kind_of(buffer: LiveBuffer) -> tuple[str, tuple[int, ...]]:
     return buffer.dtype, tuple(sorted(buffer.shape))
 
 
+def _without_one(lengths: tuple[int, ...], length: int) -> tuple[int, ...]:
+    place = lengths.index(length)
+    return lengths[:place] + lengths[place + 1 :]
+
+
+def wide_cache(report: Report) -> Iterator[Proposal]:
+    """A cache in float32 of a step whose weights have 16 bits or fewer."""
+    caches = {buffer.dtype for buffer in report.buffers if buffer.category is Category.KV_CACHE}
+    weights = {buffer.dtype for buffer in report.buffers if _is_weight(buffer)}
+    if not weights or "f32" in weights or caches != {"f32"}:  # with others, it may hold the scales of a quantised cache
+        return
+
+    def without(buffer: LiveBuffer) -> Instead | None:
+        is_cache = buffer.category is Category.KV_CACHE
+        is_copy = buffer.category in MADE_IN_PASSES | {Category.OUTPUTS} and kind_of(buffer) in kinds
+        return Instead(size_bytes=buffer.size_bytes // 2) if is_cache or is_copy else None
+
+    kinds = {kind_of(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE}
+    held = changed_at_peak(report, without)
+    if not held:
+        return
+    yield Proposal(
+        intent=Intent(aim=Aim.CAST_CACHE),
+        what="Hold the cache in bfloat16, as the weights are",
+        evidence=f"{amount(held, 'arrays')}, are keys and values in float32, made by weights of 16 bits or fewer",
+        cost="keys and values of 8 bits of precision, as most engines hold them",
+        without=without,
+    )
+
+
+def _is_weight(buffer: LiveBuffer) -> bool:
+    return buffer.category is Category.PARAMS and len(buffer.shape) > 1
+
+
 def wide_weights(report: Report) -> Iterator[Proposal]:
     """Weights in float32 that no update needs."""
     if not is_inference(report):
         return
 
     def without(buffer: LiveBuffer) -> Instead | None:
-        is_wide = buffer.category is Category.PARAMS and buffer.dtype == "f32" and len(buffer.shape) > 1
+        is_wide = _is_weight(buffer) and buffer.dtype == "f32"
         return Instead(size_bytes=buffer.size_bytes // 2) if is_wide else None
 
     weights = changed_at_peak(report, without)

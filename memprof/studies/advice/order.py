@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
 from memprof.studies.advice.what_if import amount, made_at
 from memprof.workloads.intents import Aim, Intent
-
-_GPUS = frozenset({"cuda", "rocm"})
 
 
 def other_order(report: Report) -> Iterator[Proposal]:
@@ -19,7 +18,11 @@ def other_order(report: Report) -> Iterator[Proposal]:
     that would have it take such an order, but that a barrier goes.
     """
     is_alone = report.target.topology.num_devices == 1
-    if report.schedule is None or report.target.platform not in _GPUS or (is_alone and not report.program.has_barriers):
+    if (
+        report.schedule is None
+        or not family_of(report.target.platform).has_schedule_options
+        or (is_alone and not report.program.has_barriers)
+    ):
         return
     schedule = report.schedule
     if schedule.other_bytes >= report.live_peak_bytes:

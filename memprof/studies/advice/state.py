@@ -9,6 +9,7 @@ from math import prod
 from memprof.analysis.attribution.module_paths import path_keys
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Category, Phase, Role
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.live_buffer import LiveBuffer
 from memprof.analysis.records.report import Report
 from memprof.studies.advice.advice import Proposal
@@ -20,6 +21,7 @@ _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
 _CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # what comes back without an update
 _SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
 _FLOAT32 = 4
+_NEARLY_ALL = 0.9  # of the bytes of the optimizer's state
 _NARROW = ("bf16", "f16")
 
 
@@ -89,8 +91,13 @@ def _is_cast(buffer: LiveBuffer) -> bool:
 
 
 def factored_optimizer(report: Report) -> Iterator[Proposal]:
-    """Optimizer state as large as the parameters, or twice."""
+    """Moments as large as the parameters, or twice; the differences of steps that L-BFGS holds are none."""
     params = [leaf for leaf in report.arguments if leaf.role is Role.PARAMS]
+    shapes = {leaf.shape for leaf in params}
+    state = [leaf for leaf in report.arguments if leaf.role is Role.OPTIMIZER_STATE]
+    of_params = sum(leaf.size_bytes for leaf in state if leaf.shape in shapes)
+    if of_params < _NEARLY_ALL * sum(leaf.size_bytes for leaf in state):
+        return
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
     factored_bytes = sum(_on_device(report, leaf, _factored_bytes(leaf.shape)) for leaf in params)
     if state_bytes <= 2 * factored_bytes:
@@ -130,7 +137,7 @@ def offload_optimizer(report: Report) -> Iterator[Proposal]:
     """Optimizer state that waits through the forward and backward passes in device memory."""
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
     updates = [span for span in report.timeline.phases if span.phase is Phase.UPDATE]
-    if not (state_bytes and updates) or report.target.platform != "cuda":
+    if not (state_bytes and updates) or not family_of(report.target.platform).offloads_state:
         return
     span = (min(span.start for span in updates), max(span.end for span in updates))
     nowhere = _with_optimizer_state_of(report, 0)

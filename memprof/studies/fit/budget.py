@@ -10,6 +10,7 @@ from memprof.analysis.memory.card import judge_engine, judge_reserved
 from memprof.analysis.memory.verdict import judge, largest_settings, pool_bytes_of
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pool import PoolSettings, Verdict
 from memprof.analysis.records.report import Report
 from memprof.capture.pool_settings import pool_settings
@@ -35,7 +36,7 @@ class MemoryRequest:
 
     def check(self) -> None:
         """Raises `MemprofError` for the mistakes that show before the target is at hand."""
-        if self.target is not None and self.target.platform == "cpu" and self.memory is None:
+        if self.target is not None and family_of(self.target.platform).is_host and self.memory is None:
             raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
         if self.target is not None and self.target.memory_bytes is not None:
             self.budget(self.target, pool_settings(self.target))

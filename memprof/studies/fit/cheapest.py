@@ -152,6 +152,11 @@ class CheapestSearch:
         fitting = [each for each, size in self._sizes.items() if size <= self._budget_bytes]
         return min(fitting, key=lambda each: (each.cost, self._sizes[each]), default=None)
 
+    @property
+    def num_open(self) -> int:
+        """How many combinations could still be better than the best."""
+        return len(self._open(()))
+
     def next(self, *, under_way: Collection[Combination] = ()) -> Combination | None:
         """What to measure next; None where nothing is left that could be better.
 

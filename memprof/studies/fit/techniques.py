@@ -93,7 +93,8 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
     tried = {"": plain}
     search.record(next(each for each in combinations if not each.label), plain.needed_bytes)
     while batch := _next_batch(search, work.num_jobs):
-        for combination, done in runs.compile(batch, budget, num_compiled=len(tried)):
+        note = f"{len(tried)} compiled, {search.num_open} of {len(combinations)} combinations left"
+        for combination, done in runs.compile(batch, budget, note=note):
             tried[combination.label] = done
             search.record(combination, done.needed_bytes)
     fitting = [each for each in tried.values() if each.fits(budget.size_bytes)]
@@ -132,12 +133,12 @@ class _Runs:
         return analyze(result.capture, with_order=False)
 
     def compile(
-        self, batch: Sequence[Combination], budget: Budget, *, num_compiled: int
+        self, batch: Sequence[Combination], budget: Budget, *, note: str
     ) -> list[tuple[Combination, TriedTechniques]]:
         """Compile combinations at the same time."""
         by_label = {each.label: each for each in batch}
         done = []
-        for result in self._compile(list(by_label), note=f"{num_compiled} compiled"):
+        for result in self._compile(list(by_label), note=note):
             combination = by_label[result.task.label]
             done.append((combination, _outcome(result, combination, budget)))
         return done

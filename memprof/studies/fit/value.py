@@ -14,14 +14,14 @@ from typing import TypeGuard
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
-from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.categories import Role
 from memprof.analysis.records.report import Report
 from memprof.capture.processes.launch import compile_in_child
 from memprof.capture.processes.task import Task
 from memprof.capture.targets.resolve import mesh_option
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, unknown_name
-from memprof.studies.engine import INT8, XLA, EngineBuild, without_int8
+from memprof.studies.engine import XLA, EngineBuild, of_engine, of_model
 from memprof.studies.fit.budget import Budget, MemoryRequest
 from memprof.studies.fit.devices import find_fewest, numbers_of_devices, of_devices
 from memprof.studies.fit.results import DEVICES, FitResult, LargerValue, Trial, batch_of, recomputing_of
@@ -34,14 +34,6 @@ from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
 _MOST_NARROWINGS = 6  # compiles that look for the value above which XLA recomputes
-_FIXED = (
-    Category.PARAMS,
-    Category.OPTIMIZER_STATE,
-    Category.OTHER_STATE,
-    Category.GRADIENTS,
-    Category.PARAM_COPIES,
-    Category.OUTPUTS,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,7 @@ class FitRequest:
             MemprofError: it is none that the step, as far as it is known without the user's code, can be built with.
         """
         return self.subject_with(value).task(
-            without_int8(self.techniques), target=self.target_with(value), settings=self.settings
+            of_model(self.techniques), target=self.target_with(value), settings=self.settings
         )
 
     @property
@@ -139,8 +131,8 @@ class FitRequest:
         """The techniques, one by one."""
         if self.framework == FRAMEWORK:
             return tuple(filter(None, self.techniques.split("+")))
-        int8 = (INT8,) if INT8 in self.techniques.split("+") else ()
-        return (*(applied.label for applied in parse_techniques(without_int8(self.techniques))), *int8)
+        labels = (applied.label for applied in parse_techniques(of_model(self.techniques)))
+        return (*labels, *of_engine(self.techniques))
 
     def command(self, value: int) -> str:
         """The command line that profiles a value."""
@@ -418,7 +410,7 @@ def _is_batch_size(report: Report, value: int) -> bool:
 
 def _fixed_bytes(report: Report) -> int:
     """About what does not grow with the batch."""
-    return sum(report.unpressed.categories[category] for category in _FIXED)
+    return sum(size for category, size in report.unpressed.categories.items() if category.is_fixed)
 
 
 def _is_number(value: object) -> TypeGuard[int]:
@@ -437,7 +429,7 @@ def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
         # Only a compile shows what a user's function takes; what accumulation asks of its batch is known.
         if request.framework == FRAMEWORK:
             return 1, ""
-        step = apply_techniques(TrainConfig(), parse_techniques(without_int8(request.techniques))).num_minibatches
+        step = apply_techniques(TrainConfig(), parse_techniques(of_model(request.techniques))).num_minibatches
         reason = f"{request.techniques} splits the batch into {step} equal parts" if step > 1 else ""
         batch = None if report is None else batch_of(report)
         if batch is not None and batch.in_all == _start(request, report.config if report else {}):

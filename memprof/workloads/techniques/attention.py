@@ -56,7 +56,7 @@ def check_config(config: Any, train_config: TrainConfig) -> None:
 
 
 def check_target(target: Target) -> None:
-    """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on."""
+    """Raises `MemprofError` for a target that cuDNN's attention kernel does not run on, or here without cuDNN."""
     from memprof.workloads.models.transformer.attention import require_cudnn
 
     if (target.cuda_capability or (0, 0)) < _LEAST_COMPUTE_CAPABILITY:
@@ -64,7 +64,8 @@ def check_target(target: Target) -> None:
             f"Technique 'flash' needs an NVIDIA GPU of compute capability 8.0 or more, and {target.name} is none:"
             " choose another target, or leave it out."
         )
-    require_cudnn()
+    if not target.is_deviceless:
+        require_cudnn()
 
 
 FLASH = Technique(
@@ -72,11 +73,11 @@ FLASH = Technique(
     about="""Attention by cuDNN's fused kernel, which computes probabilities piece by piece and never holds them.
 
     What is kept for the backward pass is the result and one number a query, where plain attention keeps numbers that
-    grow with the square of the length. It takes half precision, a GPU of compute capability 8.0 or more, and cuDNN:
-    JAX asks the library for its version while tracing, so that the wheel must be there even where the GPU is not.
+    grow with the square of the length. It takes half precision, a GPU of compute capability 8.0 or more, and cuDNN
+    where the step runs. A compile for an absent GPU needs no cuDNN.
 
-    cuDNN plans its scratch memory on the device. Without one XLA gives these calls none, so a footprint for a target
-    that is not there leaves that scratch out.""",
+    cuDNN plans its scratch memory on the device. Without one XLA gives these calls none, so a footprint for an absent
+    GPU leaves that scratch out.""",
     summary="attention by cuDNN's fused kernel, which never holds the probabilities (half precision only)",
     how_to=HowTo(
         sentence="Attend by cuDNN's fused kernel, with queries, keys and values in half precision.",
@@ -97,10 +98,13 @@ TECHNIQUES = (FLASH,)
 
 
 def fused(intent: Intent) -> Means:
-    """The kernel takes arrays of 16 bits alone."""
-    inputs = "*(a.astype(jnp.bfloat16) for a in (q, k, v))" if intent.dtype == "f32" else "q, k, v"
+    """The kernel takes arrays of 16 bits alone, and drops none of the probabilities."""
+    is_wide = intent.dtype == "f32"
+    inputs = "*(a.astype(jnp.bfloat16) for a in (q, k, v))" if is_wide else "q, k, v"
     code = f'attended = jax.nn.dot_product_attention({inputs}, implementation="cudnn")  # is_causal=True, if it is'
-    return Means(code=code, technique=FLASH.name)
+    if intent.drops:
+        return Means(code=code)
+    return Means(code=code, technique="+".join((*FLASH.needs, FLASH.name)) if is_wide else FLASH.name)
 
 
 MEANS = {

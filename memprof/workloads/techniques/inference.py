@@ -238,6 +238,9 @@ MEANS = {
         code="cache = [cache[n] for n in range(num_layers)]  # once; layer n updates cache[n], in a Python loop",
         technique=KV_LIST.name,
     ),
+    Aim.CAST_CACHE: Means(
+        code="cache = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), cache)  # once; cast keys and values, too"
+    ),
     Aim.REORDER_CACHE: Means(
         code="cache = jnp.swapaxes(cache, 1, 2)  # once: (batch, kv_heads, tokens, head_size), and step without swaps"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memprof.analysis.comparison import Verdict
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.categories import Category, Role
+from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.report import Report
 from memprof.errors import MemprofError
 from memprof.workloads.evidence import in_words, no, used_arguments, yes
@@ -26,7 +27,7 @@ def offloaded_optimizer_evidence(report: Report, argument: ArgumentValue | None,
 
 def check_has_host_memory(target: Target) -> None:
     """Raises `MemprofError` for the CPU, whose memory is the host's: XLA takes pinned_host there for the same."""
-    if target.platform == "cpu":
+    if family_of(target.platform).is_host:
         raise MemprofError(
             "Offloading moves arrays from the device's memory to the host's, and on the CPU they are one: choose a GPU"
             " with --target, for example h100-80gb."

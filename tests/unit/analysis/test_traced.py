@@ -214,9 +214,12 @@ FIRST = TRACE.events[0]
         (replace(TRACE, step_starts=(0, 9)), "its steps do not follow one another"),
         (replace(TRACE, values=(replace(VALUES[0], stack=1), *VALUES[1:])), "a value has a stack that does not exist"),
         (replace(TRACE, phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=8),)), "a span is outside its operations"),
-        (
-            replace(TRACE, recording=Recording(reserved_bytes=1, addresses=(1,))),
-            "it does not give one address for each value",
+        *(
+            (
+                replace(TRACE, recording=Recording(reserved_bytes=1, addresses=tuple(range(num_addresses)))),
+                "it does not give one address for each value",
+            )
+            for num_addresses in (5, 7)
         ),
     ],
 )

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from memprof.capture.xla import deviceless_options as module
-from memprof.capture.xla.deviceless import with_our_options
-from memprof.capture.xla.deviceless_options import options_for_gpu
+from memprof.capture.targets.families import our_options
+from memprof.capture.targets.nvidia import options as module
+from memprof.capture.targets.nvidia.options import options_for_gpu
+from memprof.capture.xla.options import with_options
 from memprof.errors import MemprofError
 
 NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
@@ -72,9 +73,8 @@ class Xla:
 
 def compiled(xla: Xla, asked: dict[str, str], *, is_deviceless: bool = True) -> dict[str, str]:
     target: Any = SimpleNamespace(is_deviceless=is_deviceless, platform="cuda")
-    found: dict[str, str] = with_our_options(
-        lambda ours: xla.compile({**ours, **asked}), target, asked, to_the_plan=False
-    )
+    ours = our_options(target, asked, to_the_plan=False)
+    found: dict[str, str] = with_options(lambda given: xla.compile({**given, **asked}), ours, asked)
     return found
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memprof.capture.hints import hint
+import pytest
+
+from memprof.capture.hints import as_workload_error, hint
+from memprof.errors import Interrupted, MemprofError, WorkloadError
 
 
 def test_a_matrix_product_that_xla_cannot_generate_can_be_made_by_cublas() -> None:
@@ -31,3 +34,24 @@ def test_a_line_that_runs_on_an_absent_gpu_is_named() -> None:
         f"{Path(__file__).name}:{error.__traceback__.tb_lineno} uses a GPU that you don't have"  # type: ignore[union-attr]
         for error in errors
     ]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (ValueError, WorkloadError),
+        (KeyboardInterrupt, WorkloadError),  # the user's own code may raise it
+        (SystemExit, WorkloadError),
+        (MemprofError, MemprofError),
+        (Interrupted, Interrupted),
+    ],
+)
+def test_the_end_of_a_command_is_no_error_of_its_step(
+    raised: type[BaseException], expected: type[BaseException]
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - its type is compared
+        as_workload_error("could not be built", fail)
+    assert caught.type is expected

@@ -16,7 +16,7 @@ from memprof.analysis.records.categories import Role
 from memprof.capture.foreign.dumps import programs_in
 from memprof.capture.foreign.importing import import_program, sizes_of
 from memprof.capture.running.xprof_log import write_compiled_session
-from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.nvidia.catalogue import gpus
 from memprof.capture.targets.resolve import resolve
 from memprof.errors import InternalError, MemprofError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.capture.targets.gpu import gpu_of_kind, gpus
+from memprof.capture.targets.nvidia.catalogue import gpu_of_kind, gpus
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from hlo_nodes import f32
 
 from memprof.analysis.records.capture import Capture, CodeFolders, Target, Topology
 from memprof.analysis.records.categories import Role
+from memprof.capture import planning
+from memprof.capture.planning import capture_plan, plan_key
+from memprof.capture.targets.nvidia import tools
 from memprof.capture.targets.resolve import resolve
-from memprof.capture.xla import deviceless, planning, xla_adapter
+from memprof.capture.xla import xla_adapter
 from memprof.capture.xla.plan import Plan
 from memprof.capture.xla.plan_cache import PlanCache
-from memprof.capture.xla.planning import capture_plan, plan_key
 from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings, PlanTask
 from memprof.capture.xla.xla_adapter import PortableProgram
 from memprof.errors import MemprofError
@@ -92,7 +94,7 @@ def test_the_host_counts_where_it_is_compiled_for_and_its_tools_where_not(monkey
         patch.setattr(planning, "_host", lambda: ["another processor"])
         assert key(target=CPU) != before[0]
         assert key(target=GPU) == before[1]
-    monkeypatch.setattr(deviceless, "find_ptxas", lambda: Path(__file__))
+    monkeypatch.setattr(tools, "find_ptxas", lambda: Path(__file__))
     assert key(target=CPU) == before[0]
     assert key(target=GPU) != before[1]
 

@@ -364,6 +364,108 @@ def compressed_keys_and_values() -> Case:
 
 
 @case
+def a_list_written_with_a_one_hot_product() -> Case:
+    """As T5X does on TPUs, where a scatter is slow."""
+
+    def write(cache: Any, new: Any, position: Any) -> Any:
+        here = jax.nn.one_hot(position, LENGTH)[:, :, None, None]
+        return cache * (1 - here) + here * new[:, None]
+
+    return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+def encoder_decoder(*, is_one_argument: bool) -> Case:
+    """Keys and values of an encoder's results, which a decode step reads and does not write."""
+
+    def step(weights: Any, cache: Any, cross: Any, tokens: Any, position: Any) -> Any:
+        hidden, written = weights["embed"][tokens], []
+        cross_keys, cross_values = cache["cross"] if is_one_argument else cross
+        for number, layer in enumerate(weights["layers"]):
+            query, key, value = qkv(layer, hidden, position)
+            keys, values = cache["self"][number]
+            written.append(Cache(keys.at[ROWS, position].set(key), values.at[ROWS, position].set(value)))
+            hidden = hidden + attend(query, *written[-1], position) @ layer["out"]
+            query = (hidden @ layer["cross_query"]).reshape(BATCH, HEADS, SIZE)
+            scores = jax.nn.softmax(jnp.einsum("bhd,bthd->bht", query, cross_keys[number]))
+            attended = jnp.einsum("bht,bthd->bhd", scores, cross_values[number]).reshape(BATCH, WIDTH)
+            hidden = add(layer, hidden, attended)
+        new = {"self": written, "cross": cache["cross"]} if is_one_argument else {"self": written}
+        return next_tokens(weights, hidden), new
+
+    weights = {**WEIGHTS, "layers": [{**LAYER, "cross_query": array(WIDTH, WIDTH)}] * LAYERS}
+    encoded = Cache(*[array(LAYERS, BATCH, 7, HEADS, SIZE)] * 2)
+    cache = {"self": [Cache(CACHE, CACHE)] * LAYERS}
+    args = (weights, {**cache, "cross": encoded} if is_one_argument else cache, encoded, TOKENS, LENGTHS)
+    right = {"weights": P, "cache": KV, "tokens": B, "position": B}
+    return step, args, right if is_one_argument else {**right, "cross": KV}
+
+
+@case
+def an_encoder_decoder_that_returns_the_whole_cache() -> Case:
+    return encoder_decoder(is_one_argument=True)
+
+
+@case
+def an_encoder_decoder_with_an_argument_of_its_own() -> Case:
+    return encoder_decoder(is_one_argument=False)
+
+
+@case
+def adapters_of_which_each_sequence_has_its_own() -> Case:
+    def step(params: Any, adapters: Any, caches: Any, tokens: Any, position: Any, adapter: Any) -> Any:
+        hidden, written = params["embed"][tokens], []
+        for layer, cache in zip(params["layers"], caches, strict=True):
+            query, key, value = qkv(layer, hidden, position)
+            low = jnp.einsum("bd,bdr->br", hidden, adapters["down"][adapter])
+            query += jnp.einsum("br,brd->bd", low, adapters["up"][adapter]).reshape(query.shape)
+            written.append(Cache(cache.k.at[ROWS, position].set(key), cache.v.at[ROWS, position].set(value)))
+            hidden = add(layer, hidden, attend(query, *written[-1], position))
+        return next_tokens(params, hidden), written
+
+    adapters = {"down": array(5, WIDTH, 4), "up": array(5, 4, WIDTH)}
+    args = (WEIGHTS, adapters, [Cache(CACHE, CACHE)] * LAYERS, TOKENS, LENGTHS, array(BATCH, dtype=jnp.int32))
+    return step, args, {"params": P, "adapters": P, "caches": KV, "tokens": B, "position": B, "adapter": B}
+
+
+@case
+def a_quantised_embedding() -> Case:
+    """Its rows and their scales are looked up; no product applies them."""
+
+    def step(weights: Any, caches: Any, tokens: Any, position: Any) -> Any:
+        table = weights["table"]
+        embedded = table["int8"][tokens] * table["scale"][tokens][:, None]
+        hidden, written = embedded, []
+        for layer, cache in zip(weights["layers"], caches, strict=True):
+            query, key, value = qkv(layer, hidden, position)
+            written.append(Cache(cache["k"].at[ROWS, position].set(key), cache["v"].at[ROWS, position].set(value)))
+            hidden = add(layer, hidden, attend(query, *written[-1], position))
+        return next_tokens(weights, hidden), [each._asdict() for each in written]
+
+    table = {"int8": array(VOCAB, WIDTH, dtype=jnp.int8), "scale": array(VOCAB)}
+    weights = {"table": table, "layers": [LAYER] * LAYERS, "head": array(WIDTH, VOCAB)}
+    args = (weights, *in_list()[1:])
+    return step, args, {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
+def an_encoder_with_positions_that_it_has_learned() -> Case:
+    def step(weights: Any, tokens: Any, kinds: Any, mask: Any) -> Any:
+        hidden = weights["words"][tokens] + weights["kinds"][kinds] + weights["positions"][None]
+        for layer in weights["layers"]:
+            query, key, value = jnp.split(hidden @ layer["qkv"] + layer["bias"], 3, -1)
+            scores = jnp.einsum("bqd,bkd->bqk", query, key) + (1 - mask)[:, None] * -1e9
+            attended = jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), value)
+            hidden = add(layer, hidden, attended)
+        return jnp.tanh(hidden[:, 0] @ weights["pool"])
+
+    tables = {"words": array(VOCAB, WIDTH), "kinds": array(3, WIDTH), "positions": array(LENGTH, WIDTH)}
+    weights = {**tables, "layers": [LAYER] * LAYERS, "pool": array(WIDTH, WIDTH)}
+    tokens = array(BATCH, LENGTH, dtype=jnp.int32)
+    args = (weights, tokens, tokens, array(BATCH, LENGTH))
+    return step, args, {"weights": P, "tokens": B, "kinds": B, "mask": B}
+
+
+@case
 def a_state_space_model() -> Case:
     """A selective state-space layer (Gu and Dao 2023): what it carries is no cache of keys and values."""
 

@@ -15,7 +15,7 @@ from hlo_nodes import f32
 from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.analysis.records.categories import Role
 from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.nvidia.catalogue import gpus
 from memprof.capture.targets.resolve import ProjectTarget, mesh_option, option_of, read_mesh, resolve, resolve_asked
 from memprof.errors import MemprofError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,14 +12,14 @@ import pytest
 from memprof.analysis.hlo.hlo_proto import MemoryReport
 from memprof.analysis.memory.verdict import judge
 from memprof.analysis.records.capture import Target, Topology
-from memprof.analysis.records.device_family import CPU, FAMILIES, NVIDIA, TPU, family_of
+from memprof.analysis.records.device_family import all_families, family_of
 from memprof.analysis.records.pool import Answer, Pieces, PoolSettings
+from memprof.capture.planning import plan_key
 from memprof.capture.targets import choose
 from memprof.capture.targets.resolve import resolve, resolve_asked
-from memprof.capture.targets.tpu import host_bounds, tpu_of_kind, tpus
-from memprof.capture.xla import deviceless
+from memprof.capture.targets.tpu import compiler as libtpu
+from memprof.capture.targets.tpu.catalogue import host_bounds, tpu_of_kind, tpus
 from memprof.capture.xla.plan import compile_to_plan, refusal
-from memprof.capture.xla.planning import plan_key
 from memprof.capture.xla.portable_program import PortableProgram
 from memprof.errors import MemprofError
 
@@ -110,7 +109,7 @@ def test_a_host_has_two_by_two_chips_where_the_slice_is_divided_by_that() -> Non
 
 
 def test_without_libtpu_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deviceless, "libtpu_version", lambda: None)
+    monkeypatch.setattr(libtpu, "libtpu_version", lambda: None)
     with pytest.raises(MemprofError) as caught:
         choose.deviceless_devices(resolve("v5e"))
     assert str(caught.value) == (
@@ -125,10 +124,9 @@ def test_a_plan_is_that_of_its_libtpu_and_its_slice(monkeypatch: pytest.MonkeyPa
         assert target is not None
         return plan_key(PortableProgram(module=b"module", compile_options=b""), target, {})
 
-    monkeypatch.setattr(deviceless, "_library", lambda: None)
+    monkeypatch.setattr(libtpu, "_library", lambda: None)
     versions = iter(("libtpu 1", "libtpu 1", "libtpu 1", "libtpu 2"))
-    compiler = replace(deviceless.COMPILERS["tpu"], version=lambda: next(versions))
-    monkeypatch.setitem(deviceless.COMPILERS, "tpu", compiler)
+    monkeypatch.setattr(libtpu, "libtpu_version", lambda: next(versions))
     first, again, other_slice, other_version = key("2x4"), key("2x4"), key("1x8"), key("2x4")
     assert first == again
     assert len({first, other_slice, other_version}) == 3
@@ -172,9 +170,10 @@ def test_the_sentences_about_memory_on_the_chip_are_refusals(message: str, sente
 
 
 def test_a_number_of_a_memory_space_means_what_its_family_says() -> None:
-    assert (TPU.space_of(0), TPU.space_of(1), TPU.space_of(9)) == ("hbm", "vmem", "space 9")
-    assert {NVIDIA.space_of(1), NVIDIA.space_of(7), CPU.space_of(0)} == {"hbm"}
-    assert {each.space_of(5) for each in FAMILIES} == {"host"}
+    tpu, gpu, cpu = map(family_of, ("tpu", "cuda", "cpu"))
+    assert (tpu.space_of(0), tpu.space_of(1), tpu.space_of(9)) == ("hbm", "vmem", "space 9")
+    assert {gpu.space_of(1), gpu.space_of(7), cpu.space_of(0)} == {"hbm"}
+    assert {each.space_of(5) for each in all_families()} == {"host"}
     assert family_of("unknown").platform == "unknown"
 
 

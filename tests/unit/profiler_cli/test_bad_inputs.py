@@ -183,6 +183,55 @@ BAD_OF_ONE: tuple[tuple[list[str], tuple[list[str], ...]], ...] = (
             ["--format", "html", "--width", "80"],
         ),
     ),
+    (
+        [],
+        (
+            ["plan", ""], ["plan", LONG], ["plan", f"{LONG}.py:f"], ["plan", "one.memprof"], ["plan", "nothing.py:f"],
+            ["plan", f"{LONG}.memprof"], ["advise", LONG], ["advise", f"{LONG}.py:f"], ["advise", "nothing.py:f"],
+            ["advise", ESCAPE], ["export"], ["export", ""], ["export", LONG], ["export", f"{LONG}.py:f"],
+            ["export", "one.memprof"], ["serve-plan"], ["serve-plan", ""], ["serve-plan", LONG], ["serve-plan", "mlp"],
+            ["serve-plan", f"{LONG}.py:f"], ["serve-plan", "one.memprof"],
+            ["import", f"{LONG}.pickle"], ["import", f"{LONG}.prof"], ["import", f"{LONG}/memory.prof"],
+            ["import", "nothing.prof"],
+            ["import", "text.pickle", "one.memprof"], ["import", "text.pickle", "text.prof"], ["import", ESCAPE],
+            ["import", "text.pickle", "-o", f"{LONG}.memprof"], ["import", "text.pickle", "-o", f"{LONG}/x.memprof"],
+            ["import", "text.pickle", "-o", LONG], ["import", "text.pickle", "-o", "train.py/x.memprof"],
+            ["import", "text.pickle", "--target", LONG], ["import", "text.pickle", "--largest", "1"],
+            ["import", "text.prof", "-o", LONG], ["import", "text.prof", "-o", f"{LONG}.html"],
+            ["run", f"{LONG}.onnx", "--engine", "tensorrt"], ["run", "mlp", "--engine", LONG],
+            ["run", "mlp", "--engine", ""], ["run", "nothing.onnx", "--engine", "tensorrt"],
+            ["run", "train.py", "--engine", "tensorrt"],
+            ["fit", f"{LONG}.py:f", "--framework", "torch", "--memory", "1GiB"],
+            ["run", f"{LONG}.py:f", "--framework", "torch"], ["run", "mlp", "--framework", LONG],
+            ["run", "mlp", "--framework", ""], ["trace", f"{LONG}.py:f", "--framework", "torch"],
+            ["show", "one.memprof", "--diff", LONG], ["show", "one.memprof", "--format", "xprof", "-o", LONG],
+            ["show", "one.memprof", "--format", "pprof", "-o", f"{LONG}.pb.gz"],
+            ["explain", "train.py", "--program", f"{LONG}.memprof"],
+        ),
+    ),
+    (
+        ["plan", "train.py:mine"],
+        (
+            ["--memory", ""], ["--memory", "lots"], ["--memory", "0B"], ["--memory", f"{ENDLESS}GiB"], ["-o", LONG],
+            ["-o", f"{LONG}.json"], ["-o", "."], ["-o", "no/such/plan.json"], ["--format", LONG], ["--format", "onnx"],
+            ["--target", LONG], ["-t", LONG], ["--preset", LONG],
+        ),
+    ),
+    (
+        ["advise", "train.py:mine"],
+        (
+            ["-o", LONG], ["-o", f"{LONG}.html"], ["-o", "."], ["-o", "no/such/r.html"], ["--format", "onnx"],
+            ["--target", LONG], ["-t", LONG], ["--pool", ""], ["--pool", f"{ENDLESS}%"], ["--pool", "lots"],
+        ),
+    ),
+    (
+        ["export", "mlp", "--preset", "tiny", "--format", "onnx"],
+        (
+            ["-o", ""], ["-o", LONG], ["-o", f"{LONG}/x.onnx"], ["-o", "."], ["-o", "no/such/m.onnx"],
+            ["-o", "train.py/m.onnx"], ["-o", "text.onnx"], ["-o", "/dev/null", "--force"], ["--format", "json"],
+            ["-t", LONG], ["--set", f"{LONG}=1"], ["--preset", LONG],
+        ),
+    ),
 )  # fmt: skip
 BAD = [
     *([*start, *more] for start in (*BUILDING, *SHOWING) for more in BAD_OF_ALL),
@@ -196,6 +245,8 @@ def memprof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     write_capture(made_capture(techniques=("bf16",)), tmp_path / "one.memprof")
     write_capture(made_capture(techniques=("bf16",), num_layers=5), tmp_path / "two.memprof")
     (tmp_path / "text.memprof").write_text("no capture")
+    for ending in ("pickle", "prof", "onnx"):
+        (tmp_path / f"text.{ending}").write_text("nothing of the kind")
     (tmp_path / "empty.memprof").touch()
     (tmp_path / "train.py").write_text("mine = 1\n")
     return Commands(monkeypatch, capsys, tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memprof.profiler_cli.console import say, write_table
+from memprof.profiler_cli.console import row_stages, say, time_to_go, write_table
 
 pytestmark = pytest.mark.with_one_jax
 
@@ -15,3 +15,24 @@ def test_names_between_colons_and_brackets_are_neither_pictures_nor_markup(capsy
     captured = capsys.readouterr()
     assert captured.err == "train:train: [bold]importing\n"
     assert captured.out == "name\nstep:rocket:\n"
+
+
+def test_rows_say_how_many_have_ended_and_how_long_the_others_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with row_stages(["a", "b"]) as progress:
+        progress("a", "compiling")
+        progress("a", "done")
+        progress("b", "failed")
+    assert capsys.readouterr().err == "a: compiling ...\na: done (1 of 2 rows, about 0 s to go)\nb: failed\n"
+
+
+@pytest.mark.parametrize(
+    ("num_ended", "seconds", "text"),
+    [
+        (1, 10.0, "1 of 6 rows, about 50 s to go"),
+        (2, 60.0, "2 of 6 rows, about 2 min to go"),
+        (5, 50.0, "5 of 6 rows, about 10 s to go"),
+        (6, 60.0, ""),
+    ],
+)
+def test_the_pace_so_far_tells_the_time_to_go(num_ended: int, seconds: float, text: str) -> None:
+    assert time_to_go(num_ended, 6, seconds) == text

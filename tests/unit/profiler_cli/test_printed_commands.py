@@ -20,7 +20,7 @@ from printed import PAGES, commands, is_run, name_of, write_scripts
 from memprof.analysis.records.capture import Capture
 from memprof.capture.capture_file import write_capture
 from memprof.capture.processes.task import Task
-from memprof.capture.targets.gpu import gpus
+from memprof.capture.targets.nvidia.catalogue import gpus
 from memprof.capture.targets.resolve import resolve
 from memprof.workloads.build import BuiltInStep
 from memprof.workloads.user.build import UserStep

@@ -327,7 +327,7 @@ def test_layers_whose_changes_cancel_are_not_listed() -> None:
     assert [each.text for each in _notes(diff_document(cancelled, by=By.BUFFER, depth=1, top=1))][1:3] == ["none"] * 2
 
 
-@pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.PADDING, By.STACK)])
+@pytest.mark.parametrize("by", [by for by in By if by not in (By.BUFFER, By.PADDING, By.LAYOUT, By.STACK)])
 def test_differences_end_with_the_change_of_the_footprint(by: By) -> None:
     comparison = comparisons_data.techniques()
     table = _table(_document(comparison, by, top=2))

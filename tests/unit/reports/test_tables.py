@@ -41,6 +41,12 @@ def test_the_highest_priority_number_is_dropped_first() -> None:
     assert fit_columns(needs, 16) == Fit(widths={0: 6, 2: 8}, below=(), dropped=(1,), gap=1)
 
 
+def test_a_narrow_column_is_put_back_where_a_wide_one_had_no_room() -> None:
+    needs = [_need(0, 6), _need(1, 4, priority=2), _need(2, 12, priority=1)]
+    assert fit_columns(needs, 11) == Fit(widths={0: 6, 1: 4}, below=(), dropped=(2,), gap=1)
+    assert fit_columns(needs, 19) == Fit(widths={0: 6, 2: 12}, below=(), dropped=(1,), gap=1)
+
+
 def test_what_may_not_be_dropped_sticks_out() -> None:
     assert fit_columns([_need(0, 30), _need(1, 30)], 20).widths == {0: 30, 1: 30}
 

@@ -318,7 +318,7 @@ def test_many_unused_arguments_are_not_all_named() -> None:
     )
 
 
-@pytest.mark.parametrize("by", By)
+@pytest.mark.parametrize("by", [by for by in By if by is not By.LAYOUT])
 def test_each_breakdown_ends_with_the_total_that_it_adds_up_to(by: By) -> None:
     report = transformer()
     document = by_document(report, by=by, depth=2, top=3)

@@ -22,6 +22,7 @@ from memprof.studies.advice.meshes import gather_in_chunks
 from memprof.studies.advice.recomputation import _ladder, _Rung
 from memprof.studies.advice.state import _factored_bytes
 from memprof.studies.advice.what_if import changed_at_peak
+from memprof.workloads.build import plan
 from memprof.workloads.composition import parse_techniques
 from memprof.workloads.intents import Aim, Intent, means_to
 
@@ -400,6 +401,14 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
             "scores": lambda: _cached(_CACHE, _temp((2, 16, 16)), _temp((2, 16, 16))),
         },
     ),
+    "wide_cache": (
+        lambda: _cached(_CACHE, weights="bf16"),
+        {
+            "weights as wide": lambda: _cached(_CACHE),
+            "16 bits already": lambda: _cached(replace(_CACHE, dtype="bf16"), weights="bf16"),
+            "scales of a quantised cache": lambda: _cached(_CACHE, replace(_CACHE, dtype="s8"), weights="bf16"),
+        },
+    ),
     "wide_weights": (
         lambda: _cached(_CACHE),
         {
@@ -446,6 +455,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "vectors, which cannot be factored": lambda: _optimizer((65536,), (65536,), (65536,)),
             "factored already": lambda: _optimizer((256, 256), (256,), (256,)),
+            "the steps that L-BFGS looks back on": lambda: _optimizer((256, 256), (10, 256, 256), (10, 256, 256)),
         },
     ),
     "offload_optimizer": (
@@ -570,6 +580,14 @@ def test_integers_may_hold_several_numbers(dtype: str, shape: tuple[int, ...]) -
     assert [each.rule for each in advise(packed)] == ["dequantised_weights"]
 
 
+def test_the_bound_of_a_copied_cache_has_what_the_loop_cuts_out_of_it() -> None:
+    """Without the loop go the copy of 4 layers, and the slice of one: 4,096 and 1,024 bytes."""
+    copy, piece = _temp((4, 2, 8, 16)), _temp((1, 2, 8, 16))
+    found = [each for each in advise(_cached(_CACHE, copy, piece, trip_count=4)) if each.rule == "copied_cache"]
+    assert [each.saving_bytes for each in found] == [4096 + 1024]
+    assert "1 array, 4,096 bytes at the peak" in found[0].proposal.evidence
+
+
 def test_a_layer_of_stacked_integers_is_a_dequantised_weight() -> None:
     copy = buffer((1, 8, 512), "f32", Category.PARAM_COPIES)
     rules = [each.rule for each in advise(_quantised(copy, trip_count=8, stacked=True))]
@@ -665,6 +683,23 @@ def test_the_kernel_is_named_where_there_is_one(target, dtype: str, code: str) -
     weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
     made = report([weights, _passes((64, 16), "bf16")], target=target)
     assert code in _proposal(made, "flash_attention").proposal.how_to
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dropout", "technique"),
+    [("bf16", 0.0, "flash"), ("f32", 0.0, "bf16+flash"), ("f32", 0.1, None)],
+)
+def test_the_technique_of_the_kernel_is_not_refused_when_it_is_followed(
+    dtype: str, dropout: float, technique: str | None
+) -> None:
+    weights = replace(_passes((2, 64, 64), dtype), is_of_attention=True)
+    made = replace(report([weights, _passes((64, 16), "bf16")]), config={"attention_dropout_rate": dropout})
+    proposal = _proposal(made, "flash_attention").proposal
+    assert proposal.technique == technique
+    assert ("no dropout" in proposal.what) == bool(dropout)
+    own = [] if dtype == "f32" else ["bf16"]
+    rows = [] if technique is None else ["+".join([*own, technique])]
+    plan(workload="transformer", preset="tiny", overrides=[f"attention_dropout_rate={dropout}"], techniques=rows)
 
 
 def _rung(family: str, saving_bytes: int, flops: int) -> _Rung:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from memprof.analysis.records.capture import Target
+from memprof.capture.targets.resolve import resolve
+from memprof.capture.xla.xla_adapter import cudnn_of_absent_device
 from memprof.errors import MemprofError
 from memprof.workloads import registry
 from memprof.workloads.build import plan
@@ -37,6 +41,23 @@ def test_it_attends_to_what_plain_attention_does(monkeypatch, causal, padded):
     expected = jnp.einsum("bhqk,bkhd->bqhd", attention_probabilities(query, key, mask), value)
     is_counted = IS_REAL if padded else jnp.ones_like(IS_REAL)
     np.testing.assert_allclose(attended[is_counted], expected[is_counted], rtol=1e-5, atol=1e-6)
+
+
+def test_an_absent_gpu_takes_no_cudnn(monkeypatch):
+    monkeypatch.setattr(flash, "cudnn_version", lambda: None)
+    (technique,) = (technique for technique in registry.techniques() if technique.name == "flash")
+    technique.check_target(resolve("h100-80gb"))
+    with pytest.raises(MemprofError, match="install nvidia-cudnn-cu13"):
+        technique.check_target(replace(resolve("h100-80gb"), compiler_config=""))
+
+
+def test_attention_is_traced_for_the_cudnn_of_the_target():
+    with cudnn_of_absent_device(resolve("h100-80gb")):
+        assert flash.cudnn_version() == 91002  # `dnn_version_info` of the catalogue
+    with cudnn_of_absent_device(replace(resolve("l4"), compiler_config="dnn_version_info: { major: 9 minor: 8 }")):
+        assert flash.cudnn_version() == 90800
+    with cudnn_of_absent_device(replace(resolve("l4"), compiler_config="")):
+        assert flash.cudnn_version() != 90800
 
 
 def test_lengths_count_the_real_tokens():

@@ -28,13 +28,14 @@ function timeLink(position) {
   return linkTo("at", position, formatCount(position));
 }
 
-// A source line as a link into an editor, where the page has one and knows the whole path.
-function editorLink(place) {
+// A source line as a link into an editor, where the page has one and knows the whole path; what is shown of it.
+function editorLink(place, ...shown) {
+  if (!shown.length) shown = [place];
   const [, file, line] = place.match(/^(.*):(\d+)$/) ?? [];
-  if (!report.files[file]) return place;
+  if (!report.files[file]) return element("span", {}, ...shown);
   const path = encodeURI(report.files[file].replaceAll("\\", "/")).replace(/[?#]/g, encodeURIComponent);
   const address = report.editor.replace("{file}", () => (path.startsWith("/") ? path : `/${path}`)).replace("{line}", line);
-  return element("a", { href: address, title: "open in the editor" }, place);
+  return element("a", { href: address, title: "open in the editor" }, ...shown);
 }
 
 function sourceText({ first_line: first, line, lines }) {

@@ -18,3 +18,8 @@ function plainTable(titles, rows) {
   const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, column) => element("td", { class: titles[column] === "size" ? "number" : titles[column] === "module" || titles[column] === "source" ? "long" : "" }, cell))));
   return element("table", {}, head, element("tbody", {}, ...body));
 }
+
+// A path that breaks after a slash alone.
+function breakable(path) {
+  return path.split(/(?<=\/)/).flatMap((part, number) => (number ? [element("wbr", {}), part] : [part]));
+}

@@ -1,10 +1,12 @@
 // The peak as a flame graph: a box for each call, module or category, below the one that it is part of, and as wide as
-// its bytes. A box has the colour of the category that most of it belongs to, paler the more of it belongs to others.
+// its bytes. A box has the colour of the category that most of it belongs to, paler the more of it belongs to others; a
+// module has a colour of its own, the same in all layers.
 
 const NARROWEST_BOX = 0.0015; // of the width; what is narrower goes into one box together
 const NARROWEST_TEXT = 0.02;
 const LEVEL_HEIGHT = 21; // pixels, as in page.css
 const MOST_CATEGORIES = 5;
+const HUE_STEP = 137.5; // degrees: the golden angle, so that modules that follow each other differ the most
 // The names around the operation of a buffer, from the root on: see memprof/reports/views/hierarchies.py.
 const HIERARCHIES = {
   stack: (index) => callsOf(report.calls.of[index]),
@@ -110,6 +112,7 @@ function drawFlame(place, choices) {
   const all = buffers.size_bytes.slice(0, report.num_at_peak).map((_, index) => index);
   let atPeak = all;
   const nodes = new Map(); // of the boxes
+  const hues = new Map(); // of the modules, by their names
   const area = element("div", { class: "flame", role: "group", "aria-label": "what is live at the peak; arrows move, Enter zooms in, Escape out" });
   const tip = element("div", { class: "tip", role: "status", hidden: "" });
   let by = "stack";
@@ -164,10 +167,20 @@ function drawFlame(place, choices) {
   function boxOf(node, at, part, level) {
     const { number, size } = largestCategories(node)[0] ?? { number: 0, size: 0 };
     const purity = isArray(node) ? 1 : 0.25 + (0.5 * size) / (node.size || 1);
-    const style = `--level:${level};left:${100 * at}%;width:${100 * part}%;--purity:${Math.round(100 * purity)}%`;
+    const extent = `--level:${level};left:${100 * at}%;width:${100 * part}%`;
+    const style = `${extent};${moduleColor(node) ?? `--purity:${Math.round(100 * purity)}%`}`;
     const text = part < NARROWEST_TEXT ? [] : [node.label, " ", element("small", {}, formatBytes(node.size))];
     const kind = zoomed !== node && pathTo(zoomed).includes(node) ? "box around" : "box";
     return element("button", { type: "button", class: kind, tabindex: -1, style, "aria-label": `${node.label}, ${formatBytes(node.size)}`, "data-category": categories[number].name, "data-level": level }, ...text);
+  }
+
+  // The colour of a module, and of the operations in it; none for an array, which has that of its category, and for several.
+  function moduleColor(node) {
+    if (by !== "module" || isArray(node) || node.rank === null || !node.parent) return null;
+    const [{ names }] = node.bundles;
+    const name = names[Math.min(node.depth, names.length) - 1];
+    if (!hues.has(name)) hues.set(name, Math.round(HUE_STEP * hues.size) % 360);
+    return `--c:oklch(70% 0.13 ${hues.get(name)});--purity:${node.depth > names.length ? 40 : 65}%`;
   }
 
   function open(box) {

@@ -51,9 +51,10 @@ function drawTimeline(figure) {
       const count = group.length > 1 ? `${formatCount(group.length)} \u00d7 ` : "";
       const module = moduleOf(group);
       const array = element("div", {}, categoryKey(buffers.category[index]), count, linkTo("buffer", index + 1, textOf("array", index)));
-      const where = textOf("source", index) ? editorLink(textOf("source", index)) : textOf("op", index);
+      const source = textOf("source", index);
+      const where = source ? editorLink(source, ...breakable(source)) : textOf("op", index);
       array.append(element("div", { class: "where quiet" }, where));
-      return [formatBytes(bytesOf(group)), array, module && linkTo("module", module, module)];
+      return [formatBytes(bytesOf(group)), array, module && linkTo("module", module, ...breakable(module))];
     });
     const more = groups.length - rows.length;
     const sizes = categories.map(() => 0);

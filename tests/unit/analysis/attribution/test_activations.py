@@ -278,6 +278,19 @@ def test_shuffled_data_are_kept_for_the_backward_pass_and_what_they_are_taken_fr
     assert step.made("rollout", "minibatch") == (FORWARD_TEMPS, ACTIVATIONS)
 
 
+def test_what_nothing_reads_of_an_operation_outside_differentiation_is_explained() -> None:
+    """`jax.random.permutation` sorts by random bits, and only the order is read (PPO on a v5e, libtpu 0.0.50)."""
+    step = _Forward()
+    key = step.argument("rng", Role.OTHER_STATE, f32(4))
+    both = step.op("sort", "sort", tuple_of(V, V), [key, key], PLAIN)
+    order = step.element(both, 1)
+    minibatch = step.op("minibatch", "gather", V, [step.x, order], PLAIN)
+    step.backward(step.op("y", "multiply", V, [step.h, minibatch], FORWARD))
+    found = [buffer for buffer in analyze(step.capture()).temp_buffers if buffer.name == "sort"]
+    assert [buffer.phase for buffer in found] == [Phase.UNDIFFERENTIATED] * 2
+    assert [buffer.category for buffer in found] == [FORWARD_TEMPS] * 2
+
+
 def test_a_metric_of_new_parameters_is_no_update() -> None:
     step = _Forward()
     data = step.argument("validation", Role.BATCH, f32(2, 4))

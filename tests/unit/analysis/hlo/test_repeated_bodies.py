@@ -128,14 +128,16 @@ def test_each_body_calls_its_own_computations() -> None:
     ]
 
 
-def test_a_body_that_calls_another_number_than_its_like_is_refused() -> None:
+@pytest.mark.parametrize("by_first", [2, 1])
+def test_a_body_that_calls_another_number_than_its_like_is_refused(by_first: int) -> None:
+    """The first calls a computation once or twice, and the second, which is equal but for that, once more or less."""
     proto = HloProto()
-    _add_body(proto.hlo_module, 77, calls=78)
-    proto.hlo_module.computations[0].instructions[2].called_computation_ids.append(78)
-    _add_body(proto.hlo_module, 78)
-    _add_body(proto.hlo_module, 79, calls=78)
+    for number, num_calls in ((79, by_first), (80, 3 - by_first)):
+        _add_body(proto.hlo_module, number, size=5)
+        proto.hlo_module.computations[-1].instructions[2].called_computation_ids.extend([77] * num_calls)
+    _add_body(proto.hlo_module, 77)
     proto.hlo_module.entry_computation_id = 77
-    with pytest.raises(InternalError, match=r"add\.78 calls another number of computations"):
+    with pytest.raises(InternalError, match=r"add\.80 calls another number of computations"):
         program_of(proto)
 
 

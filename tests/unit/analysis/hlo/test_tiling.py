@@ -10,7 +10,7 @@ from hlo_nodes import f32
 
 from memprof.analysis.hlo.hlo_proto import ShapeProto
 from memprof.analysis.hlo.program_decoding import _shape
-from memprof.analysis.hlo.tiling import padded_elements, padded_shape
+from memprof.analysis.hlo.tiling import layout_text, padded_elements, padded_shape
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.categories import Role
 from memprof.errors import InternalError
@@ -86,3 +86,21 @@ def test_padding_is_what_a_buffer_holds_beyond_its_elements() -> None:
     report = analyze(step.capture())
     assert (report.padding_bytes, {buffer.padding_bytes for buffer in report.buffers}) == (0, {0})
     assert report.memory_spaces == {"hbm": report.footprint_bytes}
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "order", "tiles", "text"),
+    [
+        ((), (), (), ""),
+        ((2, 3), (1, 0), (), ""),
+        ((2, 3), (0, 1), (), "{0,1}"),
+        ((2, 1, 3), (1, 2, 0), (), ""),  # a dimension of one element may stand anywhere
+        ((2, 1, 3), (0, 1, 2), (), "{0,1,2}"),
+        ((2, 3), (1, 0), ((8, 128), (2, 1)), "{1,0:T(8,128)(2,1)}"),
+        ((), (), ((128,),), "{:T(128)}"),
+    ],
+)
+def test_a_layout_is_written_as_xla_does_and_not_at_all_row_by_row(
+    dimensions: tuple[int, ...], order: tuple[int, ...], tiles: Any, text: str
+) -> None:
+    assert layout_text(dimensions, order, tiles) == text

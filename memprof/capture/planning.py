@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.xla.deviceless import COMPILERS, deviceless_options
+from memprof.capture.targets.families import compiler_of, our_options, target_family
 from memprof.capture.xla.plan import Plan, with_plan
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.capture.xla.portable_program import PlanTask, PortableProgram
@@ -72,18 +72,21 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
         target: one that is not a device of this machine: there XLA may try things out.
         asked: XLA's options that the step asks for.
     """
-    # A plan for the CPU is made beside JAX's CUDA plugin.
-    compiler = COMPILERS.get(target.platform, COMPILERS["cuda"])
+    compiler = compiler_of(target)
     topology = target.topology
     facts = {
         "module": hashlib.sha256(program.module).hexdigest(),
         "compile options": program.compile_options.hex(),
-        "options": [asked, deviceless_options(target, asked, to_the_plan=True)],
+        "options": [asked, our_options(target, asked, to_the_plan=True)],
         "platform": target.platform,
-        "device": target.compiler_config if target.is_deviceless else _host(),
+        "device": _host() if compiler is None else target.compiler_config,
         "topology": [topology.num_devices, topology.num_hosts, topology.num_slices, *topology.chips],
-        "versions": [installed_version("jax"), installed_version("jaxlib"), compiler.version()],
-        "tools": [*map(_identity, compiler.tools())] if target.is_deviceless else [],
+        "versions": [
+            installed_version("jax"),
+            installed_version("jaxlib"),
+            *target_family(target.platform).versions().values(),
+        ],
+        "tools": [] if compiler is None else [*map(_identity, compiler.tools())],
         "environment": _environment(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

@@ -34,12 +34,16 @@ def missing_for_deviceless() -> tuple[str, ...]:
 
     Without ptxas such a compile fails with an error; without libdevice it takes the process down (jax 0.10.2 to 0.12).
     """
-    found = {
+    return tuple(what for what, where in found_tools().items() if where is None)
+
+
+def found_tools() -> dict[str, str | Path | None]:
+    """What such a compile takes, each with its version or place; None: it is missing."""
+    return {
         "JAX's CUDA plugin": xla_adapter.cuda_plugin_version(),
         "ptxas": find_ptxas(),
         "libdevice": find_libdevice(),
     }
-    return tuple(what for what, where in found.items() if where is None)
 
 
 def _cuda_folders() -> list[Path]:

@@ -13,9 +13,9 @@ from importlib import resources
 from math import prod
 
 from memprof.analysis.records.capture import Speeds, Target, Topology
+from memprof.capture.targets.tpu import FACTS
 from memprof.errors import MemprofError
 
-DEFAULT_TPU = "v5e"  # of `doctor`
 # Chips of one host, along each dimension of a slice.
 _HOST = (2, 2, 1)
 
@@ -67,6 +67,55 @@ class Tpu:
             host_bytes_per_second=self.host_bytes_per_second,
         )
 
+    @property
+    def compute_capability(self) -> str | None:
+        """TPUs have none."""
+        return None
+
+    @property
+    def source(self) -> str:
+        """Where most of its figures come from (see tpus.toml)."""
+        return "jax"
+
+    @property
+    def devices_per_chip(self) -> int | None:
+        """How many devices a chip of a slice has."""
+        return self.cores
+
+    def target(self, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value
+        """The target that it is, absent or not.
+
+        Raises:
+            MemprofError: its chips form no such slice.
+        """
+        chips = chips_of(self, topology)
+        num_hosts = topology.num_slices * (prod(chips) // prod(host_bounds(chips)))
+        if topology.num_hosts not in (1, num_hosts):
+            raise MemprofError(
+                f"{topology.num_devices} devices of {self.name} are on {num_hosts} host{'' if num_hosts == 1 else 's'},"
+                f" and {topology.num_hosts} were asked for: leave out the hosts, which follow from the topology"
+            )
+        return Target(
+            name=self.name,
+            description=self.description,
+            platform=FACTS.platform,
+            memory_bytes=self.memory_bytes,
+            reserved_bytes=self.reserved_bytes,
+            chip_bytes=self.chip_bytes,
+            kernel_vmem_bytes=self.kernel_vmem_bytes,
+            compute_capability=None,
+            reason=reason,
+            topology=Topology(
+                num_devices=topology.num_devices,
+                num_hosts=num_hosts if topology.num_devices > 1 else 1,
+                num_slices=topology.num_slices,
+                axes=topology.axes,
+                chips=chips if topology.num_devices > 1 else (),
+            ),
+            compiler_config=self.name,
+            speeds=self.speeds,
+        )
+
 
 @cache
 def tpus() -> dict[str, Tpu]:
@@ -78,41 +127,6 @@ def tpus() -> dict[str, Tpu]:
 def tpu_of_kind(device_kind: str) -> Tpu | None:
     """The catalogue's record of a device by JAX's name of it; None where there is none."""
     return next((tpu for tpu in tpus().values() if tpu.description == device_kind), None)
-
-
-def of_tpu(tpu: Tpu, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value
-    """A TPU of the catalogue, which may be absent.
-
-    Raises:
-        MemprofError: its chips form no such slice.
-    """
-    chips = chips_of(tpu, topology)
-    num_hosts = topology.num_slices * (prod(chips) // prod(host_bounds(chips)))
-    if topology.num_hosts not in (1, num_hosts):
-        raise MemprofError(
-            f"{topology.num_devices} devices of {tpu.name} are on {num_hosts} host{'' if num_hosts == 1 else 's'}, and"
-            f" {topology.num_hosts} were asked for: leave out the hosts, which follow from the topology"
-        )
-    return Target(
-        name=tpu.name,
-        description=tpu.description,
-        platform="tpu",
-        memory_bytes=tpu.memory_bytes,
-        reserved_bytes=tpu.reserved_bytes,
-        chip_bytes=tpu.chip_bytes,
-        kernel_vmem_bytes=tpu.kernel_vmem_bytes,
-        compute_capability=None,
-        reason=reason,
-        topology=Topology(
-            num_devices=topology.num_devices,
-            num_hosts=num_hosts if topology.num_devices > 1 else 1,
-            num_slices=topology.num_slices,
-            axes=topology.axes,
-            chips=chips if topology.num_devices > 1 else (),
-        ),
-        compiler_config=tpu.name,
-        speeds=tpu.speeds,
-    )
 
 
 def chips_of(tpu: Tpu, topology: Topology) -> tuple[int, ...]:

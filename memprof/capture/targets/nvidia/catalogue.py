@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from memprof.analysis.records.capture import Speeds
+from memprof.analysis.records.capture import Speeds, Target, Topology
+from memprof.capture.targets.nvidia import FACTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,25 @@ class Gpu:
             host_bytes_per_second=self.host_bytes_per_second,
         )
 
+    @property
+    def devices_per_chip(self) -> int | None:
+        """GPUs form no slices."""
+        return None
+
+    def target(self, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value
+        """The target that it is, absent or not."""
+        return Target(
+            name=self.name,
+            description=self.description,
+            platform=FACTS.platform,
+            memory_bytes=self.memory_bytes,
+            compute_capability=self.compute_capability,
+            reason=reason,
+            topology=topology,
+            compiler_config=self.target_config(),
+            speeds=self.speeds,
+        )
+
     def target_config(self) -> str:
         """The text of a `stream_executor.GpuTargetConfigProto`.
 
@@ -99,12 +119,6 @@ def gpus() -> dict[str, Gpu]:
     """All GPUs of the catalogue by name, in alphabetical order."""
     text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
     return {name: Gpu(name=name, **facts) for name, facts in sorted(tomllib.loads(text).items())}
-
-
-def speeds_of_kind(device_kind: str) -> Speeds | None:
-    """The peaks of a device by the vendor's name of it; None: see `gpu_of_kind`."""
-    gpu = gpu_of_kind(device_kind)
-    return None if gpu is None else gpu.speeds
 
 
 def gpu_of_kind(device_kind: str) -> Gpu | None:
