@@ -12,7 +12,7 @@ counted with each token. Everything else of a program is taken to stay as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from memprof.analysis.records.capture import ArgumentLeaf, Target
@@ -22,9 +22,11 @@ from memprof.errors import MemprofError
 from memprof.studies.advice.inference import kind_of
 from memprof.studies.advice.passes import MADE_IN_PASSES
 
-_SHARED = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
+_SHARED = (Role.KV_CACHE, Role.PARAMS, Role.OPTIMIZER_STATE, Role.OTHER_STATE)
 _SHORTEST_CONTEXT = 1024
 _NUM_CONTEXTS = 8
+
+_Identity = tuple[str, tuple[int, ...], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) ->
         MemprofError: no program has a cache, or the cache is no whole number of bytes for each token.
     """
     reports = [report.unpressed for report in reports]
-    shared = {role: _size_bytes(reports, role) for role in _SHARED}
+    shared = _shared_bytes(reports)
     cache_bytes = shared[Role.KV_CACHE]
     if not cache_bytes:
         raise MemprofError(
@@ -128,7 +130,11 @@ def serving_plan(reports: Sequence[Report], *, label: str, cache_tokens: int) ->
             f"the cache of {label} holds {cache_bytes:,} bytes, which is no whole number for each of cache_tokens ="
             f" {cache_tokens:,}: give the number of tokens that its arrays have room for"
         )
-    programs = sorted((_program(report) for report in reports), key=lambda each: -each.own_bytes)
+    roles = _roles(reports)
+    caches = {
+        kind_of(buffer) for report in reports for buffer in report.buffers if buffer.category is Category.KV_CACHE
+    }
+    programs = sorted((_program(report, roles, caches) for report in reports), key=lambda each: -each.own_bytes)
     target, pool_bytes = reports[0].target, reports[0].verdict.pool_bytes
     plan = ServingPlan(
         label=label,
@@ -158,14 +164,21 @@ def _max_tokens(plan: ServingPlan, pool_bytes: int) -> int:
     return min(map(of_program, plan.programs))
 
 
-def _program(report: Report) -> ServedProgram:
+def _program(
+    report: Report, roles: Mapping[_Identity, Role], caches: Set[tuple[str, tuple[int, ...]]]
+) -> ServedProgram:
     held = sum(report.categories[Category(role.value)] for role in _SHARED)
+    # What another program shows to be shared: a program that only moves the cache does not say what it is.
+    held += sum(
+        report.device_bytes(leaf)
+        for leaf in report.arguments
+        if leaf.role not in _SHARED and leaf.parameter_number is not None and _identity(leaf) in roles
+    )
     constant_bytes = report.categories[Category.CONSTANTS]
-    kinds = {kind_of(buffer) for buffer in report.buffers if buffer.category is Category.KV_CACHE}
     copies = (
         buffer.size_bytes
         for buffer in report.buffers
-        if buffer.category in MADE_IN_PASSES | {Category.OUTPUTS} and kind_of(buffer) in kinds
+        if buffer.category in MADE_IN_PASSES | {Category.OUTPUTS} and kind_of(buffer) in caches
     )
     return ServedProgram(
         name=report.workload,
@@ -176,15 +189,30 @@ def _program(report: Report) -> ServedProgram:
     )
 
 
-def _size_bytes(reports: Sequence[Report], role: Role) -> int:
-    """The bytes of the arguments of a role on one device, each array that several programs take once."""
-    arrays: dict[tuple[object, ...], int] = {}
+def _roles(reports: Sequence[Report]) -> dict[_Identity, Role]:
+    """The role of each array that programs share: of several, a cache before parameters, before other state."""
+    roles: dict[_Identity, Role] = {}
     for report in reports:
         for leaf in report.arguments:
-            if leaf.role is role and leaf.parameter_number is not None:
-                arrays[_identity(leaf)] = report.device_bytes(leaf)
-    return sum(arrays.values())
+            if leaf.role in _SHARED and leaf.parameter_number is not None:
+                of_others = roles.get(_identity(leaf), leaf.role)
+                roles[_identity(leaf)] = min(leaf.role, of_others, key=_SHARED.index)
+    return roles
 
 
-def _identity(leaf: ArgumentLeaf) -> tuple[object, ...]:
+def _shared_bytes(reports: Sequence[Report]) -> dict[Role, int]:
+    """The bytes of what the programs share on one device, by role, each array once."""
+    sizes = {
+        _identity(leaf): report.device_bytes(leaf)
+        for report in reports
+        for leaf in report.arguments
+        if leaf.parameter_number is not None
+    }
+    shared = dict.fromkeys(_SHARED, 0)
+    for identity, role in _roles(reports).items():
+        shared[role] += sizes[identity]
+    return shared
+
+
+def _identity(leaf: ArgumentLeaf) -> _Identity:
     return leaf.path, leaf.shape, leaf.dtype

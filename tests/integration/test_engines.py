@@ -159,6 +159,29 @@ def test_a_dimension_that_varies_counts_at_its_maximum(tmp_path: Path) -> None:
     assert "the dimensions batch of model vary: give each its maximum" in str(ended.exception)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "config"),
+    [
+        (("mlp", "--set", "batch_size=64", "-t", "dynamic-batch"), {"batch_size": 64}),
+        (("transformer", "-t", "fp16+dynamic-batch+dynamic-length"), {"seq_len": 16}),
+        (("decoder", "--phase", "decode", "-t", "dynamic-batch+dynamic-length"), {"context_len": 32}),
+    ],
+)
+def test_sizes_of_a_workload_that_vary_count_at_their_maximum(
+    arguments: tuple[str, ...], config: dict[str, int]
+) -> None:
+    """Inputs, outputs and the tensors between layers are those of the same sizes, fixed."""
+    workload, *others, label = arguments
+    fixed = "+".join(each for each in label.split("+") if not each.startswith("dynamic")) or "baseline"
+    phase = () if workload == "decoder" else ("--phase", "inference")
+    varies, whole = (_report(workload, *phase, "--preset", "tiny", *others, each) for each in (label, fixed))
+    assert (varies["engine_memory"]["is_dynamic"], whole["engine_memory"]["is_dynamic"]) == (True, False)
+    for field in ("input_bytes", "output_bytes", "replayed_bytes"):
+        assert varies["engine_memory"][field] == whole["engine_memory"][field]
+    assert varies["config"].items() >= config.items()
+    assert varies["techniques"][-1].startswith("dynamic")
+
+
 def test_the_mlp_is_that_by_hand() -> None:
     report = _report("mlp", "--phase", "inference", "--preset", "tiny", "--set", "batch_size=64")
     engine = report["engine_memory"]
@@ -235,6 +258,8 @@ def test_what_tensorrt_does_not_take_has_a_sentence(tmp_path: Path) -> None:
         ([str(tmp_path / "no.onnx")], "is no ONNX model, or a damaged one"),
         ([str(tmp_path / "none.onnx")], "there is no file"),
         (["mlp", "-t", "donate"], "Technique 'donate' does not apply to mlp"),
+        (["mlp", "--preset", "tiny", "-t", "dynamic-length"], "does not apply to mlp: it has no such size"),
+        (["decoder", "--preset", "tiny", "-t", "paged-kv+dynamic-batch"], "batch_size cannot vary in this model"),
     ):
         ended = _command("run", *arguments, "--engine", "tensorrt")
         assert sentence in str(ended.exception)

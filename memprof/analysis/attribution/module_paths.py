@@ -77,6 +77,7 @@ class ModulePaths:
         leaves, roots = _without_inner_containers([key[container:] for key in keys])
         self._keys = dict(zip(param_paths, leaves, strict=True))
         self._leaves = {leaf: "/".join(leaf[:-1]) for leaf in leaves}
+        self._modules = {leaf[:end] for leaf in leaves for end in range(1, len(leaf))}
         self._by_ending: dict[Keys, dict[Keys, str]] = defaultdict(dict)
         for leaf, module in self._leaves.items():
             for start in range(len(leaf)):
@@ -98,6 +99,15 @@ class ModulePaths:
         found = self._mirrored(path)
         modules = set(found.modules.values()) if found else set()
         return modules.pop() if len(modules) == 1 else ""
+
+    def of_state(self, path: str) -> str:
+        """The module of a leaf of a model's state: the longest part of its path that begins the path of a parameter.
+
+        `cache['blocks'][0]['attention']['cached_key']` belongs to `blocks/0/attention`, with parameters in `query` there.
+        """
+        keys = [key for key in path_keys(path) if key != _CONTAINER][:-1]
+        parts = (tuple(keys[start:end]) for start in range(len(keys)) for end in range(start + 1, len(keys) + 1))
+        return "/".join(max((part for part in parts if part in self._modules), key=len, default=()))
 
     def mirror(self, path: str) -> Mirror | None:
         """The parameters that a leaf can mirror, where they are of several modules."""

@@ -255,9 +255,24 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
         for together in applied_together(program, left):
             for n in _quantised(leaves, claims, together):
                 claims[n] = _APPLIED
+        _claim_quantised_tables(leaves, claims, applied(program, left))
     left = {n for n, leaf in enumerate(leaves) if claims[n] is None and leaf.is_float and not leaf.use.is_changed}
     for n in looked_up(program, left, _parameters(claims)):
         claims[n] = _APPLIED
+
+
+def _claim_quantised_tables(leaves: Sequence[Leaf], claims: list[Claim | None], applied: set[int]) -> None:
+    """Claim the integers of a quantised embedding: rows that data says, beside their scales."""
+    beside = {_parent(leaves[n]) for n in _parameters(claims)}
+    for n in applied:
+        is_narrow = jax.numpy.dtype(leaves[n].dtype).itemsize == 1
+        if claims[n] is None and is_narrow and len(leaves[n].shape) > 1 and _parent(leaves[n]) in beside:
+            claims[n] = _APPLIED
+
+
+def _parent(leaf: Leaf) -> str:
+    """The path of the container that a leaf lies in; its own, if it lies in none."""
+    return next(iter(list(all_prefixes(leaf.path))[1:]), leaf.path)
 
 
 def _parameters(claims: Sequence[Claim | None]) -> set[int]:

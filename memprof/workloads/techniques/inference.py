@@ -239,7 +239,7 @@ MEANS = {
         technique=KV_LIST.name,
     ),
     Aim.CAST_CACHE: Means(
-        code="cache = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), cache)  # once; keys and values are cast, too"
+        code="cache = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), cache)  # once; cast keys and values, too"
     ),
     Aim.REORDER_CACHE: Means(
         code="cache = jnp.swapaxes(cache, 1, 2)  # once: (batch, kv_heads, tokens, head_size), and step without swaps"

@@ -428,6 +428,26 @@ def adapters_of_which_each_sequence_has_its_own() -> Case:
 
 
 @case
+def a_quantised_embedding() -> Case:
+    """Its rows and their scales are looked up; no product applies them."""
+
+    def step(weights: Any, caches: Any, tokens: Any, position: Any) -> Any:
+        table = weights["table"]
+        embedded = table["int8"][tokens] * table["scale"][tokens][:, None]
+        hidden, written = embedded, []
+        for layer, cache in zip(weights["layers"], caches, strict=True):
+            query, key, value = qkv(layer, hidden, position)
+            written.append(Cache(cache["k"].at[ROWS, position].set(key), cache["v"].at[ROWS, position].set(value)))
+            hidden = add(layer, hidden, attend(query, *written[-1], position))
+        return next_tokens(weights, hidden), [each._asdict() for each in written]
+
+    table = {"int8": array(VOCAB, WIDTH, dtype=jnp.int8), "scale": array(VOCAB)}
+    weights = {"table": table, "layers": [LAYER] * LAYERS, "head": array(WIDTH, VOCAB)}
+    args = (weights, *in_list()[1:])
+    return step, args, {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
 def an_encoder_with_positions_that_it_has_learned() -> Case:
     def step(weights: Any, tokens: Any, kinds: Any, mask: Any) -> Any:
         hidden = weights["words"][tokens] + weights["kinds"][kinds] + weights["positions"][None]

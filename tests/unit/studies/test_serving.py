@@ -82,6 +82,14 @@ def test_a_server_of_six_programs_is_their_sum_with_what_they_share_once() -> No
     assert [each.name for each in plan.programs][-1] == "embed"
 
 
+@pytest.mark.parametrize("role", [Role.OTHER_STATE, Role.BATCH])
+def test_a_program_that_only_moves_the_cache_shares_it(role: Role) -> None:
+    """Inserting a prefix shows no attention: what the array is, another program says."""
+    plan = _plan(_program("insert", (16,), (("cache", (64, 32), role),)), _program("decode"))
+    assert (plan.cache_bytes, plan.weights_bytes, plan.state_bytes) == (_CACHE_BYTES, 4000, 0)
+    assert {each.name: each.own_bytes for each in plan.programs} == {"decode": 4 * 256, "insert": 4 * 16}
+
+
 def test_copies_of_the_cache_cost_tokens() -> None:
     """One copy of the cache doubles what a token takes."""
     plan = _plan(_program("decode", (32, 64)))

@@ -74,6 +74,21 @@ def test_state_of_a_part_of_the_parameters_is_told_by_the_end_of_their_paths() -
     assert [modules.of_argument(path) for path in paths] == ["adapters/up", "adapters/down", "", "base/up", ""]
 
 
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("cache['layers_1']['mlp']['cached_key']", "layers_1/mlp"),
+        ("variables['cache']['layers_0']['attention']['cached_value']", "layers_0"),
+        ("state['layers_0']['mlp']['up']['kernel']", "layers_0/mlp/up"),
+        ("cache['mlp']['k']", ""),  # of which layer, nobody says
+        ("cache[0]['k']", ""),
+        ("positions", ""),
+    ],
+)
+def test_a_cache_belongs_to_the_module_that_its_path_names(path: str, module: str) -> None:
+    assert _MODEL.of_state(path) == module
+
+
 def test_the_name_of_a_parameter_within_its_module() -> None:
     assert _MODEL.leaf_name("state.params['layers_0']['mlp']['up']['kernel']") == "kernel"
 
