@@ -3,8 +3,9 @@
     python tests/campaign.py --seed 1 --seconds 600 [--output RESULT.json]
 
 Each file is damaged and read. Three ends are right: the same result as before the damage, another consistent result, or
-one sentence (`MemprofError`). Any other end is a defect, as is a file that takes more than ten seconds of processor time. The folder
-`campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week with a new seed.
+one sentence (`MemprofError`). Any other end is a defect, as is a file that takes more than ten seconds of processor
+time. The folder `campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week with
+a new seed.
 """
 
 from __future__ import annotations
