@@ -4,8 +4,8 @@
 
 Each file is damaged and read. Three ends are right: the same result as before the damage, another consistent result, or
 one sentence (`MemprofError`). Any other end is a defect, as is a file that takes more than ten seconds of processor
-time. The folder `campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week with
-a new seed.
+time. The folder `campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week
+with a new seed.
 """
 
 from __future__ import annotations
