@@ -28,7 +28,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             Facts(facts=facts),
             Heading(text="Compiled", level=2, aside=f"{len(plan.points)} compiles"),
             _points(plan),
-            *((Note(text=_repeats(plan)),) if plan.repeats else ()),
+            *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             Note(text=_CAUTION, tone=Tone.MUTED),
         )
     )

@@ -101,7 +101,8 @@ def _no_output() -> Iterator[None]:
 
 def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
     """What it comes to if the results of some operations are kept, as far as they are of use."""
-    size_bytes, seconds, used = 0, 0.0, set()
+    size_bytes, seconds = 0, 0.0
+    used: set[Signature] = set()
     for block in blocks:
         stored, repeated = _stored_and_repeated(block, kept)
         used.update(each.signature for each in stored)

@@ -230,8 +230,9 @@ class _Search:
 
         The backward pass begins with the last blocks, so what they keep is released first.
         """
+        within = [point.repeated_seconds for point in self.points if point.footprint_bytes <= budget_bytes]
         found = mixtures(self.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
-        for each in found[:1]:
+        for each in (mixture for mixture in found[:1] if mixture.seconds < min(within)):
             for num_rest in range(each.num_rest, 0, -1):
                 if len(self.points) == self._limit or self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
                     return
