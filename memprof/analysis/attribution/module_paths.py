@@ -103,11 +103,14 @@ class ModulePaths:
     def of_state(self, path: str) -> str:
         """The module of a leaf of a model's state: the longest part of its path that begins the path of a parameter.
 
-        `cache['blocks'][0]['attention']['cached_key']` belongs to `blocks/0/attention`, with parameters in `query` there.
+        `cache['blocks'][0]['attention']['cached_key']` is of `blocks/0/attention`, with parameters in `query`.
         """
         keys = [key for key in path_keys(path) if key != _CONTAINER][:-1]
         parts = (tuple(keys[start:end]) for start in range(len(keys)) for end in range(start + 1, len(keys) + 1))
-        return "/".join(max((part for part in parts if part in self._modules), key=len, default=()))
+        longest: Keys = ()
+        for part in parts:
+            longest = part if part in self._modules and len(part) > len(longest) else longest
+        return "/".join(longest)
 
     def mirror(self, path: str) -> Mirror | None:
         """The parameters that a leaf can mirror, where they are of several modules."""
