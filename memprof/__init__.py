@@ -28,6 +28,7 @@ from memprof.version import __version__
 
 if TYPE_CHECKING:
     from memprof.analysis.records.categories import Category, Role
+    from memprof.analysis.records.in_chunks import InChunks
     from memprof.api import Comparison, Profile, advise, compare, fits, load, profile, profile_torch
     from memprof.batching import largest, peak
     from memprof.capture.targets.mesh import mesh
@@ -45,6 +46,7 @@ _HOMES = {
     "Category": "memprof.analysis.records.categories",
     "Comparison": "memprof.api",
     "Feed": "memprof.capture.tracing.step",
+    "InChunks": "memprof.analysis.records.in_chunks",
     "MemprofError": "memprof.errors",
     "Profile": "memprof.api",
     "Role": "memprof.analysis.records.categories",
@@ -76,6 +78,7 @@ __all__ = [
     "Category",
     "Comparison",
     "Feed",
+    "InChunks",
     "MemprofError",
     "Profile",
     "Role",

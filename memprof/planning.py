@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memprof.amounts import parse_bytes
+from memprof.analysis.records.in_chunks import InChunks
 from memprof.capture.own_attributes import own
 from memprof.capture.tracing.step_checks import argument_numbers
 from memprof.errors import MemprofError
@@ -26,6 +27,7 @@ def plan(
     *args: Any,
     memory: int | str | None = None,
     with_curve: bool = False,
+    allow: str = "",
     target: str | None = None,
     donate_argnums: Sequence[int] | int = (),
     static_argnums: Sequence[int] | int = (),
@@ -40,6 +42,7 @@ def plan(
         step: as for `memprof.profile`, with its arguments.
         memory: what the footprint may be, in bytes or as text ("30GiB"); None: the pool that JAX has on the target.
         with_curve: compile choices for further budgets too, and the built-in policies of JAX.
+        allow: changes to try before checkpoints: "donate,chunked-loss,chunked-attention", or some of them.
         target: as for `memprof.profile`.
         donate_argnums, static_argnums: as for `jax.jit`.
 
@@ -50,6 +53,7 @@ def plan(
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.targets.resolve import resolve_asked
     from memprof.capture.tracing.step import StepSpec
+    from memprof.studies.plan.allowed import parse_allowed
     from memprof.studies.plan.search import plan_step
 
     spec = StepSpec(
@@ -61,23 +65,27 @@ def plan(
         workload=str(own(step, "__name__") or "step"),
     )
     budget_bytes = memory if memory is None or isinstance(memory, int) else parse_bytes(memory)
-    chosen = target_of_step(spec, resolve_asked(target))
+    chosen, allowed = target_of_step(spec, resolve_asked(target)), parse_allowed(allow)
     with stages_shown(spec.workload) as progress:
-        return plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=progress)
+        return plan_step(
+            spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, allowed=allowed, progress=progress
+        )
 
 
-def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What changes a step as a plan says, or puts checkpoints with a policy around its layers.
+def apply(plan: CheckpointPlan | InChunks | Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What changes a step as a plan says, puts checkpoints with a policy around its layers, or cuts parts into chunks.
 
     Args:
-        plan: a plan, or one of `jax.checkpoint_policies`.
+        plan: a plan, one of `jax.checkpoint_policies`, or `memprof.InChunks(loss=8)`.
 
     Returns:
-        From a step to the changed step, which is jitted as the step was.
+        From a step to the changed step, which is jitted as the step was. To donate is for its jit (see `plan.code`).
 
     Raises:
         MemprofError: no choice of the plan is within the budget.
     """
+    if isinstance(plan, InChunks):
+        return lambda step: _in_chunks(step, plan)
     if not callable(plan) and plan.best is None:
         raise MemprofError(
             f"no checkpoints bring {plan.label} to {plan.budget_bytes:,} bytes, so there is none to apply"
@@ -87,6 +95,15 @@ def apply(plan: CheckpointPlan | Callable[..., Any]) -> Callable[[Callable[..., 
     def changed(step: Callable[..., Any]) -> Callable[..., Any]:
         from memprof.capture.checkpointing.apply import with_checkpointed_blocks
 
+        if not callable(plan) and plan.chunks is not None:
+            step = _in_chunks(step, plan.chunks)
         return step if checkpoints is None else with_checkpointed_blocks(step, checkpoints)
 
     return changed
+
+
+def _in_chunks(step: Callable[..., Any], chunks: InChunks) -> Callable[..., Any]:
+    from memprof.capture.checkpointing.apply import traced_within
+    from memprof.capture.checkpointing.chunks import chunked
+
+    return traced_within(step, lambda: chunked(chunks))

@@ -151,8 +151,8 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     from memprof.capture.compile import check_portable, compile_lowered, lower_step
     from memprof.capture.processes import job
     from memprof.capture.processes.handover import Handover
-    from memprof.capture.running.memory_readings import open_drivers
     from memprof.capture.targets.choose import spare_devices
+    from memprof.capture.targets.families import open_drivers
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.xla.xla_adapter import cudnn_of_absent_device
 

@@ -14,6 +14,7 @@ from memprof.profiler_cli.console import ExitCode, stages, write
 from memprof.profiler_cli.render import print_document, rendering
 
 if TYPE_CHECKING:
+    from memprof.studies.plan.allowed import Allowed
     from memprof.studies.plan.plan import CheckpointPlan
     from memprof.studies.subject import Subject
 
@@ -26,6 +27,14 @@ _Memory = Annotated[
 _WithCurve = Annotated[
     bool,
     typer.Option("--curve", help="Compile choices for further budgets too, and JAX's built-in policies."),
+]
+_Allow = Annotated[
+    str,
+    typer.Option(
+        "--allow",
+        metavar="CHANGES",
+        help="Changes to try before checkpoints, with commas: donate, chunked-loss, chunked-attention.",
+    ),
 ]
 _Techniques = Annotated[
     list[str],
@@ -50,6 +59,7 @@ def plan(
     *,
     memory: _Memory = None,
     with_curve: _WithCurve = False,
+    allow: _Allow = "",
     technique: _Techniques = [],  # noqa: B006
     step: options.StepOptions,
     target: options.Target = None,
@@ -71,13 +81,17 @@ def plan(
     from memprof.files import IfTaken, check_writable, write_whole
     from memprof.reports.json.answers import plan_json
     from memprof.reports.views.plan import plan_document
+    from memprof.studies.plan.allowed import parse_allowed
 
     show = rendering(shown.format, width=shown.width)
     show.check_shows_documents("a plan")
     if output is not None:
         check_writable(output, overwrite=force)
     budget_bytes = None if memory is None else parse_bytes(memory)
-    found = _found(step.subject(workload, arguments), "+".join(technique), target, budget_bytes, with_curve=with_curve)
+    found = _found(
+        step.subject(workload, arguments), "+".join(technique), target, budget_bytes,
+        with_curve=with_curve, allowed=parse_allowed(allow),
+    )  # fmt: skip
     print_document(plan_document(found), plan_json(found), show)
     if found.code and shown.format is None:
         write(f"\n{found.code}")
@@ -89,23 +103,38 @@ def plan(
 
 
 def _found(
-    subject: Subject, techniques: str, target: str | None, budget_bytes: int | None, *, with_curve: bool
+    subject: Subject,
+    techniques: str,
+    target: str | None,
+    budget_bytes: int | None,
+    *,
+    with_curve: bool,
+    allowed: tuple[Allowed, ...],
 ) -> CheckpointPlan:
     """The plan, made in this process: what the user's code prints goes to stderr."""
     from memprof.capture.hints import as_workload_error
+    from memprof.capture.own_attributes import own
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.targets.resolve import resolve_asked
+    from memprof.errors import MemprofError
     from memprof.studies.plan.search import plan_step
+    from memprof.workloads.train_step import Trainer
 
     task = subject.task(techniques, target=resolve_asked(target))
     with stages(f"plan {subject.label}") as stage, contextlib.redirect_stdout(sys.stderr):
         stage("importing")
         spare_devices(task.target)
         spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
+        if allowed and (subject.is_built_in or isinstance(own(spec.fn, "__self__"), Trainer)):
+            raise MemprofError(
+                "--allow changes a step of your own; give a model's techniques with -t: -t donate+chunked-loss=8"
+            )
         chosen = target_of_step(spec, task.target)
         found: CheckpointPlan = as_workload_error(
             f"could not be planned for {chosen.name}",
-            lambda: plan_step(spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, progress=stage),
+            lambda: plan_step(
+                spec, chosen, budget_bytes=budget_bytes, with_curve=with_curve, allowed=allowed, progress=stage
+            ),
         )
         return found

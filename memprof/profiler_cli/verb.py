@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from inspect import cleandoc
 from typing import Any
@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from memprof.errors import MemprofError, unknown_name
 from memprof.profiler_cli.console import be_quiet
 from memprof.profiler_cli.option_table import refusal
-from memprof.profiler_cli.options import GROUPS
+from memprof.profiler_cli.options import GROUPS, FrameworkName
 from memprof.profiler_cli.project import project_defaults
 
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
@@ -128,6 +128,7 @@ class Verb(TyperCommand):
             for param in self.params
             if param.name in ctx.params and ctx.get_parameter_source(param.name).name == "COMMANDLINE"
         }
+        _choose_framework(ctx.params, given)
         sentence = refusal(str(self.name), ctx.params, given)
         if sentence is not None:
             raise MemprofError(sentence)
@@ -137,6 +138,19 @@ class Verb(TyperCommand):
 
             ctx.params["target"] = ProjectTarget(ctx.params["target"])
         return super().invoke(ctx)
+
+
+def _choose_framework(values: dict[str, Any], given: Mapping[str, str]) -> None:
+    """Trace the user's own code if it is written with PyTorch, unless the framework is on the command line."""
+    if "framework" not in values or "framework" in given:
+        return
+    from memprof.workloads.user.frameworks import is_of_torch
+
+    named = values.get("workload", values.get("what"))
+    name = named[0] if isinstance(named, list) and named else named
+    if isinstance(name, str) and is_of_torch(name):
+        several = isinstance(values["framework"], list)
+        values["framework"] = [FrameworkName.TORCH] if several else FrameworkName.TORCH
 
 
 def _value_after(name: str, args: list[str]) -> str:

@@ -19,7 +19,7 @@ from memprof.profiler_cli import options
 from memprof.profiler_cli.capture_names import file_name, stem
 from memprof.profiler_cli.console import ExitCode, say, say_error, stages
 from memprof.profiler_cli.endings import is_report
-from memprof.profiler_cli.render import Rendering, print_document, rendering
+from memprof.profiler_cli.render import Rendering, print_document, print_report, rendering
 
 if TYPE_CHECKING:
     from memprof.analysis.records.capture import Capture
@@ -89,6 +89,9 @@ def watch(
         memprof watch train.py --batch-size 64
 
         memprof watch --target h100-80gb -m my_project.train --config large
+
+    A script that trains with PyTorch is traced on shapes alone, as if the target were here, until its second step is
+    done.
     """
     if os.name == "nt":
         raise MemprofError("memprof watch needs Linux or macOS, where one process can watch another one")
@@ -97,10 +100,20 @@ def watch(
     from memprof.capture.watching.process import Script, end_by_signal, roomy_folder, run_script
     from memprof.capture.watching.shared_page import read_faults
     from memprof.studies.watch.reading import read_job
+    from memprof.workloads.user.frameworks import file_of, trains_with_torch
 
     folder, report_file = (None, output) if is_report(output) else (output, None)
-    show = rendering(shown.format, output=report_file, force=force, width=shown.width, top=top)
+    is_of_torch = trains_with_torch(file_of(script) if module else Path(script))
+    show = rendering(shown.format, output=report_file, force=force, full=not is_of_torch, width=shown.width, top=top)
     show.check_shows_documents("a watched script")
+    if is_of_torch:
+        if stop_after is not None or pool is not None:
+            option = "--pool" if stop_after is None else "--stop-after"
+            raise MemprofError(
+                f"{option} is for scripts of JAX; one of PyTorch is traced until its second step is done: leave it out"
+            )
+        fits = _trace(script, arguments, target, show, folder, is_module=module, keep=keep)
+        raise typer.Exit(ExitCode.CHECK_FAILED if fail_if_not_fits and not fits else ExitCode.FINE)
     aim, stop, judged_by = resolve_asked(target), _stop_after(stop_after), options.chosen_pool(pool)
     aim = aim if aim is not None and aim.is_deviceless else None
     folder = folder or Path(file_name("watch", script.rpartition(".")[2] if module else Path(script).stem))
@@ -135,6 +148,35 @@ def watch(
     if code < 0 and not ended.by_memprof:
         end_by_signal(-code)
     raise typer.Exit(exit_code or (ExitCode.CHECK_FAILED if fail_if_not_fits and not fits else ExitCode.FINE))
+
+
+def _trace(
+    script: str,
+    arguments: list[str],
+    target: str | None,
+    show: Rendering,
+    folder: Path | None,
+    *,
+    is_module: bool,
+    keep: int,
+) -> bool:
+    """Trace the step of a script that trains with PyTorch, and print its report; returns whether the step fits."""
+    from memprof.analysis.pipeline import analyze
+    from memprof.studies.torch_step import capture_of_script, torch_target
+
+    aim = torch_target(target)
+    folder = folder or Path(file_name("watch", script.rpartition(".")[2] if is_module else Path(script).stem))
+    if keep:
+        check_folder_writable(folder)
+    with stages(f"{script} for {aim.name}") as stage:
+        stage("tracing")
+        capture = capture_of_script(script, arguments, aim, is_module=is_module)
+        stage("analysing")
+        report = analyze(capture)
+    print_report(report, show)
+    if keep:
+        _write([capture], folder)
+    return report.verdict.fits is True
 
 
 def _compile(work: Path, label: str, target: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memprof.analysis.records.capture import Capture, Target
@@ -15,13 +17,17 @@ from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
 from memprof.studies.subject import Subject
 from memprof.workloads.torch.plan import plan
+from memprof.workloads.torch.script import TorchScript, trace_in_child
 from memprof.workloads.torch.user import TorchReference
-from memprof.workloads.user.reference import is_reference, parse
+from memprof.workloads.user.reference import SCRIPT, Reference, is_reference, parse
 
 if TYPE_CHECKING:
     from memprof.sources.torch.step_spec import TorchStepSpec
 
+    StepMaker = Callable[[], TorchStepSpec] | TorchScript
+
 FRAMEWORK = "torch"
+_DEFAULT_NAME = "torch_spec"
 
 
 def torch_target(name: str | None) -> Target:
@@ -39,7 +45,7 @@ def torch_target(name: str | None) -> Target:
 
 def step_maker(
     name: str, *, preset: str | None, overrides: Sequence[str], techniques: str, arguments: Sequence[str]
-) -> Callable[[], TorchStepSpec]:
+) -> StepMaker:
     """What makes the step that the user named, with all choices of a built-in workload checked.
 
     Raises:
@@ -53,11 +59,9 @@ def step_maker(
         raise MemprofError(f"--preset is for built-in workloads; parameters of {name} are set with --set")
     if techniques:
         raise MemprofError(f"{name} is a step of PyTorch as it is, which techniques cannot change: leave out -t")
-    reference = parse(name)
+    reference = parse(name, default=_DEFAULT_NAME)
     if reference.is_script:
-        raise MemprofError(
-            f"{name} names no step of PyTorch: write {name}:NAME, a function that returns a memprof.TorchStepSpec"
-        )
+        return TorchScript(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments))
     return TorchReference(reference=reference, overrides=tuple(overrides), arguments=tuple(arguments)).make_spec
 
 
@@ -94,7 +98,7 @@ class TorchTrace:
         progress("tracing")
         return replace(capture_of_step(make_spec, self.target), request=self.digest)
 
-    def _maker(self) -> Callable[[], TorchStepSpec]:
+    def _maker(self) -> StepMaker:
         subject = self.subject
         return step_maker(
             subject.name,
@@ -105,16 +109,36 @@ class TorchTrace:
         )
 
 
-def capture_of_step(make_spec: Callable[[], TorchStepSpec], target: Target, *, label: str | None = None) -> Capture:
+def capture_of_script(name: str, arguments: Sequence[str], target: Target, *, is_module: bool) -> Capture:
+    """Trace a script as it is.
+
+    Args:
+        name: a path, or the name of a module.
+
+    Raises:
+        MemprofError, WorkloadError: see `trace_in_child`.
+    """
+    if not is_module and not os.path.isfile(name):
+        raise MemprofError(f"there is no script {name}: give its path, or -m and the name of a module")
+    path = None if is_module else Path(name).resolve()
+    reference = Reference(module=name if path is None else path.stem, path=path, name=SCRIPT)
+    return trace_in_child(TorchScript(reference=reference, arguments=tuple(arguments)), target)
+
+
+def capture_of_step(make_spec: StepMaker, target: Target, *, label: str | None = None) -> Capture:
     """Trace a step.
 
     Args:
+        make_spec: makes it under fake tensors; a script is run as it is.
         label: what the report calls it; None: its own label.
 
     Raises:
         MemprofError: PyTorch is not installed, or the step cannot be traced.
         WorkloadError: the user's code failed.
     """
+    if isinstance(make_spec, TorchScript):
+        capture = trace_in_child(make_spec, target)
+        return capture if label is None else replace(capture, label=label)
     try:
         from memprof.sources.torch.trace_step import trace_step
     except ModuleNotFoundError as error:

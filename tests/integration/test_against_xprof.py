@@ -35,12 +35,13 @@ STEPS = [
     Step(workload="transformer", preset="tiny", techniques=("bf16", "donate"), target="l4"),
     Step(workload="transformer", preset="tiny", target="cpu"),  # where the compiler itself tells no peak
     Step(workload="transformer", preset="gpt2", target="h100-80gb", overrides=("num_layers=2",)),
-    # So many examples that XLA recomputes values on its own to fit.
-    Step(workload="transformer", preset="uva", target="l4", overrides=("num_layers=2", "batch_size=256")),
 ]
+# So many examples that XLA recomputes values on its own to fit.
+RECOMPUTING = Step(workload="transformer", preset="uva", target="l4", overrides=("num_layers=2", "batch_size=256"))
+PARAMS = [*STEPS, pytest.param(RECOMPUTING, marks=pytest.mark.with_one_jax)]
 
 
-@pytest.fixture(scope="module", params=STEPS, ids=str)
+@pytest.fixture(scope="module", params=PARAMS, ids=str)
 def step(request) -> Step:
     return request.param
 

@@ -113,6 +113,71 @@ def test_the_last_layers_keep_more_where_the_budget_allows_it() -> None:
     assert by_hand.footprint_bytes == plan.best.footprint_bytes <= plan.budget_bytes
 
 
+@pytest.mark.with_one_jax
+def test_the_turns_of_a_scan_have_two_policies_where_one_leaves_a_part_of_the_budget() -> None:
+    """A layer has one array to keep, of 512 KiB: with one policy for 16 layers all are kept, or none."""
+
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.sin(jnp.tanh(x @ w) @ w.T), None
+
+    def loss(weights: jax.Array, x: jax.Array, *parts: Any) -> jax.Array:
+        for body, start, stop in parts or ((layer, 0, 16),):
+            x = jax.lax.scan(body, x, weights[start:stop])[0]
+        return jnp.sum(x**2)
+
+    step = jax.grad(loss)
+    weights, x = jax.ShapeDtypeStruct((16, 16, 64), jnp.float32), jax.ShapeDtypeStruct((2048, 16), jnp.float32)
+    plan = package.plan(step, weights, x, memory="8MiB", target="cpu")
+    assert plan.best is not None
+    assert plan.best.checkpoints is not None
+    num_first = plan.best.checkpoints.num_first
+    assert num_first is not None
+    others = [point for point in plan.points if point.footprint_bytes <= plan.budget_bytes and point is not plan.best]
+    assert all(point.recomputed_flops > plan.best.recomputed_flops > 0 for point in others)
+    changed = package.apply(plan)(step)
+    assert package.profile(changed, weights, x, target="cpu").footprint_bytes == plan.best.footprint_bytes
+    args = [jnp.full(each.shape, 0.01) for each in (weights, x)]
+    np.testing.assert_allclose(jax.jit(changed)(*args), jax.jit(step)(*args), rtol=1e-6)
+    pasted: dict[str, Any] = {"body": layer}
+    exec(plan.code, pasted)
+    parts = (pasted["first_body"], 0, num_first), (pasted["rest_body"], num_first, 16)
+    by_hand = package.profile(jax.grad(lambda weights, x: loss(weights, x, *parts)), weights, x, target="cpu")
+    assert by_hand.report.recomputed_flops == plan.best.recomputed_flops
+
+
+@pytest.mark.with_one_jax
+def test_allowed_changes_come_before_checkpoints() -> None:
+    """The logits are nearly all of the step: without them it fits, and the layers keep what they keep."""
+
+    @jax.jit
+    def step(params: dict[str, Any], x: jax.Array, labels: jax.Array) -> dict[str, Any]:
+        def loss(params: dict[str, Any]) -> jax.Array:
+            logp = jax.nn.log_softmax(jnp.tanh(x @ params["up"]) @ params["head"])
+            return -jnp.take_along_axis(logp, labels[:, None], -1).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(loss)(params))
+
+    shapes = {"up": (64, 64), "head": (64, 2048)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    args = (params, jax.ShapeDtypeStruct((512, 64), jnp.float32), jax.ShapeDtypeStruct((512,), jnp.int32))
+    plan = package.plan(step, *args, memory="4MiB", target="cpu", allow="donate,chunked-loss")
+    assert [point.name for point in plan.points] == ["as it is", "donate_state", "chunked_loss"]
+    assert [each.rule for each in plan.changes] == ["donate_state", "chunked_loss"]
+    assert plan.best is plan.points[-1]
+    assert plan.best.footprint_bytes < plan.budget_bytes < plan.points[1].footprint_bytes
+    pasted: dict[str, Any] = {"step": step}
+    exec(plan.code, pasted)
+    by_hand = package.profile(pasted["step"], *args, target="cpu")
+    assert by_hand.footprint_bytes == plan.best.footprint_bytes
+    assert any(leaf.donated for leaf in by_hand.report.arguments)
+    values = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), args)
+    changed = package.apply(plan)(step)
+    before = step(*values)
+    jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, rtol=1e-5), changed(*values), before)
+    with pytest.raises(package.MemprofError, match="cannot be allowed 'bf16'"):
+        package.plan(step, *args, memory="4MiB", target="cpu", allow="donate,bf16")
+
+
 def test_what_cannot_be_planned_is_refused() -> None:
     x = jax.ShapeDtypeStruct((4,), jnp.float32)
     with pytest.raises(package.MemprofError, match="differentiates nothing"):

@@ -151,6 +151,30 @@ def step(state, x, y):
 x = jax.ShapeDtypeStruct((512, 64), jnp.float32)
 args = (jax.eval_shape(create), x, x)
 """
+_LANGUAGE_MODEL = """
+import functools, jax, jax.numpy as jnp
+
+def attend(x, w):
+    query, key, value = jnp.split(x @ w, 3, -1)
+    logits = jnp.einsum("btd,bsd->bts", query, key)
+    mask = jnp.tril(jnp.ones(logits.shape[1:], bool))
+    return x + jax.nn.softmax(jnp.where(mask, logits, -1e9)) @ value
+
+def loss(params, tokens):
+    x = params["embed"][tokens[:, :-1]]
+    for w in params["layers"]:
+        x = attend(x, w)
+    logp = jax.nn.log_softmax(x @ params["embed"].T)
+    return -jnp.take_along_axis(logp, tokens[:, 1:, None], -1).mean()
+
+@functools.partial(jax.jit, donate_argnames="params")
+def step(params, tokens):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(loss)(params, tokens))
+
+S = jax.ShapeDtypeStruct
+params = {"embed": S((1024, 16), jnp.float32), "layers": [S((16, 48), jnp.float32)] * 2}
+args = (params, S((4, 201), jnp.int32))
+"""
 _PROGRAMS = {"plain": _PLAIN, "nnx": _NNX, "equinox": _EQUINOX, "linen": _LINEN}
 
 
@@ -201,6 +225,25 @@ def test_a_body_within_the_step_has_its_checkpoint_too(tmp_path: Path) -> None:
     assert advice.compiled is not None
     assert by_hand.footprint_bytes == advice.compiled.footprint_bytes
     assert advice.compiled.recomputed_flops == by_hand.report.recomputed_flops > 0
+
+
+def test_a_loss_in_chunks_and_blocks_of_queries_are_compiled(tmp_path: Path) -> None:
+    own = _names(_LANGUAGE_MODEL, tmp_path, "model")
+    before = package.profile(own["step"], *own["args"], target="cpu").footprint_bytes
+    every = package.advise(own["step"], *own["args"], target="cpu")
+    advice = _compiled(every)
+    assert {"chunked_loss", "chunked_attention"} <= advice.keys()
+    assert not {"chunked_loss", "flash_attention"} & {each.rule for each in every if not each.is_compiled}
+    for rule in ("chunked_loss", "chunked_attention"):
+        each = advice[rule]
+        assert each.compiled is not None
+        assert each.compiled.meaning in (Meaning.EQUAL, Meaning.CLOSE)
+        pasted = _names(_LANGUAGE_MODEL, tmp_path, "model")
+        exec(each.proposal.how_to, pasted)
+        by_hand = package.profile(pasted["step"], *pasted["args"], target="cpu")
+        assert by_hand.footprint_bytes == each.compiled.footprint_bytes == before - each.saving_bytes
+        assert by_hand.report.recomputed_flops == each.compiled.recomputed_flops > 0
+        assert [leaf.donated for leaf in by_hand.report.arguments] == [True, True, True, False]
 
 
 @pytest.mark.with_one_jax

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import prod
 from typing import Any
 
 import jax
@@ -128,6 +129,38 @@ def test_padding_is_what_the_tiles_of_the_compiler_add() -> None:
         argument = found[names[dtype], shape]
         assert argument.size_bytes == device_bytes, (dtype, shape)
         assert argument.padding_bytes == device_bytes - ResultLeaf((), names[dtype], shape).size_bytes
+
+
+SHAPES: tuple[tuple[int, ...], ...] = (
+    *((), (64,), (300,), (1000,), (7, 1), (3, 129), (4, 100), (33, 129), (100, 130), (1000, 10)),
+    *((5, 5, 5), (12, 64, 64), (16, 2048, 2), (2, 3, 4, 100)),
+)
+TYPES = {"float32": ("f32", 4), "bfloat16": ("bf16", 2), "int8": ("s8", 1), "bool": ("pred", 1)}
+
+
+def _tiled_bytes(shape: tuple[int, ...], item_bytes: int) -> int:
+    """By the rules: lanes of 128, up to 8 rows, the better of two orders, and blocks of 512 bytes."""
+
+    def filled(size: int, steps: tuple[int, ...]) -> int:
+        step = next((step for step in steps if size <= step), steps[-1])
+        return -(-size // step) * step
+
+    if len(shape) < 2:
+        num_elements = filled(prod(shape), (128, 256, 512, 1024))
+    else:
+        *outer, a, b = shape
+        orders = [filled(rows, (1, 2, 4, 8)) * filled(columns, (128,)) for rows, columns in ((a, b), (b, a))]
+        num_elements = prod(outer) * min(orders)
+    return -(-num_elements * item_bytes // 512) * 512
+
+
+def test_padding_follows_the_tiling_rules_for_every_shape_and_type() -> None:
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.dtype(name)) for name in TYPES for shape in SHAPES]
+    report = memprof.profile(lambda *arrays: [x[None] for x in arrays], *arrays, target="v5e").report
+    found = {(each.dtype, each.shape): each.size_bytes for each in report.buffers if each.phase == "argument"}
+    assert found == {
+        (dtype, shape): _tiled_bytes(shape, item_bytes) for dtype, item_bytes in TYPES.values() for shape in SHAPES
+    }
 
 
 def test_a_public_report_of_padding_comes_out_the_same() -> None:

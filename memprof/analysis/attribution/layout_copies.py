@@ -25,8 +25,8 @@ from memprof.analysis.hlo.program_order import ProgramOrder
 from memprof.analysis.records.layout_copy import CopyKind, LayoutCopy, Neighbour
 
 _MOVES = frozenset({"copy", "transpose", "reshape"})
-# What a fusion of such operations may hold beside them.
-_FREE = frozenset({"parameter", "bitcast", "tuple", "get-tuple-element"})
+# What a fusion of such operations may hold.
+_MOVES_OR_FREE = _MOVES | {"parameter", "bitcast", "tuple", "get-tuple-element"}
 _BACKGROUND_COPY = "copy-start"
 _UNKNOWN = Neighbour(name="", op="", source="", role="unknown")
 
@@ -56,6 +56,7 @@ def layout_copies(
                 name=instruction.name,
                 kind=kind,
                 dtype=new.dtype,
+                old_dtype=old.dtype,
                 shape=new.dimensions,
                 layout=new.layout,
                 old_shape=old.dimensions,
@@ -79,11 +80,13 @@ def _kind(program: Program, instruction: Instruction) -> CopyKind | None:
     """What an operation does that changes a layout and nothing else; None of any other operation."""
     opcode = instruction.opcode
     if opcode == "fusion":
-        inside = list(_inside(program, instruction))
-        if len(instruction.shape.leaves) != 1 or not all(each.opcode in _MOVES | _FREE for each in inside):
+        if len(instruction.shape.leaves) != 1 or not _passes_on(program, instruction):
             return None
-        return next((kind for each in inside if each.opcode in _MOVES and (kind := _kind(program, each))), None)
+        moves = (each for each in _inside(program, instruction) if each.opcode in _MOVES)
+        return next(filter(None, (_kind(program, each) for each in moves)), None)
     if opcode not in _MOVES and opcode != _BACKGROUND_COPY:
+        return None
+    if not _has_leaves(program, instruction):
         return None
     old, new = _old_and_new(program, instruction)
     if new.num_elements <= 1:
@@ -92,7 +95,19 @@ def _kind(program: Program, instruction: Instruction) -> CopyKind | None:
         return "transpose"
     if opcode == "reshape":  # without tiles it is free, or fused
         return "reshape" if "T" in new.layout else None
+    if old.dtype != new.dtype:  # a TPU's copy may also convert, and other types have other tiles
+        return "copy" if _order(old) != _order(new) else None
     return "copy" if old.layout != new.layout else None
+
+
+def _order(leaf: ResultLeaf) -> str:
+    """The order of the dimensions in a layout, without its tiles."""
+    return leaf.layout.strip("{}").partition(":")[0]
+
+
+def _has_leaves(program: Program, instruction: Instruction) -> bool:
+    operands = instruction.operands
+    return bool(operands and program.instructions[operands[0]].shape.leaves and instruction.shape.leaves)
 
 
 def _old_and_new(program: Program, instruction: Instruction) -> tuple[ResultLeaf, ResultLeaf]:
@@ -100,11 +115,16 @@ def _old_and_new(program: Program, instruction: Instruction) -> tuple[ResultLeaf
 
 
 def _inside(program: Program, fusion: Instruction) -> Iterator[Instruction]:
-    """The operations of a fusion, and of the fusions in it."""
-    for index in program.computations[fusion.called[0]].instructions:
+    """The operations of a fusion, and of the fusions in it. No recursion: a damaged program nests as it likes."""
+    waiting = [iter(program.computations[fusion.called[0]].instructions)]
+    while waiting:
+        index = next(waiting[-1], None)
+        if index is None:
+            waiting.pop()
+            continue
         instruction = program.instructions[index]
         if instruction.opcode == "fusion":
-            yield from _inside(program, instruction)
+            waiting.append(iter(program.computations[instruction.called[0]].instructions))
         else:
             yield instruction
 
@@ -218,5 +238,6 @@ class _Neighbours:
 def _passes_on(program: Program, instruction: Instruction) -> bool:
     """Whether an operation puts one array elsewhere or into another layout, and nothing else."""
     if instruction.opcode == "fusion":
-        return all(each.opcode in _MOVES | _FREE for each in _inside(program, instruction))
+        is_movement = all(each.opcode in _MOVES_OR_FREE for each in _inside(program, instruction))
+        return is_movement and _has_leaves(program, instruction)
     return instruction.opcode in _MOVES or instruction.opcode == _BACKGROUND_COPY

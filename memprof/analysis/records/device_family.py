@@ -40,6 +40,7 @@ class DeviceFamily:
         has_share_pool: whether JAX's pool is a share of the device's memory that its variables set.
         offloads_state: whether advice offers host memory for the optimizer state.
         pads_arrays: whether an array may take more bytes than its shape says.
+        device_files: the files in /dev by which Linux shows its devices, as a pattern of names; empty: none.
         mark: bytes that XLA writes into programs of this platform alone (jaxlib 0.4 to 0.12); empty if it writes none.
         dumped_as: how XLA names the platform in the files of its dumps, a regular expression; empty: not at all. A
             group `capability` is the compute capability.
@@ -59,6 +60,7 @@ class DeviceFamily:
     has_share_pool: bool = False
     offloads_state: bool = False
     pads_arrays: bool = False
+    device_files: str = ""
     mark: bytes = b""
     dumped_as: str = ""
 

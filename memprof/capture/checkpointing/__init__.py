@@ -1,1 +1,1 @@
-"""Checkpoints around parts of a step that nobody has touched: the parts, and what their backward pass needs."""
+"""Checkpoints and chunks in a step that nobody has touched: its parts, and what their backward pass needs."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
 from jax.extend import core
 
 from memprof.analysis.records.checkpoints import Checkpoints
-from memprof.capture.checkpointing.evaluation import as_function, with_checkpoints, without_calls
+from memprof.capture.checkpointing.evaluation import Flat, as_function, with_checkpoints, without_calls
 from memprof.capture.checkpointing.signature import Policy
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.jitting import is_array_like
@@ -38,32 +38,55 @@ def checkpointed(
         The functions, without calls, in the order in which they are differentiated.
     """
     seen: list[core.ClosedJaxpr] = []
+
+    def changed(closed: core.ClosedJaxpr) -> Flat:
+        closed = without_calls(closed)
+        seen.append(closed)
+        # A framework's function is called once: it takes things off a list that it has made for one call.
+        if checkpoints is None or not chosen(closed):
+            return as_function(closed)
+        return with_checkpoints(closed, checkpoints)
+
+    with differentiated_as(changed):
+        yield seen
+
+
+@contextmanager
+def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
+    """Collect the functions that are differentiated inside, with their calls and checkpoints."""
+    seen: list[core.ClosedJaxpr] = []
+
+    def unchanged(closed: core.ClosedJaxpr) -> Flat:
+        seen.append(closed)
+        return as_function(closed)
+
+    with differentiated_as(unchanged):
+        yield seen
+
+
+@contextmanager
+def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[None]:
+    """Differentiate, in place of each function, another one that is made of its jaxpr."""
     is_inside = False
 
     def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(vjp)
-        def changed(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
+        def changed_vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
             nonlocal is_inside
             if is_inside:  # a derivative inside what is differentiated: its values are those of the function around it
                 return vjp(fun, *primals, **options)
             is_inside = True
             try:
                 results = _Results(fun)
-                closed = without_calls(jax.make_jaxpr(results.arrays)(*primals))
+                evaluate = changed(jax.make_jaxpr(results.arrays)(*primals))
             finally:
                 is_inside = False
-            seen.append(closed)
-            # A framework's function is called once: it takes things off a list that it has made for one call.
-            if checkpoints is None or not chosen(closed):
-                evaluate = as_function(closed)
-            else:
-                evaluate = with_checkpoints(closed, checkpoints)
             return vjp(lambda *args: results.whole(evaluate(*jax.tree.leaves(args))), *primals, **options)
 
-        return changed
+        return changed_vjp
 
     with jit_adapter.differentiation_replaced(stand_in):
-        yield seen
+        yield
 
 
 class _Results:
@@ -92,6 +115,15 @@ def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints 
     Raises:
         MemprofError: a framework has jitted the step.
     """
+    return traced_within(step, lambda: checkpointed(checkpoints))
+
+
+def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContextManager[object]]) -> Callable[..., Any]:
+    """A step that is traced within a context, jitted as the step is.
+
+    Raises:
+        MemprofError: a framework has jitted the step.
+    """
     if jit_adapter.is_framework_jit(step):
         raise MemprofError(
             "the step is jitted by its framework: give the function without jit, and jit what comes back"
@@ -100,16 +132,7 @@ def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints 
 
     @functools.wraps(inner)
     def changed(*args: Any, **kwargs: Any) -> Any:
-        with checkpointed(checkpoints):
+        with around():
             return inner(*args, **kwargs)
 
-    if inner is step:
-        return changed
-    options = jit_adapter.jit_options(step)
-    jitted: Callable[..., Any] = jax.jit(
-        changed,
-        donate_argnums=options.donate_argnums,
-        static_argnums=options.static_argnums,
-        static_argnames=options.static_argnames,
-    )
-    return jitted
+    return changed if inner is step else jit_adapter.jitted_as(step, changed)

@@ -14,6 +14,7 @@ from memprof.capture.checkpointing.signature import Policy, policy_of
 from memprof.capture.tracing import jit_adapter
 
 Flat = Callable[..., list[Any]]
+_CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr",
           "checkpoint": "jaxpr", "remat": "jaxpr"}  # fmt: skip
 
@@ -24,6 +25,15 @@ def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     A call that says how its arguments are sharded stays.
     """
     return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _inlined))(*closed.in_avals)
+
+
+def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The same function without the jits in it; its checkpoints stay."""
+
+    def rule(equation: Any, values: list[Any]) -> list[Any] | None:
+        return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
+
+    return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, rule))(*closed.in_avals)
 
 
 def as_function(closed: core.ClosedJaxpr) -> Flat:
@@ -48,7 +58,7 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
 
     Args:
         closed: without calls.
-        checkpoints: the results of a block that are kept, or a policy for all blocks. Bodies of scans are first blocks.
+        checkpoints: the results of a block that are kept, or a policy for all blocks. The turns of a scan are blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
     number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}
@@ -72,10 +82,13 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
                 place = _run_block(jaxpr, place, repeated, policy, known)
                 continue
             equation = jaxpr.eqns[place]
-            is_block = repeated is None and is_loop(equation)
-            _bind(equation, known, _checkpointed_loop(equation, in_loops) if is_block else equation.params)
+            if repeated is None and is_loop(equation):
+                num_first = checkpoints.num_first if isinstance(checkpoints, Checkpoints) else None
+                _run_loop(equation, known, in_loops, num_first, policy_at(int(equation.params["length"])))
+            else:
+                bind(equation, known, equation.params)
             place += 1
-        return [_value(atom, known) for atom in jaxpr.outvars]
+        return [value_of(atom, known) for atom in jaxpr.outvars]
 
     return evaluate
 
@@ -86,6 +99,47 @@ def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy
     results = jax.checkpoint(run, policy=policy)(*[known[var] for var in inputs])
     known.update(zip(outputs, results, strict=True))
     return start + repeated.length
+
+
+def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: int | None, rest: Policy | None) -> None:
+    """Evaluate a scan with its body under a checkpoint, in two parts if its last turns have another policy, or none."""
+    params = equation.params
+    length = int(params["length"])
+    if num_first is None or num_first >= length:
+        bind(equation, known, _checkpointed_loop(equation, policy))
+        return
+    num_consts, num_carried = _consts_and_carried(equation)
+    values = [value_of(atom, known) for atom in equation.invars]
+    consts, carry = values[:num_consts], values[num_consts : num_consts + num_carried]
+    is_reversed = params["reverse"]
+    spans = (
+        [(length - num_first, length), (0, length - num_first)]
+        if is_reversed
+        else [(0, num_first), (num_first, length)]
+    )
+    parts: list[list[Any]] = []
+    for (start, stop), each in zip(spans, (policy, rest), strict=True):
+        inner = params if each is None else _checkpointed_loop(equation, each)
+        rows = [jax.lax.slice_in_dim(array, start, stop) for array in values[num_consts + num_carried :]]
+        with jit_adapter.name_of(equation):
+            results = jit_adapter.bound(equation, [*consts, *carry, *rows], {**inner, "length": stop - start})
+        carry = results[:num_carried]
+        parts.append(results[num_carried:])
+    if is_reversed:
+        parts.reverse()
+    stacked = [jax.lax.concatenate(each, 0) for each in zip(*parts, strict=True)]
+    known.update(zip(equation.outvars, [*carry, *stacked], strict=True))
+
+
+def _consts_and_carried(equation: Any) -> tuple[int, int]:
+    """How many inputs of a scan its body reads whole, and how many it carries: what it goes over has one axis more."""
+    body = equation.params["jaxpr"].jaxpr
+
+    def num_stacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+        return sum(each.aval.ndim != own.aval.ndim for each, own in zip(outer, inner, strict=True))
+
+    num_carried = len(equation.outvars) - num_stacked(equation.outvars, body.outvars)
+    return len(equation.invars) - num_stacked(equation.invars, body.invars) - num_carried, num_carried
 
 
 def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:
@@ -108,7 +162,7 @@ def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any],
     def run(*args: Any) -> list[Any]:
         known = dict(zip(inputs, args, strict=True))
         for equation in equations:
-            _bind(equation, known, equation.params)
+            bind(equation, known, equation.params)
         return [known[var] for var in outputs]
 
     return run, inputs, outputs
@@ -121,36 +175,38 @@ def _as_they_are(equation: Any, values: list[Any]) -> None:
     """Leave calls as they are."""
 
 
-def _inlined(equation: Any, values: list[Any]) -> list[Any] | None:
-    """Evaluate a call in place; None: the equation is no such call."""
+def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> list[Any] | None:
+    """Evaluate a call in place, by a rule; None: the equation is no such call."""
     name = _CALLS.get(equation.primitive.name)
     if name is None or not jit_adapter.has_no_shardings(equation.params):
         return None
     inner = equation.params[name]
     jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, core.ClosedJaxpr) else (inner, ())
-    return _evaluated(jaxpr, consts, values, _inlined)
+    return _evaluated(jaxpr, consts, values, rule or _inlined)
 
 
 def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any], rule: _Rule) -> list[Any]:
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known.update(zip(jaxpr.invars, args, strict=True))
     for equation in jaxpr.eqns:
-        values = [_value(atom, known) for atom in equation.invars]
+        values = [value_of(atom, known) for atom in equation.invars]
         with jit_adapter.name_of(equation):
             results = rule(equation, values)
         if results is None:
-            _bind(equation, known, equation.params)
+            bind(equation, known, equation.params)
         else:
             known.update(zip(equation.outvars, results, strict=True))
-    return [_value(atom, known) for atom in jaxpr.outvars]
+    return [value_of(atom, known) for atom in jaxpr.outvars]
 
 
-def _bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
-    values = [_value(atom, known) for atom in equation.invars]
+def bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
+    """Evaluate an equation with other parameters, and note its results."""
+    values = [value_of(atom, known) for atom in equation.invars]
     with jit_adapter.name_of(equation):
         results = jit_adapter.bound(equation, values, params)
     known.update(zip(equation.outvars, results, strict=True))
 
 
-def _value(atom: Any, known: dict[Any, Any]) -> Any:
+def value_of(atom: Any, known: dict[Any, Any]) -> Any:
+    """What an input of an equation stands for."""
     return atom.val if isinstance(atom, core.Literal) else known[atom]

@@ -6,10 +6,13 @@ all of its bytes.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from jax.extend import core
@@ -69,6 +72,24 @@ def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
         found.append(_layer(equations, count=repeated.count, around=[], is_loop=False))
     named = [each for each in found if each is not None and each.own_name.isidentifier()]
     return named if len(named) == len(found) else []
+
+
+@contextmanager
+def calls_counted() -> Iterator[Counter[tuple[str, str]]]:
+    """Count the calls of each function in this thread, by its qualified name and its file."""
+    calls: Counter[tuple[str, str]] = Counter()
+    before = sys.getprofile()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            calls[getattr(code, "co_qualname", code.co_name), code.co_filename] += 1
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
 
 
 def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool) -> Layer | None:

@@ -1,14 +1,13 @@
-"""Readings of memory while a step runs: XLA's allocator, the driver, the resident memory of this process."""
+"""Readings of memory while a step runs: XLA's allocator, and the resident memory of this process."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-from memprof.analysis.records.measurement import DriverMemory, PoolMemory, PoolReading
+from memprof.analysis.records.measurement import PoolMemory, PoolReading
 
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -35,58 +34,6 @@ def pool_memory(
         pool_bytes=stats.get("pool_bytes"),
         limit_bytes=stats.get("bytes_limit"),
     )
-
-
-class Driver:
-    """NVML's view of one device, from before JAX starts until after the run.
-
-    Args:
-        nvml: the module `pynvml`, initialised.
-        handle: of the device.
-    """
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._before_bytes = self._used_bytes()
-
-    def read(self) -> DriverMemory:
-        """What is in use now, and was before."""
-        processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        own = [each.usedGpuMemory for each in processes if each.pid == os.getpid()]
-        return DriverMemory(
-            device_before_bytes=self._before_bytes,
-            device_after_bytes=self._used_bytes(),
-            process_bytes=own[0] if own else None,
-        )
-
-    def _used_bytes(self) -> int:
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-
-
-def open_drivers() -> tuple[Driver, ...]:
-    """NVML's view of the devices that JAX may take, as CUDA numbers them; none without `nvidia-ml-py` or a driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return ()
-    try:
-        pynvml.nvmlInit()
-        handles = _visible(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return tuple(Driver(pynvml, handle) for handle in handles)
-    except pynvml.NVMLError:
-        return ()
-
-
-def _visible(nvml: Any, visible: str | None) -> list[Any]:
-    """The devices that CUDA numbers: those in CUDA_VISIBLE_DEVICES, by number or UUID, or all there are."""
-    if not visible:
-        return [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-    names = [name.strip() for name in visible.split(",")]
-    return [
-        nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
-        for name in names
-    ]
 
 
 def start_resident_peak() -> int | None:

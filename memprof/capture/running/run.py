@@ -31,6 +31,7 @@ from memprof.capture.running.feeding import Arguments
 from memprof.capture.running.trace_reading import read_trace, session_folder
 from memprof.capture.running.xprof_log import module_name, program_file_name
 from memprof.capture.targets.families import family_of_device, is_host
+from memprof.capture.targets.family import Driver
 from memprof.capture.tracing.step import StepSpec
 from memprof.capture.xla import xla_adapter
 from memprof.errors import MemprofError
@@ -56,14 +57,14 @@ def measure(
     compiled: CompiledStep,
     *,
     num_steps: int,
-    drivers: Sequence[memory_readings.Driver] = (),
+    drivers: Sequence[Driver] = (),
     trace_folder: Path | None = None,
     progress: Progress,
 ) -> Measurement:
     """Run a step `NUM_WARMUP_STEPS` + `num_steps` times.
 
     Args:
-        drivers: of the devices of this machine, in CUDA's order, opened before JAX took hold of them; none on a CPU.
+        drivers: of the devices of this machine, in JAX's order, opened before JAX took hold of them; none on a CPU.
         trace_folder: where to leave a trace of the timed steps, with the program beside it; None: none is taken.
         progress: called with what the run is at.
 
@@ -179,7 +180,7 @@ class _Run:
             if number == 0:
                 self._read()
 
-    def measurement(self, drivers: Sequence[memory_readings.Driver]) -> Measurement:
+    def measurement(self, drivers: Sequence[Driver]) -> Measurement:
         """Everything that this process has measured up to now."""
         self._read()
         timed = self._done[NUM_WARMUP_STEPS:]
@@ -216,7 +217,7 @@ class _Run:
             num_devices=num_devices,
         )
 
-    def _of_device(self, number: int, drivers: Sequence[memory_readings.Driver]) -> MeasuredDevice:
+    def _of_device(self, number: int, drivers: Sequence[Driver]) -> MeasuredDevice:
         device, readings = self._devices[number], [reading[number] for reading in self._readings]
         has_driver = not is_host(device) and device.local_hardware_id in range(len(drivers))
         return MeasuredDevice(

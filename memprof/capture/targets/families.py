@@ -13,7 +13,7 @@ from memprof.analysis.records.capture import Target
 from memprof.analysis.records.device_family import family_of
 from memprof.capture.targets import folders
 from memprof.capture.targets.deviceless import DevicelessCompiler
-from memprof.capture.targets.family import Device, TargetFamily
+from memprof.capture.targets.family import Device, Driver, TargetFamily
 
 
 @cache
@@ -44,6 +44,11 @@ def family_of_device(device: Any) -> TargetFamily:
 def is_host(device: Any) -> bool:
     """Whether a device of JAX is the processor of the host."""
     return family_of_device(device).facts.is_host
+
+
+def open_drivers() -> tuple[Driver, ...]:
+    """What drivers say of the devices of this machine; to be called before JAX takes hold of them."""
+    return tuple(driver for family in families() for driver in family.open_drivers())
 
 
 def catalogue() -> dict[str, Device]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from memprof.analysis.records.capture import Target, Topology
 from memprof.analysis.records.device_family import DeviceFamily
+from memprof.analysis.records.measurement import DriverMemory
 from memprof.capture.targets.deviceless import DevicelessCompiler
 
 
@@ -50,6 +51,14 @@ class Device(Protocol):
         ...
 
 
+class Driver(Protocol):
+    """The driver's view of one device."""
+
+    def read(self) -> DriverMemory:
+        """What is in use now, and was when the view was opened."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One line of `memprof doctor`. `ok` is None if it is neither good nor bad; `advice` says how to mend a fault."""
@@ -75,6 +84,8 @@ class TargetFamily:
         unlimited: XLA's options that lift the limit of memory where a present device is compiled for.
         packages: distributions of its compiler. A worker elsewhere must have the versions that are here.
         versions: the fields of a `Toolchain` that name the compiler's version; also part of a plan's key.
+        open_drivers: what the driver says of the devices of this machine, as JAX numbers them; called before JAX takes
+            hold of them.
         findings: the lines of `memprof doctor` about its tools.
     """
 
@@ -89,4 +100,5 @@ class TargetFamily:
     unlimited: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     versions: Callable[[], Mapping[str, str | None]] = dict
+    open_drivers: Callable[[], Sequence[Driver]] = tuple
     findings: Callable[[], Sequence[Finding]] = tuple

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memprof.analysis.records.capture import Target, Topology
+from memprof.analysis.records.device_family import all_families
 from memprof.capture.targets.families import catalogue, families
 from memprof.capture.targets.family import TargetFamily
 from memprof.capture.tracing.step_checks import shown
@@ -241,7 +242,7 @@ def has_accelerator_device() -> bool:
     Asking JAX would start its backends, and once it has tried CUDA and failed, it can no longer compile for a GPU that
     is not there (jax 0.10.2 to 0.12).
     """
-    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev").glob("accel[0-9]*")) or Path("/dev/kfd").exists()
+    return any(True for family in all_families() if family.device_files for _ in Path("/dev").glob(family.device_files))
 
 
 def read_file(name: str, topology: Topology) -> Target:

@@ -79,6 +79,13 @@ def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
     return pjit._cpp_pjit(jitted._fun, options._replace(donate_argnums=donated))
 
 
+def jitted_as(jitted: Any, fn: Callable[..., Any]) -> Any:
+    """A function jitted with all the options of another one that takes the same arguments (jax 0.10.2 to 0.12)."""
+    from jax._src import pjit
+
+    return pjit._cpp_pjit(fn, jitted._jit_info)
+
+
 def jit_shardings(jitted: Any) -> tuple[Any, ...]:
     """What a jit was told of the shardings of its arguments and results (jax 0.10.2 to 0.12)."""
     inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)

@@ -204,8 +204,17 @@ class PlanPointJson(Struct, frozen=True, kw_only=True):
     """One compile of a plan."""
 
     name: Annotated[
-        Literal["as it is", "nothing kept", "chosen", "dots_saveable", "dots_with_no_batch_dims_saveable"],
-        about("What the layers keep for the backward pass."),
+        Literal[
+            "as it is",
+            "donate_state",
+            "chunked_loss",
+            "chunked_attention",
+            "nothing kept",
+            "chosen",
+            "dots_saveable",
+            "dots_with_no_batch_dims_saveable",
+        ],
+        about("What the layers keep for the backward pass, or a change that was allowed."),
     ]
     footprint_bytes: Annotated[Size, about("Of the compiled plan, without what XLA recomputes on its own.")]
     recomputed_flops: Annotated[int, Meta(ge=0)]
@@ -225,6 +234,10 @@ class PlanJson(Struct, frozen=True, kw_only=True, tag_field="schema", tag="mempr
     num_compiles: Annotated[int, Meta(ge=1), about("With that of the step as it is.")]
     num_blocks: Annotated[int, Meta(ge=0), about("The layers or turns of loops that a checkpoint goes around.")]
     code: Annotated[str, about("The policy to paste; empty where the step fits as it is, or no choice is enough.")]
+    repeats: Annotated[
+        dict[str, int],
+        about("How many collectives and random numbers the plan computes again in a step, by JAX's primitive."),
+    ]
     curve: Annotated[
         tuple[PlanPointJson, ...], about("Compiles that no other one beats in both, the largest footprint first.")
     ]

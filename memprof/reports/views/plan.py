@@ -19,6 +19,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
     facts = (
         Fact(label="target", values=(plan.target.name,)),
         Fact(label="budget", values=budget),
+        *((Fact(label="changes", values=tuple(each.rule for each in plan.changes)),) if plan.changes else ()),
         Fact(label="checkpoints", values=(f"around {plan.num_blocks:,} {unit}",)),
     )
     return Document(
@@ -27,6 +28,7 @@ def plan_document(plan: CheckpointPlan) -> Document:
             Facts(facts=facts),
             Heading(text="Compiled", level=2, aside=f"{len(plan.points)} compiles"),
             _points(plan),
+            *((Note(text=_repeats(plan), tone=Tone.ACCENT),) if plan.repeats else ()),
             Note(text=_CAUTION, tone=Tone.MUTED),
         )
     )
@@ -38,8 +40,17 @@ def _answer(plan: CheckpointPlan) -> str:
         return f"No checkpoints bring it to {format_bytes(plan.budget_bytes)}: the smallest is {format_bytes(least)}"
     size = format_bytes(plan.best.footprint_bytes)
     if plan.best.checkpoints is None:
-        return f"The step fits as it is: {size}"
+        changes = " and ".join(each.rule for each in plan.changes)
+        return f"The step fits with {changes}: {size}" if changes else f"The step fits as it is: {size}"
     return f"{size}, with {format_flops(plan.best.recomputed_flops)} computed again"
+
+
+def _repeats(plan: CheckpointPlan) -> str:
+    names = ", ".join(f"{name} ({count:,} times)" for name, count in sorted(plan.repeats.items()))
+    return (
+        f"The plan computes again, too: {names}. A collective then takes its time twice; random numbers come out the"
+        " same from the same key."
+    )
 
 
 def _points(plan: CheckpointPlan) -> Table:

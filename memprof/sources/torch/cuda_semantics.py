@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+
+from memprof.sources.torch.tracer import StorageTracer
 
 _aten = torch.ops.aten
 _KEY = torch._C.DispatchKey.AutocastCPU
@@ -42,22 +46,50 @@ _SOFTMAXES = "softmax.int", "log_softmax.int"
 
 
 @contextlib.contextmanager
-def cuda_semantics(moved: Callable[[torch.Tensor], None]) -> Iterator[None]:
+def cuda_semantics(tracer: StorageTracer, *, moves: bool = True) -> Iterator[Compiled]:
     """For the time of a trace, treat tensors on the CPU as CUDA tensors.
 
     Args:
-        moved: called with each tensor that is moved to the device.
+        tracer: of the trace.
+        moves: whether to let tensors that are moved to "cuda" stay where they are; else `absent_gpu` decides that.
+
+    Yields:
+        what the step has compiled with `torch.compile`, which stays as it is.
     """
+    compiled = Compiled()
     with contextlib.ExitStack() as stack:
         library = torch.library.Library("aten", "IMPL")
         stack.callback(library._destroy)
         _register_autocast(library)
         for name, function in _PATHS.items():
             library.impl(name, function, "AutogradCPU")
-        for patch in _patches():
+        for patch in (*_patches(), *compiled.patches(), _offload(tracer)):
             stack.enter_context(patch)
-        stack.enter_context(_CudaFunctions(moved))
-        yield
+        if moves:
+            stack.enter_context(_CudaFunctions(tracer.move_to_device))
+        yield compiled
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Whether the step calls `torch.compile`, in whose place the eager functions are traced."""
+
+    is_used: bool = False
+
+    def patches(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        """Leave functions and modules as they are, and note that the step would compile them."""
+
+        def compile_function(model: Any = None, **options: Any) -> Any:
+            del options
+            self.is_used = True
+            return model if model is not None else lambda function: function
+
+        def compile_module(module: torch.nn.Module, *_: Any, **__: Any) -> None:
+            del module
+            self.is_used = True
+
+        yield mock.patch.object(torch, "compile", compile_function)
+        yield mock.patch.object(torch.nn.Module, "compile", compile_module)
 
 
 def _register_autocast(library: torch.library.Library) -> None:
@@ -136,12 +168,26 @@ def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield mock.patch(f"{module}._get_foreach_kernels_supported_devices", return_value=["cpu", "cuda"])
     yield mock.patch(f"{optimizers}._foreach_supported_types", types)
     yield mock.patch(f"{optimizers}._get_fused_kernels_supported_devices", return_value=["cpu", "cuda"])
-    yield mock.patch.object(torch.nn.Module, "_apply", _convert)
+    yield mock.patch.object(torch.nn.Module, "_apply", convert_module)
     for each in (torch.autocast, torch.amp.GradScaler):
         yield mock.patch.object(each, "__init__", _on_cpu(each.__init__))
 
 
-def _convert(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
+def _offload(tracer: StorageTracer) -> contextlib.AbstractContextManager[Any]:
+    """Let `save_on_cpu` copy what autograd saves to the host, and back."""
+
+    def copied(tensor: torch.Tensor, *, on_host: bool) -> torch.Tensor:
+        with torch.no_grad(), tracer.placing(on_host=on_host):
+            return tensor.clone()
+
+    def initialize(hooks: torch.autograd.graph.save_on_cpu, *_: Any, **__: Any) -> None:
+        pack, unpack = partial(copied, on_host=True), partial(copied, on_host=False)
+        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, pack, unpack)
+
+    return mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", initialize)
+
+
+def convert_module(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:
     """Moves or casts a module's parameters. PyTorch's own cannot replace fake tensors (as of 2.13)."""
     converted: dict[int, torch.nn.Parameter] = {}
     for module in self.modules() if recurse else [self]:
@@ -200,7 +246,7 @@ class _CudaFunctions(TorchFunctionMode):
             kwargs = {name: _without_cuda(value) for name, value in kwargs.items()}
         if func is torch.Tensor.backward:  # a checkpoint in it calls the user's code again
             with self:
-                return _backward(*args, **kwargs)
+                return run_backward(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -218,13 +264,14 @@ def _without_cuda(value: Any) -> Any:
     return torch.device("cpu") if _is_cuda(value) else value
 
 
-def _backward(
+def run_backward(
     tensor: torch.Tensor,
     gradient: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
+    """`Tensor.backward`."""
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 

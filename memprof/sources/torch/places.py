@@ -32,6 +32,7 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
 _WRAPPERS = str(Path(_TORCH) / "_dynamo"), str(Path(_TORCH) / "_compile.py")
 _CALLER = str(Path(__file__).with_name("trace_step.py"))
 _DEEPEST = 100
+_COMPILED = "OptimizedModule"  # what torch.compile makes of a module
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Places:
     """Says where the current operation is."""
 
     def __init__(self) -> None:
+        self.has_recurrent_kernels = False  # a module has run that cuDNN has kernels of its own for
+        self.has_compiled_modules = False
         self._paths: dict[int, str] = {}
         self._active: list[str] = []
         self._numbers: list[int] = []
@@ -59,10 +62,11 @@ class Places:
         self._lines: dict[CodeType, dict[int, StackFrame]] = {}
         self._stacks: dict[tuple[StackFrame, ...], Place] = {}
 
-    def name_modules(self, network: torch.nn.Module) -> None:
-        """Take the paths of a network's modules: `layers/0` for `layers.0`."""
+    def name_modules(self, network: torch.nn.Module, prefix: str = "") -> None:
+        """Take the paths of a network's modules: `layers/0` for `layers.0`, after a prefix such as `generator.`."""
         for name, module in network.named_modules():
-            self._paths.setdefault(id(module), name.replace(".", "/"))
+            self.has_compiled_modules |= type(module).__name__ == _COMPILED
+            self._paths.setdefault(id(module), without_compiled(f"{prefix}{name}").rstrip(".").replace(".", "/"))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -130,17 +134,23 @@ class Places:
         if line not in lines:
             installed = _INSTALLED.match(code.co_filename)
             file = installed.group(1) if installed else code.co_filename
-            lines[line] = StackFrame(file, code.co_qualname, line, _is_own(code.co_filename))
+            lines[line] = StackFrame(file, code.co_qualname, line, is_own_file(code.co_filename))
         return lines[line]
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         del inputs
+        self.has_recurrent_kernels |= isinstance(module, torch.nn.RNNBase)
         self._active.append(self._paths.get(id(module), self.module))
 
     def _leave(self, module: torch.nn.Module, inputs: Any, result: Any) -> None:
         del module, inputs, result
         if self._active:
             self._active.pop()
+
+
+def without_compiled(path: str) -> str:
+    """The path of a module or parameter without the names that `torch.compile` puts into it."""
+    return path.replace("_orig_mod.", "").removesuffix("_orig_mod")
 
 
 def _place(stack: tuple[StackFrame, ...]) -> Place:
@@ -156,9 +166,10 @@ def _place(stack: tuple[StackFrame, ...]) -> Place:
     return Place("", beneath or first, "", stack)
 
 
-def _is_own(file: str) -> bool:
-    if file.startswith(_WORKLOADS):
-        return True
+def is_own_file(file: str) -> bool:
+    """Whether a file is the user's, or a model of ours."""
+    if file.startswith(str(_PACKAGE)):
+        return file.startswith(_WORKLOADS)
     return not (file.startswith(("<", _TORCH, _STANDARD_LIBRARY)) or _INSTALLED.match(file))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,8 @@ class StorageTracer(TorchDispatchMode):
         work: of the current step.
     """
 
+    _unseen_on_host = False  # where a tensor is whose making the trace has not seen
+
     def __init__(self, places: Places) -> None:
         super().__init__()
         self.places = places
@@ -95,6 +98,7 @@ class StorageTracer(TorchDispatchMode):
         self._update_of: int | None = None  # the backward pass that an update runs in, -1: in none
         self._counters_on_host = False
         self._is_after_backward = False
+        self._placed_on_host: bool | None = None
 
     def begin(self, order: Sequence[Storage]) -> None:
         """The first step begins. What exists now was not made by a step.
@@ -128,7 +132,10 @@ class StorageTracer(TorchDispatchMode):
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
         """The record of a tensor's storage, which is made if the trace has not seen it."""
-        return self._record_of(tensor) or self._born(tensor, "", Phase.ARGUMENT, Place(), Depends.DATA)
+        known = self._record_of(tensor)
+        if known is not None:
+            return known
+        return self._born(tensor, "", Phase.ARGUMENT, Place(), Depends.DATA, is_on_host=self._unseen_on_host)
 
     def move_to_device(self, tensor: torch.Tensor) -> None:
         """A tensor made of Python numbers is moved from the host."""
@@ -136,6 +143,15 @@ class StorageTracer(TorchDispatchMode):
         if storage.is_on_host:
             storage.is_on_host = False
             self._event(storage, is_birth=True)
+
+    @contextmanager
+    def placing(self, *, on_host: bool) -> Iterator[None]:
+        """Results of operations are on the host, or on the device, wherever their inputs are."""
+        before, self._placed_on_host = self._placed_on_host, on_host
+        try:
+            yield
+        finally:
+            self._placed_on_host = before
 
     @property
     def live(self) -> Sequence[Storage]:
@@ -152,7 +168,7 @@ class StorageTracer(TorchDispatchMode):
         inputs = [found for each in _tensors((args, kwargs)) if (found := self._record_of(each))]
         if func is _aten._local_scalar_dense.default:
             self._use(inputs, self._phase())
-            return _number(func, args[0], is_on_host=all(each.is_on_host for each in inputs))
+            return self._number(func, args[0], inputs)
         phase = self._phase()
         self.position = len(self.phases)
         result = func(*args, **kwargs)
@@ -162,8 +178,8 @@ class StorageTracer(TorchDispatchMode):
             self.modules.append(place.module)
         self._use(inputs, phase)
         self._count(func, args, kwargs, result, phase, place)
-        depends = _depends(func, inputs)
-        is_on_host = func in _LITERALS or (bool(inputs) and all(each.is_on_host for each in inputs))
+        depends = self._depends(func, inputs)
+        is_on_host = self._makes_on_host(func, inputs)
         is_counter = phase is Phase.UPDATE and not inputs and self._counters_on_host
         for tensor in _tensors(result):
             known = self._record_of(tensor)
@@ -174,6 +190,33 @@ class StorageTracer(TorchDispatchMode):
                 known.depends |= depends
                 self._grown(known, tensor)
         return result
+
+    def _number(self, func: Any, tensor: torch.Tensor, inputs: Sequence[Storage]) -> bool | int | float:
+        """The value of a tensor with one element; one that stands for it where only a device could compute it.
+
+        On the host that is a counter, which has counted something; on the device, a loss or a flag that is not set.
+        """
+        try:
+            return func(tensor)
+        except DataDependentOutputException:
+            return number_like(tensor, 1 if all(each.is_on_host for each in inputs) else 0)
+
+    def _depends(self, func: Any, inputs: Sequence[Storage]) -> Depends:
+        depends = Depends.RANDOM if torch.Tag.nondeterministic_seeded in func.tags else Depends.NOTHING
+        for each in inputs:
+            if each.role is Role.PARAMS:
+                depends |= Depends.PARAMS
+            elif each.role is not None:
+                depends |= Depends.DATA
+            elif not each.is_on_host or self._unseen_on_host:
+                depends |= each.depends
+        return depends
+
+    def _makes_on_host(self, func: Any, inputs: Sequence[Storage]) -> bool:
+        """Whether the results of an operation are in host memory."""
+        if self._placed_on_host is not None:
+            return self._placed_on_host
+        return func in _LITERALS or (bool(inputs) and all(each.is_on_host for each in inputs))
 
     def _phase(self) -> Phase:
         task = torch._C._current_graph_task_id()
@@ -276,30 +319,11 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _depends(func: Any, inputs: Sequence[Storage]) -> Depends:
-    depends = Depends.RANDOM if torch.Tag.nondeterministic_seeded in func.tags else Depends.NOTHING
-    for each in inputs:
-        if each.role is Role.PARAMS:
-            depends |= Depends.PARAMS
-        elif each.role is not None:
-            depends |= Depends.DATA
-        elif not each.is_on_host:
-            depends |= each.depends
-    return depends
-
-
 def _name(func: Any) -> str:
     """`aten.mm` of `aten.mm.default`."""
     return f"{func.namespace}.{func._opname}"
 
 
-def _number(func: Any, tensor: torch.Tensor, *, is_on_host: bool) -> bool | int | float:
-    """The value of a tensor with one element; one that stands for it where only a device could compute it.
-
-    On the host that is a counter, which has counted something; on the device, a loss or a flag that is not set.
-    """
-    try:
-        return func(tensor)
-    except DataDependentOutputException:
-        number = 1 if is_on_host else 0
-        return bool(number) if tensor.dtype is torch.bool else float(number) if tensor.is_floating_point() else number
+def number_like(tensor: torch.Tensor, number: int) -> bool | int | float:
+    """A number as a value of a tensor's type."""
+    return bool(number) if tensor.dtype is torch.bool else float(number) if tensor.is_floating_point() else number

@@ -109,6 +109,7 @@ def _rank(advice: Advice) -> tuple[bool, bool, float, int]:
     compiled = advice.compiled
     if compiled is None:
         return (True, True, 0.0, 0)
-    is_free = not advice.proposal.intent.aim.recomputes and compiled.meaning is not Meaning.DIFFERENT
+    repeats = advice.proposal.intent.aim.recomputes or compiled.recomputed_flops > 0
+    is_free = not repeats and compiled.meaning is not Meaning.DIFFERENT
     cost = max(compiled.recomputed_flops, 0) / max(compiled.saving_bytes, 1)
     return (False, not is_free, cost, -compiled.saving_bytes)

@@ -99,11 +99,14 @@ def advise(report: Report, compiled: Sequence[Advice] = ()) -> tuple[Advice, ...
     worthwhile = [each for each in compiled if each.saving_bytes > least]
     best = [each for place, each in enumerate(worthwhile) if not _is_beaten(each, worthwhile[:place], worthwhile)]
     rules = {each.rule for each in compiled}
-    recomputes = any(each.proposal.intent.aim.recomputes for each in compiled)
+    aims = {each.proposal.intent.aim for each in compiled}
+    recomputes = any(aim.recomputes for aim in aims)
     bounds = [
         each
         for each in upper_bounds(report)
-        if each.rule not in rules and not (recomputes and each.proposal.intent.aim.recomputes)
+        if each.rule not in rules
+        and each.proposal.intent.aim not in aims
+        and not (recomputes and each.proposal.intent.aim.recomputes)
     ]
     return ranked((*best, *bounds))
 

@@ -20,6 +20,7 @@ from memprof.studies.advice.advice import Advice, Compiled, Meaning, Proposal
 from memprof.studies.advice.advise import advise, upper_bounds
 from memprof.studies.advice.known import are_known, keep_changes, known_advice
 from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.chunks import in_chunks
 from memprof.studies.changes.compiling import Outcome, compile_changes
 from memprof.studies.changes.donation import donations
 from memprof.studies.changes.optimizer_state import narrow_optimizer_states
@@ -30,6 +31,7 @@ from memprof.studies.changes.techniques import techniques
 FAMILIES: tuple[Callable[[Step], Iterator[Change]], ...] = (
     donations,
     recomputations,
+    in_chunks,
     narrow_optimizer_states,
     techniques,  # last: they import the user's code again
 )

@@ -87,11 +87,12 @@ def flash_attention(report: Report) -> Iterator[Proposal]:
         )
         return
     dtype = next((buffer.dtype for buffer in changed if buffer.dtype in _HALF), "f32")
-    drops = bool(report.config.get("attention_dropout_rate"))  # of our workloads; the kernel has no dropout
+    drops = bool(report.config.get("attention_dropout_rate"))  # of memprof's workloads
     yield Proposal(
         intent=Intent(aim=Aim.FUSE_ATTENTION, dtype=dtype, drops=drops),
-        what="Use an attention kernel that never holds the probabilities"
-        + (", without dropout of them" if drops else ""),
+        what="Use a fused attention kernel, which has no dropout of the probabilities"
+        if drops
+        else "Use an attention kernel that never holds the probabilities",
         evidence=evidence,
         cost="none in time, usually less; 16-bit inputs, and on NVIDIA's GPUs the cuDNN library",
         without=_without_probabilities,

@@ -21,6 +21,7 @@ _STATE = (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE, Role.OTHER_STATE)
 _CARRIED = (Role.KV_CACHE, Role.OTHER_STATE)  # what comes back without an update
 _SMALLEST_FACTORED = 128  # optax.adafactor's min_dim_size_to_factor
 _FLOAT32 = 4
+_NEARLY_ALL = 0.9  # of the bytes of the optimizer's state
 _NARROW = ("bf16", "f16")
 
 
@@ -90,8 +91,13 @@ def _is_cast(buffer: LiveBuffer) -> bool:
 
 
 def factored_optimizer(report: Report) -> Iterator[Proposal]:
-    """Optimizer state as large as the parameters, or twice."""
+    """Moments as large as the parameters, or twice; the differences of steps that L-BFGS holds are none."""
     params = [leaf for leaf in report.arguments if leaf.role is Role.PARAMS]
+    shapes = {leaf.shape for leaf in params}
+    state = [leaf for leaf in report.arguments if leaf.role is Role.OPTIMIZER_STATE]
+    of_params = sum(leaf.size_bytes for leaf in state if leaf.shape in shapes)
+    if of_params < _NEARLY_ALL * sum(leaf.size_bytes for leaf in state):
+        return
     state_bytes = sum(buffer.size_bytes for buffer in _optimizer_state(report))
     factored_bytes = sum(_on_device(report, leaf, _factored_bytes(leaf.shape)) for leaf in params)
     if state_bytes <= 2 * factored_bytes:

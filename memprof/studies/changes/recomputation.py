@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.capture.checkpointing.apply import checkpointed, with_checkpointed_blocks
+from memprof.capture.checkpointing.apply import checkpointed, differentiated
 from memprof.capture.checkpointing.evaluation import blocks_of
-from memprof.capture.checkpointing.layers import Layer, layers_of
+from memprof.capture.checkpointing.layers import Layer, calls_counted, layers_of
 from memprof.capture.compile import traced_jaxpr
-from memprof.capture.own_attributes import own
 from memprof.capture.tracing import jit_adapter
 from memprof.capture.tracing.rebinding import Bound, find_bound, pasted_anew
 from memprof.capture.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent
 
 _POLICIES = {  # what is kept for the backward pass, in the order of the work that is left to repeat
@@ -147,17 +147,23 @@ def _change(
         code = _code(written, policy)
         return code, spec, partial(pasted_anew, code, [each.bound for each in written])
     rule: Any = getattr(jax.checkpoint_policies, policy)
-    if layers and all(layer.is_local for layer in layers):
+    if layers and all(layer.is_local for layer in layers) and _are_called(step, layers):
         return _code_by_place(layers, policy), spec, partial(checkpointed, rule, chosen=_has_layers)
-    if jit_adapter.is_framework_jit(spec.fn):
+    applied = applied_code(spec, f"memprof.apply(jax.checkpoint_policies.{policy})")
+    if applied is None:
         return None
-    name = str(own(spec.fn, "__name__") or "step")
-    name = name if name.isidentifier() else "step"
-    code = (
-        f"import jax\nimport memprof\n\n# no line of yours alone puts it around what repeats\n"
-        f"{name} = memprof.apply(jax.checkpoint_policies.{policy})({name})\n"
-    )
-    return code, replace(spec, fn=with_checkpointed_blocks(spec.fn, rule)), nullcontext
+    head, line = applied.rsplit("\n\n", 1)
+    imports = head if "import jax" in head.splitlines() else f"import jax\n{head}"
+    code = f"{imports}\n\n# no line of yours alone puts it around what repeats\n{line}\n"
+    return code, step_of_code(spec, code), nullcontext
+
+
+def _are_called(step: Step, layers: list[Layer]) -> bool:
+    """Whether each of the functions is called for each of its blocks, and is none that goes through all of them."""
+    wanted = {(each.name, each.file): 1 if each.is_loop else each.count for each in layers}
+    with jit_adapter.traced_anew(), calls_counted() as calls:
+        traced_jaxpr(step.spec, step.target)
+    return all(calls[function] >= count for function, count in wanted.items())
 
 
 def _has_layers(closed: core.ClosedJaxpr) -> bool:
@@ -186,7 +192,7 @@ def _effective(step: Step, layers: list[Layer]) -> list[_Written] | None:
     found = [(layer, find_bound(layer.name, layer.file)) for layer in layers]
     if not found or any(bound is None for _, bound in found):
         return None
-    before = _num_checkpoints(traced_jaxpr(step.spec, step.target))
+    least = _num_checkpoints(step) + sum(1 if layer.is_loop else layer.count for layer in layers)
     for number in range(2):
         written = [
             _Written(layer=layer, bound=bound, form=forms[min(number, len(forms) - 1)])
@@ -195,16 +201,26 @@ def _effective(step: Step, layers: list[Layer]) -> list[_Written] | None:
         ]
         try:
             with pasted_anew(_code(written, "nothing_saveable"), [each.bound for each in written]):
-                after = _num_checkpoints(traced_jaxpr(step.spec, step.target))
+                after = _num_checkpoints(step)
         except Exception:  # of the user's code with ours in it
             continue
-        if after > before:
+        if after >= least:  # a function that calls all layers has one around them all
             return written
     return None
 
 
-def _num_checkpoints(closed: core.ClosedJaxpr) -> int:
-    return sum(each.primitive.name in _CHECKPOINTS for each in jit_adapter.all_equations(closed.jaxpr))
+def _num_checkpoints(step: Step) -> int:
+    """How often what the step differentiates goes through a checkpoint."""
+    with differentiated() as functions:
+        traced_jaxpr(step.spec, step.target)
+    return sum(_checkpoints_in(closed.jaxpr) for closed in functions)
+
+
+def _checkpoints_in(jaxpr: core.Jaxpr) -> int:
+    return sum(
+        (each.primitive.name in _CHECKPOINTS) + sum(map(_checkpoints_in, core.jaxprs_in_params(each.params)))
+        for each in jaxpr.eqns
+    )
 
 
 def _forms_of(bound: Bound) -> tuple[_Form, ...]:

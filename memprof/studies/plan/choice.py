@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memprof.analysis.records.checkpoints import Block, Signature
+from memprof.analysis.records.checkpoints import Block, Operation, Signature
 
+# What costs more than its operations and bytes say, or is asked about.
+_NOTABLE = frozenset(
+    "all_gather all_to_all pmax pmin ppermute psum psum2 psum_invariant random_bits reduce_scatter rng_bit_generator"
+    " shard_map threefry2x32".split()
+)
 _SECONDS, _GAP = 10.0, 1e-3
 _TIE = 1e-6  # of two choices that cost the same time the smaller one
 
@@ -96,20 +101,42 @@ def _no_output() -> Iterator[None]:
 
 def choice_of(blocks: Sequence[Block], kept: Collection[Signature]) -> Choice:
     """What it comes to if the results of some operations are kept, as far as they are of use."""
-    size_bytes, seconds, used = 0, 0.0, set()
+    size_bytes, seconds = 0, 0.0
+    used: set[Signature] = set()
     for block in blocks:
-        needed = {number for number, each in enumerate(block.operations) if each.is_needed}
-        for number in reversed(range(len(block.operations))):
-            operation = block.operations[number]
-            if number not in needed:
-                continue
-            if operation.signature in kept:
-                used.add(operation.signature)
-                size_bytes += block.count * operation.size_bytes
-            else:
-                seconds += block.count * operation.seconds
-                needed.update(operation.inputs)
+        stored, repeated = _stored_and_repeated(block, kept)
+        used.update(each.signature for each in stored)
+        size_bytes += block.count * sum(each.size_bytes for each in stored)
+        for operation in repeated:
+            seconds += block.count * operation.seconds
     return Choice(kept=frozenset(used), size_bytes=size_bytes, seconds=seconds)
+
+
+def notable_repeats(blocks: Sequence[Block], kept: Collection[Signature]) -> Counter[str]:
+    """Collectives and random numbers that are computed again, by their primitive, if these results are kept."""
+    found: Counter[str] = Counter()
+    for block in blocks:
+        for operation in _stored_and_repeated(block, kept)[1]:
+            if operation.signature.primitive in _NOTABLE:
+                found[operation.signature.primitive] += block.count
+    return found
+
+
+def _stored_and_repeated(block: Block, kept: Collection[Signature]) -> tuple[list[Operation], list[Operation]]:
+    """The operations of a block whose results are kept for the backward pass, and those that are computed again."""
+    needed = {number for number, each in enumerate(block.operations) if each.is_needed}
+    stored: list[Operation] = []
+    repeated: list[Operation] = []
+    for number in reversed(range(len(block.operations))):
+        operation = block.operations[number]
+        if number not in needed:
+            continue
+        if operation.signature in kept:
+            stored.append(operation)
+        else:
+            repeated.append(operation)
+            needed.update(operation.inputs)
+    return stored, repeated
 
 
 def _sizes(blocks: Sequence[Block]) -> dict[Signature, int]:

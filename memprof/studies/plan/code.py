@@ -24,6 +24,13 @@ layer = jax.checkpoint(layer, policy={policy})
 _LOOPS = """# Around the body of the scan:
 body = jax.checkpoint(body, policy=policy, prevent_cse=False)
 """
+_TWO_LOOPS = """# The scan in two parts, {num_first} layers and the rest (layers: what it goes over):
+#   x, _ = jax.lax.scan(first_body, x, jax.tree.map(lambda each: each[:{num_first}], layers))
+#   x, _ = jax.lax.scan(rest_body, x, jax.tree.map(lambda each: each[{num_first}:], layers))
+first_body = jax.checkpoint(body, policy=policy, prevent_cse=False)
+"""
+_REST_BODY = """rest_body = jax.checkpoint(body, policy=rest_policy, prevent_cse=False)
+"""
 
 
 def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
@@ -33,6 +40,8 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
         is_loop: the blocks are bodies of scans.
     """
     policies = _policy("policy", "KEPT", checkpoints.kept)
+    if is_loop and checkpoints.num_first is not None:
+        return f"{_HEAD}{policies}{_rest_of_loop(checkpoints)}"
     if is_loop:
         return f"{_HEAD}{policies}{_LOOPS}"
     if checkpoints.num_first is None:
@@ -42,6 +51,14 @@ def code_of(checkpoints: Checkpoints, *, is_loop: bool) -> str:
         return f"{_HEAD}{policies}{uses}# The layers after them stay without a checkpoint.\n"
     rest = _policy("rest_policy", "KEPT_BY_REST", checkpoints.kept_by_rest)
     return f"{_HEAD}{policies}{rest}{uses}\n{_LAYERS.format(layers='each layer after them', policy='rest_policy')}"
+
+
+def _rest_of_loop(checkpoints: Checkpoints) -> str:
+    """The lines for a scan in two parts, of which the second may have no checkpoint."""
+    uses = _TWO_LOOPS.format(num_first=checkpoints.num_first)
+    if checkpoints.kept_by_rest is None:
+        return f"{uses}rest_body = body  # without a checkpoint\n"
+    return f"{_policy('rest_policy', 'KEPT_BY_REST', checkpoints.kept_by_rest)}{uses}{_REST_BODY}"
 
 
 def _policy(name: str, kept_name: str, kept: Collection[Signature]) -> str:

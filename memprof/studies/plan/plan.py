@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.checkpoints import Checkpoints
+from memprof.analysis.records.in_chunks import InChunks
 from memprof.studies.plan.code import code_of
 
 AS_IT_IS, NOTHING_KEPT, CHOSEN = "as it is", "nothing kept", "chosen"
@@ -33,6 +35,21 @@ class PlanPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedChange:
+    """An allowed change that is part of a plan.
+
+    Attributes:
+        rule: the name of its advice.
+        code: to paste.
+        num_parts: the chunks that it makes; 1: none.
+    """
+
+    rule: str
+    code: str
+    num_parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan:
     """What to keep for the backward pass so that a step stays within a budget.
 
@@ -41,6 +58,8 @@ class CheckpointPlan:
         best: the point within the budget that computes least again; None: no point is within it.
         num_blocks: how many parts of the step a checkpoint goes around.
         is_loop: these are the turns of scans.
+        changes: made to the step before checkpoints are put into it.
+        repeats: how many collectives and random numbers the plan computes again in a step, by their primitive.
     """
 
     label: str
@@ -50,6 +69,8 @@ class CheckpointPlan:
     best: PlanPoint | None
     num_blocks: int
     is_loop: bool
+    changes: tuple[PlannedChange, ...] = ()
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def checkpoints(self) -> Checkpoints | None:
@@ -57,9 +78,20 @@ class CheckpointPlan:
         return None if self.best is None else self.best.checkpoints
 
     @property
+    def chunks(self) -> InChunks | None:
+        """What of the step is computed in chunks; None: nothing."""
+        parts = {each.rule: each.num_parts for each in self.changes}
+        found = InChunks(loss=parts.get("chunked_loss", 1), attention=parts.get("chunked_attention", 1))
+        return None if found == InChunks() else found
+
+    @property
     def code(self) -> str:
-        """The checkpoints as code to paste; empty where no checkpoint is needed, or no choice is enough."""
-        return "" if self.checkpoints is None else code_of(self.checkpoints, is_loop=self.is_loop)
+        """The changes and checkpoints as code to paste; empty where none is needed, or no choice is enough."""
+        if self.best is None:
+            return ""
+        changes = [each.code for each in self.changes]
+        policy = [] if self.checkpoints is None else [code_of(self.checkpoints, is_loop=self.is_loop)]
+        return "\n\n".join([*changes, *policy])
 
     @property
     def curve(self) -> tuple[PlanPoint, ...]:

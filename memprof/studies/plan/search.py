@@ -14,12 +14,16 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
 from memprof.capture.checkpointing.apply import checkpointed
+from memprof.capture.checkpointing.blocks import find_repeated, is_loop
 from memprof.capture.checkpointing.evaluation import blocks_of
 from memprof.capture.checkpointing.operations import block_of
 from memprof.capture.compile import capture_of, traced_jaxpr
 from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
-from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of
+from memprof.studies.advice.advise import upper_bounds
+from memprof.studies.changes.change import Step
+from memprof.studies.plan.allowed import Allowed
+from memprof.studies.plan.choice import Choice, cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.mixtures import Mixture, mixtures
 from memprof.studies.plan.plan import (
     AS_IT_IS,
@@ -28,6 +32,7 @@ from memprof.studies.plan.plan import (
     DOTS_WITHOUT_BATCH,
     NOTHING_KEPT,
     CheckpointPlan,
+    PlannedChange,
     PlanPoint,
 )
 
@@ -45,12 +50,14 @@ def plan_step(
     *,
     budget_bytes: int | None,
     with_curve: bool = False,
+    allowed: Collection[Allowed] = (),
     progress: Callable[[str], None],
 ) -> CheckpointPlan:
     """Find what to keep.
 
     Args:
         budget_bytes: of the footprint; None: the pool that JAX has on the target.
+        allowed: changes that come before checkpoints, each compiled, and taken if the footprint is lower with it.
         with_curve: compile choices for further budgets, and the built-in policies of JAX.
 
     Raises:
@@ -64,19 +71,24 @@ def plan_step(
         budget_bytes = analyze(capture, with_order=False).verdict.pool_bytes
     if budget_bytes is None:
         raise MemprofError(f"{target.name} has no fixed amount of memory: say what the footprint may be, 30GiB say")
+    if search.smallest_bytes > budget_bytes:
+        search.change(allowed, capture, budget_bytes)
     if with_curve:
         search.draw()
-    if search.points[0].footprint_bytes > budget_bytes:
+    if search.smallest_bytes > budget_bytes:
         search.look(budget_bytes)
     fits = [point for point in search.points if point.footprint_bytes <= budget_bytes]
+    best = min(fits, key=_work, default=None)
     return CheckpointPlan(
         label=spec.label,
         target=capture.target,
         budget_bytes=budget_bytes,
         points=tuple(search.points),
-        best=min(fits, key=_work, default=None),
+        best=best,
         num_blocks=search.num_blocks,
         is_loop=search.is_loop,
+        changes=tuple(search.changes),
+        repeats=search.repeats_of(None if best is None else best.checkpoints),
     )
 
 
@@ -86,6 +98,7 @@ class _Search:
         self._blocks: list[Block] = []
         self.is_loop = False
         self.points: list[PlanPoint] = []
+        self.changes: list[PlannedChange] = []
         self._limit = 0  # of points
 
     @property
@@ -93,9 +106,45 @@ class _Search:
         """How many parts of the step a checkpoint goes around."""
         return sum(block.count for block in self._blocks)
 
+    @property
+    def smallest_bytes(self) -> int:
+        """The smallest footprint so far."""
+        return min(point.footprint_bytes for point in self.points)
+
     def as_it_is(self) -> Capture:
         """Compile the step without a change, and find its blocks."""
         capture = self._capture(AS_IT_IS)
+        self._find_blocks(capture)
+        self._add_without_checkpoints(AS_IT_IS, capture)
+        return capture
+
+    def change(self, allowed: Collection[Allowed], capture: Capture, budget_bytes: int) -> None:
+        """Compile allowed changes one after another until the budget is kept; those that save memory stay."""
+        for each in Allowed:
+            if each not in allowed or self.smallest_bytes <= budget_bytes:
+                continue
+            report = analyze(capture, with_order=False)
+            step = Step(spec=self._spec, target=self._target, report=report, advice=upper_bounds(report))
+            change = next((made for made in each.family(step) if made.rule == each.rule), None)
+            if change is None:
+                continue
+            before, self._spec = self._spec, change.spec
+            changed = self._capture(each.rule)
+            self._find_blocks(changed)
+            smallest = self.smallest_bytes
+            if self._add_without_checkpoints(each.rule, changed).footprint_bytes < smallest:
+                capture = changed
+                self.changes.append(PlannedChange(rule=each.rule, code=change.code, num_parts=change.intent.num_parts))
+            else:
+                self._spec = before
+                self._find_blocks(capture)
+
+    def _add_without_checkpoints(self, name: str, capture: Capture) -> PlanPoint:
+        kept_bytes = self._everything().size_bytes
+        self.points.append(_point(name, capture, None, kept_bytes=kept_bytes, repeated_seconds=0.0))
+        return self.points[-1]
+
+    def _find_blocks(self, capture: Capture) -> None:
         with checkpointed(None) as functions:
             traced_jaxpr(self._spec, self._target)
         if not functions:
@@ -105,10 +154,9 @@ class _Search:
         self._progress("choosing")
         speeds = capture.target.speeds
         self._blocks = [block_of(body, count, speeds) for closed in functions for body, count in blocks_of(closed)]
-        everything = self._everything()
-        self.points.append(_point(AS_IT_IS, capture, None, kept_bytes=everything.size_bytes, repeated_seconds=0.0))
-        self.is_loop = any(equation.primitive.name == "scan" for closed in functions for equation in closed.jaxpr.eqns)
-        return capture
+        self.is_loop = any(
+            find_repeated(each.jaxpr) is None and any(map(is_loop, each.jaxpr.eqns)) for each in functions
+        )
 
     def look(self, budget_bytes: int) -> None:
         """Compile choices until one comes close to the budget, or enough of them."""
@@ -121,9 +169,12 @@ class _Search:
             self._explore(nothing, budget_bytes)
 
     def _correct(self, nothing: PlanPoint, budget_bytes: int) -> None:
-        """Compile choices for what is left of the budget, then a mixture."""
+        """Compile choices for what is left of the budget, then a mixture.
+
+        A scan is cut in two for a mixture, which copies what it goes over: as long as there is a choice, that is first.
+        """
         allowance = budget_bytes - nothing.footprint_bytes
-        while len(self.points) < self._limit - self._can_mix():
+        while len(self.points) < self._limit - (self._can_mix() and not self.is_loop):
             choice = cheapest_choice(self._blocks, allowance - int(_MARGIN * budget_bytes))
             if self._known(choice) is not None:
                 break
@@ -160,6 +211,10 @@ class _Search:
         for share in _CURVE:
             self._keep(CHOSEN, cheapest_choice(self._blocks, int(share * everything.size_bytes)).kept)
 
+    def repeats_of(self, checkpoints: Checkpoints | None) -> dict[str, int]:
+        """Collectives and random numbers that checkpoints compute again; of a mixture, as if all blocks were first."""
+        return {} if checkpoints is None else dict(notable_repeats(self._blocks, checkpoints.kept))
+
     def _everything(self) -> Choice:
         return choice_of(self._blocks, self._signatures())
 
@@ -168,15 +223,16 @@ class _Search:
 
     def _can_mix(self) -> bool:
         """Whether the blocks are equal layers, one after the other."""
-        return len(self._blocks) == 1 and self._blocks[0].count > 1 and not self.is_loop
+        return len(self._blocks) == 1 and self._blocks[0].count > 1
 
     def _mix(self, budget_bytes: int) -> None:
         """Let the last blocks keep more than the first: a mixture of a point within the budget and one above it.
 
         The backward pass begins with the last blocks, so what they keep is released first.
         """
+        within = [point.repeated_seconds for point in self.points if point.footprint_bytes <= budget_bytes]
         found = mixtures(self.points, num_blocks=self.num_blocks, budget_bytes=budget_bytes)
-        for each in found[:1]:
+        for each in (mixture for mixture in found[:1] if mixture.seconds < min(within)):
             for num_rest in range(each.num_rest, 0, -1):
                 if len(self.points) == self._limit or self._mixed(each, num_rest).footprint_bytes <= budget_bytes:
                     return

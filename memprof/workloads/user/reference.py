@@ -19,7 +19,7 @@ from typing import Any
 from memprof.errors import MemprofError, unknown_name
 
 _DEFAULT_NAME = "step_spec"
-_SCRIPT = "__main__"
+SCRIPT = "__main__"
 _STEP_SPEC = "StepSpec"
 _SPECS = {_STEP_SPEC, "TrainSpec"}
 
@@ -38,7 +38,7 @@ class Reference:
     @property
     def is_script(self) -> bool:
         """Whether it runs as a script, until it calls its training step."""
-        return self.name == _SCRIPT
+        return self.name == SCRIPT
 
     @property
     def label(self) -> str:
@@ -52,13 +52,16 @@ def is_reference(text: str) -> bool:
     return ":" in text or text.endswith(".py")
 
 
-def parse(text: str) -> Reference:
+def parse(text: str, *, default: str = _DEFAULT_NAME) -> Reference:
     """Read a reference. A file without a name means its `step_spec`, or the script itself if it has none.
+
+    Args:
+        default: the name that is meant in place of `step_spec`.
 
     Raises:
         MemprofError: there is no such file, or the text is no reference.
     """
-    place, _, name = text.rpartition(":") if ":" in text else (text, "", _DEFAULT_NAME)
+    place, _, name = text.rpartition(":") if ":" in text else (text, "", default)
     if not name.isidentifier():
         raise MemprofError(f"'{text}' names nothing in your code: write path/to/file.py:NAME or package.module:NAME")
     if not place.endswith(".py"):
@@ -68,8 +71,8 @@ def parse(text: str) -> Reference:
     path = Path(place)
     if not os.path.isfile(place):  # of a name that is too long, `Path` raises an error
         raise MemprofError(f"there is no file {place}; give the path of the Python file that defines {name}")
-    if ":" not in text and not _has(path, _DEFAULT_NAME):
-        name = _SCRIPT
+    if ":" not in text and not _has(path, default):
+        name = SCRIPT
     return Reference(module=path.stem, path=path.resolve(), name=name)
 
 

@@ -315,3 +315,12 @@ def test_what_differentiates_nothing_is_a_forward_pass_as_a_whole() -> None:
     report = analyze(capture)
     assert report.forward_flops == {"a": 5, "": 2}
     assert (report.modules.forward_flops, report.modules.children[0].forward_flops) == (7, 5)
+
+
+def test_without_the_order_of_operations_all_but_what_needs_it_is_the_same() -> None:
+    capture = added_up_step().capture()
+    whole, quick = analyze(capture), analyze(capture, with_order=False)
+    assert whole.schedule is not None
+    assert len(whole.reasons) == len(whole.buffers)
+    assert (quick.schedule, quick.reasons) == (None, ())
+    assert replace(whole, schedule=None, reasons=(), analysis_seconds=0) == replace(quick, analysis_seconds=0)

@@ -13,7 +13,9 @@ import pytest
 
 from memprof.analysis.records.measurement import DriverMemory, PoolMemory, PoolReading
 from memprof.capture.running import memory_readings
-from memprof.capture.running.memory_readings import Driver, pool_memory, read_pool
+from memprof.capture.running.memory_readings import pool_memory, read_pool
+from memprof.capture.targets.nvidia import driver
+from memprof.capture.targets.nvidia.driver import Driver
 from memprof.capture.xla.xla_adapter import bytes_asked_for, is_out_of_memory
 
 
@@ -89,7 +91,7 @@ def test_a_process_that_nvml_does_not_know_is_not_made_up() -> None:
     ],
 )
 def test_devices_come_as_cuda_numbers_them(visible: str | None, devices: list[str]) -> None:
-    assert memory_readings._visible(FakeNvml(used=[]), visible) == devices
+    assert driver._visible(FakeNvml(used=[]), visible) == devices
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak of a process")

@@ -455,6 +455,7 @@ CASES: dict[str, tuple[Callable[[], Report], dict[str, Callable[[], Report]]]] =
         {
             "vectors, which cannot be factored": lambda: _optimizer((65536,), (65536,), (65536,)),
             "factored already": lambda: _optimizer((256, 256), (256,), (256,)),
+            "the steps that L-BFGS looks back on": lambda: _optimizer((256, 256), (10, 256, 256), (10, 256, 256)),
         },
     ),
     "offload_optimizer": (
@@ -695,7 +696,7 @@ def test_the_technique_of_the_kernel_is_not_refused_when_it_is_followed(
     made = replace(report([weights, _passes((64, 16), "bf16")]), config={"attention_dropout_rate": dropout})
     proposal = _proposal(made, "flash_attention").proposal
     assert proposal.technique == technique
-    assert proposal.what.endswith("without dropout of them") == bool(dropout)
+    assert ("no dropout" in proposal.what) == bool(dropout)
     own = [] if dtype == "f32" else ["bf16"]
     rows = [] if technique is None else ["+".join([*own, technique])]
     plan(workload="transformer", preset="tiny", overrides=[f"attention_dropout_rate={dropout}"], techniques=rows)

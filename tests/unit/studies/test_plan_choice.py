@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Operation, Signature
-from memprof.studies.plan.choice import cheapest_choice, choice_of
+from memprof.studies.plan.choice import cheapest_choice, choice_of, notable_repeats
 from memprof.studies.plan.code import code_of
 from memprof.studies.plan.mixtures import mixtures
 from memprof.studies.plan.plan import PlanPoint
@@ -45,6 +45,20 @@ def test_what_a_choice_comes_to() -> None:
 def test_what_is_expensive_for_its_size_is_kept_first() -> None:
     kept = [{each.primitive for each in cheapest_choice([_LAYERS], budget).kept} for budget in (0, 300, 1500, 2700)]
     assert kept == [set(), {"down"}, {"up", "down"}, {"up", "gelu", "down"}]
+
+
+def test_collectives_and_random_numbers_that_are_computed_again_are_counted() -> None:
+    """Two layers: the mask of a dropout is kept, or made again of its random numbers; a sum over devices likewise."""
+    operations = (
+        _operation("random_bits", 4, 1.0),
+        _operation("lt", 1, 1.0, 0, is_needed=True),
+        _operation("psum", 8, 1.0, is_needed=True),
+        _operation("psum", 8, 1.0),  # nobody needs it
+    )
+    blocks = [Block(operations=operations, count=2)]
+    assert notable_repeats(blocks, ()) == {"random_bits": 2, "psum": 2}
+    assert notable_repeats(blocks, {_signature("lt")}) == {"psum": 2}
+    assert notable_repeats(blocks, {_signature("lt"), _signature("psum")}) == {}
 
 
 def test_a_budget_below_nothing_keeps_nothing() -> None:

@@ -86,6 +86,8 @@ class _Compiler:
         for name in ("checkpointed", "capture_of", "analyze"):
             monkeypatch.setattr(search, name, getattr(self, name))
         monkeypatch.setattr(search, "traced_jaxpr", lambda spec, target: None, raising=False)
+        monkeypatch.setattr(search, "is_loop", lambda equation: equation.primitive.name == "scan")
+        monkeypatch.setattr(search, "find_repeated", lambda jaxpr: None if self.is_loop else jaxpr)
         monkeypatch.setattr(search, "blocks_of", lambda closed: [(number, 0) for number in range(len(self.blocks))])
         monkeypatch.setattr(search, "block_of", lambda number, count, speeds: self.blocks[number])
         target: Any = SimpleNamespace(name="a100-40gb", speeds=None)
@@ -198,22 +200,35 @@ def test_the_last_of_equal_layers_keep_more(monkeypatch: pytest.MonkeyPatch) -> 
     assert plan.num_blocks == 10
 
 
-@pytest.mark.parametrize("is_loop", [True, False])
-def test_loops_and_different_blocks_are_not_mixed(monkeypatch: pytest.MonkeyPatch, is_loop: bool) -> None:
-    blocks = [_layers(10)] if is_loop else [_layers(5), _layers(5)]
-    plan = _Compiler(blocks, is_loop=is_loop).plan(monkeypatch, 5000)
+def test_different_blocks_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _Compiler([_layers(5), _layers(5)]).plan(monkeypatch, 5000)
     assert all(each.checkpoints is None or each.checkpoints.num_first is None for each in plan.points)
-    assert (plan.is_loop, plan.num_blocks) == (is_loop, 10)
+    assert (plan.is_loop, plan.num_blocks) == (False, 10)
+
+
+def test_turns_of_a_loop_are_mixed_when_no_choice_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside 1000 that stay there is room for the scores (2000) and norm (1000) of all turns; the last keeps all."""
+    plan = _Compiler([_layers(10)], is_loop=True).plan(monkeypatch, 5000)
+    mixed = ("chosen", 4700, 3700, pytest.approx(171.0), 171)
+    assert _rows(plan)[1:] == [("nothing kept", 1000, 0, 280.0, 280), ("chosen", 4000, 3000, 190.0, 190), mixed]
+    assert plan.best is plan.points[-1]
+    assert [each.checkpoints and each.checkpoints.num_first for each in plan.points] == [None, None, None, 9]
+    assert (plan.is_loop, plan.num_blocks) == (True, 10)
+
+
+def test_a_mixture_that_costs_more_than_a_choice_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 5250 all turns keep norm and up; a mixture would repeat 168 seconds."""
+    plan = _Compiler([_layers(10)], is_loop=True).plan(monkeypatch, 5250)
+    assert _rows(plan)[2:] == [("chosen", 5000, 4000, 120.0, 120)]
 
 
 def test_a_mixture_that_comes_out_too_large_keeps_one_layer_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = _Compiler([_layers(10)], extra_bytes=lambda number: 700)
-    plan = compiler.plan(monkeypatch, 5000)
-    assert len(plan.points) <= 5
-    assert plan.best is not None
-    assert plan.best.footprint_bytes <= 5000
+    """The first mixture of 3 layers that keep all comes to 8900, and 300 more: one layer less is 300 less."""
+    plan = _Compiler([_layers(10)], extra_bytes=lambda number: 300 if number > 3 else 0).plan(monkeypatch, 9000)
+    assert [(row[0], row[1]) for row in _rows(plan)[2:]] == [("chosen", 8000), ("chosen", 9200), ("chosen", 8900)]
+    assert plan.best is plan.points[-1]
     mixed = [each.checkpoints.num_first for each in plan.points if each.checkpoints and each.checkpoints.num_first]
-    assert mixed == list(range(mixed[0], mixed[0] + len(mixed)))
+    assert mixed == [7, 8]
 
 
 def test_a_curve_has_the_policies_of_jax_and_choices_for_five_budgets(monkeypatch: pytest.MonkeyPatch) -> None:

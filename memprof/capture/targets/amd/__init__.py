@@ -8,5 +8,6 @@ FACTS = DeviceFamily(
     memory_spaces=SPACES_OF_GPU,
     collective_spaces=COLLECTIVES_OF_GPU,
     has_schedule_options=True,
+    device_files="kfd",
     dumped_as=r"gfx\w+_gpu",
 )

@@ -11,6 +11,7 @@ FACTS = DeviceFamily(
     has_schedule_options=True,
     has_share_pool=True,
     offloads_state=True,
+    device_files="nvidia[0-9]*",
     mark=b'"operation_queue_id"',
     dumped_as=r"sm_(?P<capability>\d+\.\d+)[a-z]?_gpu|gpu",
 )

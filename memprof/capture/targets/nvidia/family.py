@@ -9,6 +9,7 @@ from memprof.capture.targets.family import Finding, TargetFamily
 from memprof.capture.targets.nvidia import FACTS
 from memprof.capture.targets.nvidia.catalogue import gpu_of_kind, gpus
 from memprof.capture.targets.nvidia.config_file import read_file
+from memprof.capture.targets.nvidia.driver import open_drivers
 
 # Percent of the memory that arguments and results leave (jaxlib 0.10.2 to 0.12); the default is 95.
 UNLIMITED = {"xla_gpu_memory_limit_slop_factor": 1_000_000}
@@ -54,4 +55,5 @@ FAMILY = TargetFamily(
     packages=("jax-cuda13-plugin", "jax-cuda12-plugin"),
     versions=versions,
     findings=_findings,
+    open_drivers=open_drivers,
 )

@@ -11,5 +11,6 @@ FACTS = DeviceFamily(
     has_time_estimate=True,
     planned_percent=95,  # by its log: "rematerialization limit = 95% hbm - ..."
     pads_arrays=True,
+    device_files="accel[0-9]*",
     mark=b'"scoped_memory_configs"',
 )

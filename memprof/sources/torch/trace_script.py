@@ -1,0 +1,224 @@
+"""From a training script of PyTorch, as it is, to a capture of its step.
+
+    capture = trace_script(run, target=target, name="train.py", config=dict)
+
+The script runs on shapes alone until its optimizers have updated their parameters twice. Nothing in it says what a step
+is: the parameters of all optimizers are updated once in each. It runs in a greenlet that then stands still for good, so
+no `except`, `finally` or `atexit` of the script sees that memprof goes on alone; the process is to end with `os._exit`.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from greenlet import greenlet
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from memprof.analysis.records.capture import Capture, Target
+from memprof.errors import MemprofError
+from memprof.sources.torch.absent_gpu import absent_gpu
+from memprof.sources.torch.cuda_semantics import cuda_semantics
+from memprof.sources.torch.owners import Owners, Parts
+from memprof.sources.torch.places import Places
+from memprof.sources.torch.script_tracer import ScriptTracer
+from memprof.sources.torch.trace_capture import capture_of
+from memprof.sources.torch.unknown_values import needs_values
+
+_NUM_STEPS = 2
+_MOST_UPDATES = 24  # of one step; an optimizer that has made none until then is not waited for
+_standing_still: list[greenlet] = []  # Python raises an error in a greenlet that nothing refers to any more
+
+
+def trace_script(
+    run: Callable[[], None],
+    *,
+    target: Target,
+    name: str,
+    config: Callable[[], Mapping[str, str | int | float | bool | None]],
+) -> Capture:
+    """Run a script until its second step is done.
+
+    Args:
+        run: runs it.
+        name: what the report calls it.
+        config: the choices of the script, asked for when it has made them.
+
+    Raises:
+        MemprofError: the script has ended without an update, or asks for values that a trace does not have.
+        SystemExit: the script has ended itself.
+        Exception: whatever it raises.
+    """
+    started = time.perf_counter()
+    places, mode = Places(), FakeTensorMode(allow_non_fake_inputs=True)
+    tracer = _TracerOfSteps(places, mode)
+    main, script = greenlet.getcurrent(), greenlet(run)
+    steps = _Steps(tracer, enough=lambda: main.switch(True))
+    tracer.steps = steps
+    with (
+        mode,
+        cuda_semantics(tracer, moves=False) as compiled,
+        tracer,
+        absent_gpu(tracer, target),
+        places.watching(),
+        steps.owners.watching(),
+    ):
+        hook = register_optimizer_step_post_hook(steps.updated)
+        try:
+            is_enough = script.switch()
+        except Exception as error:
+            sentence = needs_values(error)
+            if sentence:
+                raise MemprofError(f"{name} {sentence}") from error
+            raise
+        finally:
+            hook.remove()
+    if is_enough:
+        _standing_still.append(script)
+    if not steps.num_updates:
+        raise MemprofError(
+            f"{name} has ended without a call of an optimizer's step(), so it has no training step to find: write a"
+            " function that returns a memprof.TorchStepSpec, and name it"
+        )
+    tracer.finish()
+    return capture_of(
+        tracer,
+        tuple(steps.owners.leaves.values()),
+        workload=name,
+        config=config(),
+        target=target,
+        trace_seconds=time.perf_counter() - started,
+        is_compiled=compiled.is_used,
+        doubts=tuple(_doubts(steps, tracer)),
+    )
+
+
+def _doubts(steps: _Steps, tracer: ScriptTracer) -> Iterator[str]:
+    if steps.num_steps < _NUM_STEPS:
+        yield "the script ended within its second step, so the report is of its first"
+    if not tracer.names_gpu:
+        yield "the script names no GPU: all of its tensors are taken to be on one"
+
+
+class _Steps:
+    """Finds what the script trains, and where its steps end."""
+
+    def __init__(self, tracer: ScriptTracer, enough: Callable[[], Any]) -> None:
+        self.owners = Owners(Parts(), tracer)
+        self.num_updates = 0
+        self.num_steps = 0
+        self._tracer = tracer
+        self._enough = enough
+        self._awaited: set[frozenset[int]] = set()
+        self._updated: set[frozenset[int]] = set()
+        self._updates_of_step = 0
+
+    def begin(self) -> bool:
+        """Begin the first step, if there is an optimizer."""
+        if not self._find():
+            return False
+        for network in self.owners.parts.networks.values():
+            self._tracer.fake_buffers(network)
+        gc.collect()
+        self._tracer.begin(self.owners.assign())
+        return True
+
+    def updated(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer has made an update."""
+        if not self._tracer.step_starts:
+            return
+        self.num_updates += 1
+        self._updates_of_step += 1
+        self._updated.add(_parameters_of(optimizer))
+        self._find()
+        self.owners.assign()
+        if self._updates_of_step >= _MOST_UPDATES:
+            self._awaited &= self._updated
+        if self._awaited <= self._updated:
+            self.num_steps += 1
+            self._updated, self._updates_of_step = set(), 0
+            if self.num_steps == _NUM_STEPS:
+                self._enough()
+            self._tracer.begin_step()
+
+    def _find(self) -> bool:
+        """Look for optimizers, networks and scalers; returns whether there is an optimizer."""
+        found = gc.get_objects()
+        optimizers = [each for each in found if issubclass(type(each), Optimizer) and _parameters_of(each)]
+        if not optimizers:
+            return False
+        scalers = [each for each in found if issubclass(type(each), torch.amp.GradScaler)]
+        roots = _roots([each for each in found if issubclass(type(each), torch.nn.Module)])
+        if not self.num_updates:
+            self._awaited = {_parameters_of(each) for each in optimizers}
+        networks = self.owners.parts.networks
+        if [*map(id, roots)] != [*map(id, networks.values())]:
+            networks = _named(roots)
+        self.owners.parts = Parts(networks=networks, optimizers=optimizers, scalers=scalers)
+        self.owners.name_modules()
+        return True
+
+
+class _TracerOfSteps(ScriptTracer):
+    """Begins the first step with the first operation that autograd differentiates with respect to a parameter."""
+
+    steps: _Steps
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self.step_starts and torch.is_grad_enabled() and _is_differentiated(args):
+            self.steps.begin()
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _is_differentiated(args: Sequence[Any]) -> bool:
+    return any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+
+
+def _parameters_of(optimizer: Any) -> frozenset[int]:
+    return frozenset(id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"])
+
+
+def _roots(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
+    """The modules with parameters that belong to no other one."""
+    inner = {id(child) for each in modules for child in _children(each)}
+    return [
+        each
+        for each in modules
+        if id(each) not in inner and "_parameters" in vars(each) and next(each.parameters(), None) is not None
+    ]
+
+
+def _children(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    return (each for each in vars(module).get("_modules", {}).values() if each is not None)
+
+
+def _named(roots: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """Networks by the prefix of their paths: that of the only one is empty, others are called as in the script."""
+    if len(roots) == 1:
+        return {"": roots[0]}
+    named: dict[str, torch.nn.Module] = {}
+    for root in roots:
+        name = _variable(root) or type(root).__name__
+        taken = sum(prefix.rstrip(".").rstrip("0123456789") == name for prefix in named)
+        named[f"{name}{taken + 1 if taken else ''}."] = root
+    return named
+
+
+def _variable(value: Any) -> str:
+    """A variable of the script that has a value; empty if none has."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__main__":
+            for name, each in frame.f_locals.items():
+                if each is value:
+                    return name
+        frame = frame.f_back
+    return next((name for name, each in vars(sys.modules["__main__"]).items() if each is value), "")

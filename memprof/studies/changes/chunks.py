@@ -1,0 +1,58 @@
+"""A step's own losses and attentions in chunks, recognised by data flow (see `capture/checkpointing`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memprof.analysis.records.in_chunks import InChunks
+from memprof.capture.checkpointing.chunks import chunked
+from memprof.capture.checkpointing.regions import Kind, Region
+from memprof.capture.compile import traced_jaxpr
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.own_jit import applied_code, step_of_code
+from memprof.workloads.intents import Aim, Intent
+
+_LEAST_SHARE = 0.005  # of the footprint: what is smaller is not worth a compile; beside it lie gradients and copies
+_NUM_PARTS = 8
+_LARGEST_PART = 256 << 20  # bytes of the first product
+_MOST_PARTS = 64
+_WHAT = {
+    Kind.LOSS: ("chunked_loss", Aim.CHUNK_LOSS, "Compute the logits and their loss in {} chunks"),
+    Kind.ATTENTION: ("chunked_attention", Aim.CHUNK_ATTENTION, "Attend with one of {} blocks of queries at a time"),
+}
+
+
+def in_chunks(step: Step) -> Iterator[Change]:
+    """The step with its loss in chunks, and with its attentions in blocks of queries."""
+    if step.is_built_in or step.with_technique is not None:
+        return
+    with chunked(InChunks(loss=_NUM_PARTS, attention=_NUM_PARTS)) as found:
+        traced_jaxpr(step.spec, step.target)
+    for kind, (rule, aim, what) in _WHAT.items():
+        regions = [each for each in found if each.kind is kind]
+        sizes = [each.large_bytes // step.target.topology.num_devices for each in regions]
+        if not sizes or sum(sizes) < _LEAST_SHARE * step.report.unpressed.footprint_bytes:
+            continue
+        num_parts = max(_NUM_PARTS, min(_MOST_PARTS, -(-max(sizes) // _LARGEST_PART)))
+        option = "loss" if kind is Kind.LOSS else "attention"
+        code = applied_code(step.spec, f"memprof.apply(memprof.InChunks({option}={num_parts}))")
+        if code is None:
+            return
+        yield Change(
+            rule=rule,
+            intent=Intent(aim=aim, num_parts=num_parts),
+            what=what.format(num_parts),
+            evidence=_evidence(regions, kind),
+            cost="their matrix products of the forward pass again, in a loop",
+            code=code,
+            spec=step_of_code(step.spec, code),
+        )
+
+
+def _evidence(regions: list[Region], kind: Kind) -> str:
+    largest = max(regions, key=lambda each: each.large_bytes)
+    name = "losses of logits" if kind is Kind.LOSS else "attentions"
+    return (
+        f"{name} found by data flow: {len(regions)}; the largest makes {largest.large_bytes:,} bytes of"
+        f" {largest.num_rows:,} rows at once"
+    )

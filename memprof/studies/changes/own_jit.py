@@ -1,0 +1,81 @@
+"""The line of code that makes a changed step of a step, jitted as that was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from memprof.capture.own_attributes import own
+from memprof.capture.tracing import jit_adapter
+from memprof.capture.tracing.jitting import framework_of
+from memprof.capture.tracing.rebinding import Bound, pasted
+from memprof.capture.tracing.step import StepSpec
+
+_OF_FRAMEWORK = {"equinox": "eqx.filter_jit", "flax": "nnx.jit"}
+_IMPORTS = {"equinox": "import equinox as eqx", "flax": "from flax import nnx", "jax": "import jax"}
+_DONATIONS_OF_EQUINOX = {(True, True): "all", (False, True): "all-except-first"}
+
+
+def name_of_step(spec: StepSpec) -> str:
+    """What code calls the step."""
+    name = str(own(spec.fn, "__name__") or "step")
+    return name if name.isidentifier() else "step"
+
+
+def has_shardings(fn: Any) -> bool:
+    """Whether a function is jitted with shardings, which a line of code would have to repeat."""
+    return any(isinstance(each, jax.sharding.Sharding) for each in jit_adapter.jit_shardings(fn))
+
+
+def jitted_code(
+    spec: StepSpec, *, change: str = "", positions: Sequence[int] = (), names: Sequence[str] = (), donates: bool = False
+) -> str:
+    """The line that jits the step again, with the options that its jit had.
+
+    Args:
+        change: an expression that changes the function without jit.
+        positions, names: the arguments that are donated, too.
+        donates: whether Equinox, which donates all arguments or none, donates.
+    """
+    fn, name = spec.fn, name_of_step(spec)
+    is_jitted = callable(own(fn, "lower"))
+    framework = type(fn).__module__.partition(".")[0] if is_jitted else framework_of(spec)
+    inner = f"{name}.__wrapped__" if is_jitted else name
+    inner = f"{change}({inner})" if change else inner
+    head = _IMPORTS[framework if framework in _IMPORTS else "jax"]
+    if change:
+        head += "\nimport memprof"
+    if framework == "equinox":
+        before = (bool(own(fn, "donate_first")), bool(own(fn, "donate_rest")))
+        kind = "all" if donates else _DONATIONS_OF_EQUINOX.get(before)
+        option = f', donate="{kind}"' if kind else ""
+        return f"{head}\n\n{name} = eqx.filter_jit({inner}{option})"
+    options = jit_adapter.jit_options(own(fn, "jitted_fn") or fn) if is_jitted else None
+    arguments = {
+        "donate_argnums": tuple(
+            sorted({*(spec.donate_argnums if options is None else options.donate_argnums), *positions})
+        ),
+        "donate_argnames": tuple(names),
+        "static_argnums": tuple(spec.static_argnums if options is None else options.static_argnums),
+        "static_argnames": () if options is None else tuple(options.static_argnames),
+    }
+    given = "".join(f", {option}={value!r}" for option, value in arguments.items() if value)
+    return f"{head}\n\n{name} = {_OF_FRAMEWORK.get(framework, 'jax.jit')}({inner}{given})"
+
+
+def applied_code(spec: StepSpec, change: str) -> str | None:
+    """The line that applies a change of memprof's to the step; None: a framework's jit has shardings."""
+    if not jit_adapter.is_framework_jit(spec.fn):
+        name = name_of_step(spec)
+        return f"import memprof\n\n{name} = {change}({name})"
+    return None if has_shardings(spec.fn) else jitted_code(spec, change=change)
+
+
+def step_of_code(spec: StepSpec, code: str) -> StepSpec:
+    """The spec of the step that such a line makes."""
+    bound = Bound(name=name_of_step(spec), value=spec.fn)
+    with pasted(code, [bound]) as names:
+        return replace(spec, fn=names[bound.name])

@@ -1,0 +1,43 @@
+"""Changes that a plan may make before it puts checkpoints into a step, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from memprof.errors import MemprofError
+from memprof.studies.changes.change import Change, Step
+from memprof.studies.changes.chunks import in_chunks
+from memprof.studies.changes.donation import donations
+
+
+class Allowed(Enum):
+    """A change that leaves the numbers of a step as they are."""
+
+    DONATE = "donate"
+    CHUNKED_LOSS = "chunked-loss"
+    CHUNKED_ATTENTION = "chunked-attention"
+
+    @property
+    def rule(self) -> str:
+        """The name of its advice."""
+        return "donate_state" if self is Allowed.DONATE else self.value.replace("-", "_")
+
+    @property
+    def family(self) -> Callable[[Step], Iterator[Change]]:
+        """What makes the change."""
+        return donations if self is Allowed.DONATE else in_chunks
+
+
+def parse_allowed(names: str) -> tuple[Allowed, ...]:
+    """The changes that a text names, with commas between them.
+
+    Raises:
+        MemprofError: there is no such change.
+    """
+    known = {each.value: each for each in Allowed}
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    for name in asked:
+        if name not in known:
+            raise MemprofError(f"a plan cannot be allowed {name!r}: there are {', '.join(known)}")
+    return tuple(known[name] for name in asked)

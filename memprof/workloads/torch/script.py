@@ -1,0 +1,122 @@
+"""A training script of PyTorch that names no step: it is traced, as it is, in a process of its own.
+
+    capture = trace_in_child(TorchScript(reference=parse("train.py")), target)
+
+What the script prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from memprof.analysis.records.capture import Capture, Target
+from memprof.capture.capture_file import read_capture, write_capture
+from memprof.capture.processes.process_tree import die_with
+from memprof.capture.targets.resolve import option_of, resolve
+from memprof.capture.user_traceback import first_line, user_traceback
+from memprof.errors import MemprofError, WorkloadError
+from memprof.workloads.overrides import split_override
+from memprof.workloads.user.reference import SCRIPT, Reference
+from memprof.workloads.user.script_source import prepare
+
+_STDERR = 2
+_CAPTURE, _ERROR = "script.memprof", "error.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchScript:
+    """A script, and what it is given.
+
+    Attributes:
+        reference: the file or the module.
+        overrides: texts `name=value`: its constants at top level, or else its own options.
+        arguments: for its `sys.argv`.
+    """
+
+    reference: Reference
+    overrides: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+
+
+def trace_in_child(script: TorchScript, target: Target) -> Capture:
+    """Trace a script in a process of its own.
+
+    Raises:
+        MemprofError: PyTorch is not installed, or the script cannot be traced, or was ended by a signal.
+        WorkloadError: it failed, or ended itself.
+    """
+    where = script.reference
+    asked = {
+        "module": where.module,
+        "path": None if where.path is None else str(where.path),
+        "overrides": list(script.overrides),
+        "arguments": list(script.arguments),
+        "target": option_of(target),
+    }
+    with tempfile.TemporaryDirectory(prefix="memprof-script-") as folder:
+        command = [sys.executable, "-P", "-m", __name__, folder, json.dumps(asked)]
+        this = os.getpid()
+        child = subprocess.Popen(command, stdout=_STDERR, preexec_fn=lambda: die_with(this))
+        try:
+            code = child.wait()
+        finally:
+            child.kill()
+        if (Path(folder) / _ERROR).exists():
+            said = json.loads((Path(folder) / _ERROR).read_text(encoding="utf-8"))
+            if said["is_workload"]:
+                raise WorkloadError(said["sentence"], details=said["details"])
+            raise MemprofError(said["sentence"])
+        if not (Path(folder) / _CAPTURE).exists():
+            raise MemprofError(f"{where} ended its process with code {code} before its step was traced")
+        return replace(read_capture(Path(folder) / _CAPTURE), target=target)
+
+
+def _trace(folder: Path, asked: dict[str, object]) -> None:
+    """What the process does. It ends itself, for the script stands still in it."""
+    path = asked["path"]
+    where = Reference(module=str(asked["module"]), path=None if path is None else Path(str(path)), name=SCRIPT)
+    arguments, overrides = asked["arguments"], asked["overrides"]
+    assert isinstance(arguments, list)
+    assert isinstance(overrides, list)
+    error: tuple[bool, str, str] | None = None
+    try:
+        _write(folder, where, arguments, overrides, resolve(str(asked["target"])))
+    except WorkloadError as failed:
+        error = True, str(failed), failed.details
+    except MemprofError as failed:
+        error = False, str(failed), ""
+    except SystemExit as ended:
+        error = True, f"{where} has ended itself with {ended.code!r} before its second training step was done", ""
+    except Exception as failed:
+        sentence = f"{where} failed while it was traced: {type(failed).__name__}: {first_line(failed)}"
+        error = True, sentence, user_traceback(failed)
+    if error is not None:
+        said = dict(zip(("is_workload", "sentence", "details"), error, strict=True))
+        (folder / _ERROR).write_text(json.dumps(said), encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def _write(folder: Path, where: Reference, arguments: list[str], overrides: list[str], target: Target) -> None:
+    try:
+        from memprof.sources.torch.trace_script import trace_script
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MemprofError("PyTorch is not installed: pip install 'jax-memprof[torch]'") from error
+    script = prepare(where, arguments, [split_override(each) for each in overrides])
+    with script.noted():
+        capture = trace_script(script.run, target=target, name=where.label, config=script.config)
+    write_capture(capture, folder / _CAPTURE)
+
+
+if __name__ == "__main__":
+    _trace(Path(sys.argv[1]), json.loads(sys.argv[2]))
