@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from memprof.amounts import parse_bytes
 from memprof.analysis import comparison as comparisons
@@ -196,8 +196,20 @@ class AdviceList(tuple[Advice, ...]):
         made.report = report
         return made
 
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Advice: ...
+    @overload
+    def __getitem__(self, place: slice) -> AdviceList: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Advice | AdviceList:
+        if isinstance(place, slice):
+            return AdviceList(self.report, super().__getitem__(place))
+        return super().__getitem__(place)
+
     def __str__(self) -> str:
         return str(lower(advice_document(self.report, self), RenderOptions()))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -1,4 +1,4 @@
-"""A campaign of damaged files with a seed: captures, dumps, logs, baselines and entries of the plan cache.
+"""A campaign of damaged files with a seed: captures, dumps, logs, baselines, plans, memory snapshots and profiles.
 
     python tests/campaign.py --seed 1 --seconds 600 [--output RESULT.json]
 
@@ -10,7 +10,9 @@ one sentence (`MemprofError`). Any other end is a defect, as is a file that take
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import pickle
 import random
 import tempfile
 import time
@@ -20,21 +22,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mutants import damage, mutants, odd_program
+from mutants import damage, forged, mutants, odd_json, odd_program
 from oom_logs import POSTED
 from property.test_damage_laws import step
+from unit.analysis.test_engines import engine_capture
+from unit.analysis.test_traced import trace_capture
+from unit.capture.test_memory_profiles import made as made_profile
 from unit.capture.test_text_dumps import ASSIGNMENT, LIVE_RANGES, PROGRAM
+from unit.sources.test_memory_snapshot import made_snapshot
 
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.report import Report
 from memprof.capture.capture_file import read_capture, write_capture
 from memprof.capture.foreign.dumps import programs_in
 from memprof.capture.foreign.importing import import_program, sizes_of
+from memprof.capture.foreign.memory_profiles import memory_profile
 from memprof.capture.xla.plan import Plan
 from memprof.capture.xla.plan_cache import PlanCache
 from memprof.errors import InternalError, MemprofError
+from memprof.files import IfTaken
 from memprof.reports.format import format_named
+from memprof.reports.json.memory_profile import memory_profile_json
 from memprof.reports.options import RenderOptions
+from memprof.sources.snapshot.capture import import_snapshot
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.explain.log import read_log
 
@@ -130,6 +141,10 @@ def _kinds(folder: Path, rng: random.Random) -> list[Kind]:
         Kind("text dump", _damaged_texts(rng), _reader_of_texts(folder)),
         Kind("log", _logs(rng), _read_log),
         Kind("baseline", _damaged(baseline, rng), _reader_of_baselines(folder, baseline)),
+        Kind("capture of an engine", _forged(engine_capture(), folder, rng), _reader_of_captures(folder, rng)),
+        Kind("capture of a trace", _forged(trace_capture(), folder, rng), _reader_of_captures(folder, rng)),
+        Kind("memory snapshot", _snapshots(rng), _reader_of_snapshots(folder)),
+        Kind("memory profile", _profiles(rng), _reader_of_profiles(folder)),
         Kind("plan", _damaged(entry.read_bytes(), rng), _reader_of_plans(cache, entry, plan)),
     ]
 
@@ -138,6 +153,26 @@ def _mutants(whole: bytes, rng: random.Random) -> Iterator[bytes]:
     while True:
         for mutant in mutants(whole, rng, 90):
             yield mutant.content
+
+
+def _forged(capture: Capture, folder: Path, rng: random.Random) -> Iterator[bytes]:
+    whole = write_capture(capture, folder / "other.memprof", if_taken=IfTaken.REPLACE).read_bytes()
+    while True:
+        yield forged(whole, rng)
+
+
+def _snapshots(rng: random.Random) -> Iterator[bytes]:
+    whole = made_snapshot()
+    while True:
+        yield damage(pickle.dumps(whole), rng)
+        yield pickle.dumps(json.loads(odd_json(json.dumps(whole).encode(), rng)))
+
+
+def _profiles(rng: random.Random) -> Iterator[bytes]:
+    whole = made_profile().SerializeToString()
+    while True:
+        yield damage(gzip.compress(whole), rng)
+        yield gzip.compress(damage(whole, rng))
 
 
 def _damaged(content: bytes, rng: random.Random) -> Iterator[bytes]:
@@ -165,6 +200,30 @@ def _reader_of_captures(folder: Path, rng: random.Random) -> Callable[[bytes], s
     def read(content: bytes) -> str:
         path.write_bytes(content)
         return _consistent(analyze(read_capture(path)), rng.choice(_FORMATS))
+
+    return read
+
+
+def _reader_of_snapshots(folder: Path) -> Callable[[bytes], str]:
+    path = folder / "snapshot.pickle"
+
+    def read(content: bytes) -> str:
+        path.write_bytes(content)
+        capture = import_snapshot(path, target=None)
+        return _consistent(
+            analyze(read_capture(write_capture(capture, folder / "snapshot.memprof", if_taken=IfTaken.REPLACE))), "json"
+        )
+
+    return read
+
+
+def _reader_of_profiles(folder: Path) -> Callable[[bytes], str]:
+    path = folder / "memory.prof"
+
+    def read(content: bytes) -> str:
+        path.write_bytes(content)
+        profile = memory_profile(path)
+        return "no profile" if profile is None else "a profile" if memory_profile_json(profile, None) else ""
 
     return read
 

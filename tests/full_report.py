@@ -105,6 +105,7 @@ def _layout_copy(number: int) -> LayoutCopy:
         name=f"copy.{number}",
         kind="copy",
         dtype="f32",
+        old_dtype="f32",
         shape=(100, 130),
         layout="{0,1:T(8,128)}",
         old_shape=(100, 130),

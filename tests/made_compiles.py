@@ -163,10 +163,10 @@ def _content(path: Path) -> str:
 
 
 def _in_order(stderr: str) -> str:
-    """What is said, with the rows that are done first and by name: they are compiled beside each other."""
+    """Put the rows that are done first, by name and without a count, because they are compiled in parallel."""
     done: list[str] = []
     rest: list[str] = []
-    for line in stderr.splitlines(keepends=True):
+    for line in re.sub(r": done \(\d+ of .*\)$", ": done", stderr, flags=re.MULTILINE).splitlines(keepends=True):
         (done if line.endswith(": done\n") else rest).append(line)
     return "".join([*sorted(done), *rest])
 

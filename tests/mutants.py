@@ -52,8 +52,8 @@ def mutants(content: bytes, rng: random.Random, number: int) -> Iterator[Mutant]
         ("where the zip describes itself", False, lambda: damage(content, rng, near_end=320)),
         ("bytes of a member", False, lambda: _with_damaged_member(parts, rng)),
         ("members", False, lambda: _with_other_members(parts, rng)),
-        ("a value of the manifest", False, lambda: _pack({**parts, MANIFEST: _odd_manifest(parts[MANIFEST], rng)})),
-        ("a value of the manifest", True, lambda: seal({**parts, MANIFEST: _odd_manifest(parts[MANIFEST], rng)})),
+        ("a value of the manifest", False, lambda: _pack({**parts, MANIFEST: odd_json(parts[MANIFEST], rng)})),
+        ("a value of the manifest", True, lambda: seal({**parts, MANIFEST: odd_json(parts[MANIFEST], rng)})),
         ("bytes of the program", True, lambda: seal({**parts, PROGRAM: damage(parts[PROGRAM], rng)})),
         ("a field of the program", True, lambda: seal({**parts, PROGRAM: odd_program(parts[PROGRAM], rng)})),
         ("fields of the program", True, lambda: seal({**parts, PROGRAM: odd_program(parts[PROGRAM], rng, 3)})),
@@ -63,10 +63,19 @@ def mutants(content: bytes, rng: random.Random, number: int) -> Iterator[Mutant]
         yield Mutant(kind=kind, content=make(), is_sealed=is_sealed)
 
 
+def forged(content: bytes, rng: random.Random) -> bytes:
+    """A capture of which one value is another, in its manifest or its trace, with digests that are right."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    name = rng.choice([name for name in parts if name.endswith(".json")])
+    return seal({**parts, name: odd_json(parts[name], rng)})
+
+
 def seal(parts: Parts) -> bytes:
     """A capture file of these members with digests that are right."""
-    digests = (f"{hashlib.sha256(parts[name]).hexdigest()}  {name}\n" for name in (MANIFEST, PROGRAM))
-    return _pack({MANIFEST: parts[MANIFEST], PROGRAM: parts[PROGRAM], SUMS: "".join(digests).encode()})
+    held = {name: content for name, content in parts.items() if name != SUMS}
+    digests = (f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in held.items())
+    return _pack({**held, SUMS: "".join(digests).encode()})
 
 
 def _pack(parts: Parts) -> bytes:
@@ -118,9 +127,9 @@ def _with_other_members(parts: Parts, rng: random.Random) -> bytes:
             return _pack({**parts, rng.choice(names): b""})
 
 
-def _odd_manifest(manifest: bytes, rng: random.Random) -> bytes:
-    """One value of the manifest is another, gone, or there under another name."""
-    found = json.loads(manifest)
+def odd_json(text: bytes, rng: random.Random) -> bytes:
+    """One value is another, gone, or there under another name."""
+    found = json.loads(text)
     place: Any = found
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))

@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--at-least", type=float, default=0.0, metavar="SHARE")
     asked = parser.parse_args()
     start = time.monotonic()
-    baseline = subprocess.run(_test_command(_test_files(asked.package, Path())), capture_output=True, text=True)
+    baseline = subprocess.run(_test_command(_test_files(asked.package)), capture_output=True, text=True)
     if baseline.returncode:
         print(baseline.stdout, baseline.stderr, "The tests fail without a mutation.", sep="\n", file=sys.stderr)
         return 2
@@ -126,7 +126,7 @@ def _sample(package: str, rng: random.Random, size: int) -> list[MutationSpec]:
     return rng.sample(possible, min(size, len(possible)))
 
 
-def _test_files(package: str, module: Path) -> list[str]:
+def _test_files(package: str, module: Path = Path("memprof.py")) -> list[str]:
     """The files of the fast tests: those of the package first, and of these those that import the module."""
     own = _files(_TESTS[package])
     imported = ".".join(module.with_suffix("").parts)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +18,9 @@ import memprof
 from memprof.analysis.records.capture import Toolchain, Topology
 from memprof.analysis.records.device_family import HBM, HOST, all_families, family_of
 from memprof.capture import targets
-from memprof.capture.targets import facts, folders
-from memprof.capture.targets.families import catalogue, compiler_of, families, target_family
+from memprof.capture.targets import choose, facts, folders
+from memprof.capture.targets.choose import choose_target
+from memprof.capture.targets.families import catalogue, compiler_of, families, is_host, target_family
 from memprof.capture.targets.family import TargetFamily
 from memprof.capture.targets.resolve import CPU, LOCAL, catalogued, option_of, resolve
 from memprof.errors import MemprofError
@@ -94,6 +96,30 @@ def test_a_name_becomes_a_whole_target_once(name: str) -> None:
     assert set(target.chip_bytes) <= set(family.facts.memory_spaces.values())
     if target.is_deviceless:
         assert family.device_of_kind(device.description) in (device, None)  # None: several have that description
+
+
+@DEVICES
+def test_a_device_that_is_here_is_described_as_the_catalogue_has_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = catalogue()[name]
+    family = target_family(resolve(name).platform)
+    here = SimpleNamespace(
+        platform=family.jax_platform, device_kind=device.description, memory_stats=lambda: {"bytes_limit": 12 << 30}
+    )
+    monkeypatch.setattr(choose.jax, "local_devices", lambda: [here])
+    for variable in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_FORCE_UNIFIED_MEMORY"):
+        monkeypatch.delenv(variable, raising=False)
+    target = choose_target(resolve(LOCAL))
+    assert is_host(here) == family.facts.is_host
+    if family.facts.is_host:
+        assert target.name == name
+        return
+    assert (target.name, target.platform, target.description) == (LOCAL, family.facts.platform, device.description)
+    # By default JAX's pool is 75% of a card; other devices give programs all that they report.
+    assert target.memory_bytes == (16 << 30 if family.facts.has_share_pool else 12 << 30)
+    assert not target.is_deviceless
+    if family.device_of_kind(device.description) is device:
+        known = resolve(name)
+        assert (target.speeds, target.chip_bytes) == (known.speeds, known.chip_bytes)
 
 
 @FAMILIES

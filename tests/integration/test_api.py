@@ -194,6 +194,9 @@ def test_a_profile_has_advice() -> None:
     assert donated.advice == ()
     assert "donate" in str(wasteful.advice)
     assert "<table" in wasteful.advice._repr_html_()
+    assert wasteful.advice[0].proposal.what == advice.proposal.what
+    assert wasteful.advice[:1]._repr_html_() == wasteful.advice._repr_html_()
+    assert repr(wasteful.advice[:1]) == str(wasteful.advice)
 
 
 def test_a_notebook_shows_a_table_without_scripts() -> None:

@@ -57,6 +57,7 @@ def _check_sums(report: dict[str, Any]) -> None:
         ("flash+bf16", 4),
         ("flash+fp32", 4),
         ("chunked-loss=4", 4),
+        ("save-on-cpu", 4),
     ],
 )
 def test_techniques_keep_parameters_and_state_by_arithmetic(techniques: str, param_bytes: int) -> None:
@@ -75,6 +76,30 @@ def test_the_state_of_an_optimizer_by_arithmetic(optimizer: str, moments: int) -
     _check_sums(report)
     params = 12 * 32 + 32 + 2 * 32 + 32 * 4 + 4
     assert report["categories"]["optimizer_state"] == 4 * moments * params
+
+
+def test_the_state_of_8_bit_adam_is_that_of_jax() -> None:
+    # Tensors of 4096 elements or more: a byte an element, and a scale a block of 256, for each of two moments. Tiny has
+    # no embedding of that size, and in both blocks only the matrix of the MLP, 32 x 128, twice: up and down.
+    report = _report("transformer", "--preset", "tiny", "-t", "opt=adam8bit")
+    _check_sums(report)
+    large = 2 * 2 * 32 * 128
+    assert report["categories"]["optimizer_state"] == 2 * (large + 4 * large // 256 + 4 * (TINY_PARAMETERS - large))
+
+
+def test_a_fused_update_has_no_temporaries_and_counts_on_the_device() -> None:
+    report = _report("mlp", "--preset", "tiny", "-t", "fused")
+    params = 12 * 32 + 32 + 2 * 32 + 32 * 4 + 4
+    assert report["categories"]["optimizer_state"] == 8 * params + 4 * 6  # a counter for each of six parameters
+    assert report["categories"]["update_temps"] == 0
+
+
+def test_what_autograd_saves_on_the_host_is_not_on_the_device() -> None:
+    def kept(techniques: str) -> int:
+        report = _report("transformer", "--preset", "tiny", "-t", techniques, "--set", "num_layers=6")
+        return int(report["categories"]["activations"])
+
+    assert kept("save-on-cpu+no-foreach") < kept("no-foreach") / 4
 
 
 def test_a_checkpointed_block_keeps_its_input_alone() -> None:
@@ -104,6 +129,8 @@ def test_the_users_own_step(tmp_path: Path) -> None:
         (["mlp", "-t", "opt=lion"], "has no PyTorch version here"),
         (["transformer", "--preset", "tiny-moe"], "the PyTorch transformer has no experts"),
         (["mlp", "--preset", "tiny", "-t", "accum5"], "batch_size is 16, which 5 minibatches do not divide"),
+        (["mlp", "-t", "fused+no-foreach"], "'fused' and 'no-foreach' exclude each other"),
+        (["mlp", "-t", "fused+opt=rmsprop"], "PyTorch has no fused rmsprop"),
         (["mlp", "-t", "zero-grads+zero-grads"], "Technique 'zero-grads' is given twice"),
         (["mlp", "--target", "local"], "a step of PyTorch is traced and not run here"),
         (["mlp", "--steps", "2"], "--steps is for steps of JAX"),
@@ -250,7 +277,7 @@ def test_the_largest_value_is_traced_and_so_is_the_next(
     [
         (["mlp", "-t", "auto"], "and auto chooses among techniques that XLA compiles"),
         (["mlp", "--mesh", "8"], "--mesh is for steps of JAX"),
-        (["train.py"], "names no step of PyTorch: write train.py:NAME"),
+        (["train.py"], "train has ended without a call of an optimizer's step()"),
         (["mlp", "--vary", "depths"], "depths"),
     ],
 )

@@ -56,6 +56,7 @@ def layout_copies(
                 name=instruction.name,
                 kind=kind,
                 dtype=new.dtype,
+                old_dtype=old.dtype,
                 shape=new.dimensions,
                 layout=new.layout,
                 old_shape=old.dimensions,
@@ -94,7 +95,14 @@ def _kind(program: Program, instruction: Instruction) -> CopyKind | None:
         return "transpose"
     if opcode == "reshape":  # without tiles it is free, or fused
         return "reshape" if "T" in new.layout else None
+    if old.dtype != new.dtype:  # a TPU's copy may also convert, and other types have other tiles
+        return "copy" if _order(old) != _order(new) else None
     return "copy" if old.layout != new.layout else None
+
+
+def _order(leaf: ResultLeaf) -> str:
+    """The order of the dimensions in a layout, without its tiles."""
+    return leaf.layout.strip("{}").partition(":")[0]
 
 
 def _has_leaves(program: Program, instruction: Instruction) -> bool:

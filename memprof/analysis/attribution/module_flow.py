@@ -35,7 +35,7 @@ class _Known(IntEnum):
     NOT = 0
     BY_SCOPE = 1  # a scope without parameters lies around it
     BY_MAKER = 2  # it lies between modules: this one makes it
-    BY_MODULE = 3  # the operation reads the module's parameters, or its name passes through the module
+    BY_MODULE = 3  # the operation reads the module's parameters, or its name or path passes through the module
     BY_OWNER = 4  # it is made of the module's own parameters or optimizer state
 
 
@@ -43,6 +43,7 @@ class _Known(IntEnum):
 _NOT, _BY_SCOPE, _BY_MAKER = _Known.NOT, _Known.BY_SCOPE, _Known.BY_MAKER
 _BY_MODULE, _BY_OWNER = _Known.BY_MODULE, _Known.BY_OWNER
 _UNMARKED = (Named.NOTHING, Named.UNPHASED)
+_STATE = frozenset({Role.OTHER_STATE, Role.KV_CACHE})
 _LATER = frozenset({Phase.RECOMPUTE, Phase.BACKWARD, Phase.UPDATE})
 
 
@@ -71,6 +72,8 @@ class ModuleFlow:
             module = self._owners.module_of_argument[number]
             if module or arguments[number].role is Role.PARAMS:  # parameters of the root belong to it
                 self._learn(group, module, _BY_OWNER)
+            elif arguments[number].role in _STATE and (module := paths.of_state(arguments[number].path)):
+                self._learn(group, module, _BY_MODULE)
         self._numbers_mislead = self._scopes_number_something_else()
         self._tree_around = self._trees_by_scope()
         matches = {name: match for name in flow.phase_of_name if (match := self._match(name))}

@@ -20,6 +20,7 @@ from memprof.analysis.attribution.op_names import (
     outer_plain_scopes,
     plain_scopes,
     scope_parts,
+    scopes_and_functions,
 )
 
 Keys = tuple[str, ...]
@@ -70,20 +71,22 @@ class ModulePaths:
 
         Args:
             param_paths: paths of the leaves whose role is `params`, as JAX writes them.
-            op_names: of the program; their scopes tell a module that holds all parameters from a container.
+            op_names: of the program; their scopes tell a module that holds all parameters from a container, and a
+                module from a compiled function of its name.
         """
+        op_names = tuple(op_names)
         keys = [path_keys(path) for path in param_paths]
         container = _common_container(keys, frozenset(part for name in op_names for part in plain_scopes(name)))
         leaves, roots = _without_inner_containers([key[container:] for key in keys])
         self._keys = dict(zip(param_paths, leaves, strict=True))
         self._leaves = {leaf: "/".join(leaf[:-1]) for leaf in leaves}
-        self._modules = {leaf[:end] for leaf in leaves for end in range(1, len(leaf))}
         self._by_ending: dict[Keys, dict[Keys, str]] = defaultdict(dict)
         for leaf, module in self._leaves.items():
             for start in range(len(leaf)):
                 self._by_ending[leaf[start:]][leaf[:start]] = module
         self._roots = sorted(roots | {()}, key=len)
         self._known = _paths_by_root(leaves, self._roots)
+        self._holders = self._functions_around_modules(op_names)
         self._matches: dict[str, ScopeMatch | None] = {}
         self._mirrors: dict[str, Mirror | None] = {}
 
@@ -101,13 +104,18 @@ class ModulePaths:
         return modules.pop() if len(modules) == 1 else ""
 
     def of_state(self, path: str) -> str:
-        """The module of a leaf of a model's state: the longest part of its path that begins the path of a parameter.
+        """The module that the path of an argument spells between the name of a collection and that of the leaf.
 
-        `cache['blocks'][0]['attention']['cached_key']` belongs to `blocks/0/attention`, with parameters in `query` there.
+        `cache['blocks'][0]['attn']['cached_key']` spells `blocks/0/attn`, if that is a module with parameters. Numbers
+        alone spell none. Empty where the path spells none, or modules of several trees.
         """
-        keys = [key for key in path_keys(path) if key != _CONTAINER][:-1]
-        parts = (tuple(keys[start:end]) for start in range(len(keys)) for end in range(start + 1, len(keys) + 1))
-        return "/".join(max((part for part in parts if part in self._modules), key=len, default=()))
+        keys = tuple(path_keys(path))[1:-1]
+        paths = (keys[start:stop] for start in range(len(keys)) for stop in range(start + 1, len(keys) + 1))
+        known = (each for each in paths if each in self._known and not all(map(str.isdecimal, each)))
+        longest = max(known, key=len, default=())
+        roots = self._known.get(longest, ())
+        root = () if () in roots else roots[0] if len(roots) == 1 else None
+        return "" if root is None else "/".join((*root, *longest))
 
     def mirror(self, path: str) -> Mirror | None:
         """The parameters that a leaf can mirror, where they are of several modules."""
@@ -159,8 +167,7 @@ class ModulePaths:
         return self._matches[scopes]
 
     def _match(self, op_name: str) -> ScopeMatch | None:
-        parts = scope_parts(op_name)
-        paths = [self._known_path(parts[start:]) for start in range(len(parts))]
+        paths = self._paths_from_each(op_name)
         longest = max(paths, key=len, default=())
         if not longest:
             return None
@@ -168,6 +175,32 @@ class ModulePaths:
         modules = {root: "/".join((*root, *longest)) for root in roots}
         outer = plain_scopes(op_name)[: num_plain_scopes(op_name, paths.index(longest))]
         return ScopeMatch(outer, {(): modules[()]} if () in modules else modules)
+
+    def _paths_from_each(self, op_name: str) -> list[Keys]:
+        """For each scope the module path that begins with it; empty for a function that holds more than a module."""
+        parts = scope_parts(op_name)
+        holders = [
+            is_function and (place == 0 or part in self._holders)
+            for place, (part, is_function) in enumerate(scopes_and_functions(op_name))
+        ]
+        return [() if holds else self._known_path(parts[start:]) for start, holds in enumerate(holders)]
+
+    def _functions_around_modules(self, op_names: Iterable[str]) -> frozenset[str]:
+        """The compiled functions that are called like a module, and hold other modules or the whole step.
+
+        An op name begins with the step's own function, whatever that is called: `jit(head)/jvp(Net)/embed/dot_general`.
+        """
+        scopes = dict.fromkeys(scopes_and_functions(name) for name in op_names if "/" in name)
+        found: set[str] = set()
+        for each in scopes:
+            parts = tuple(part for part, _ in each)
+            for place, (part, is_function) in enumerate(each):
+                if is_function and (part,) in self._known and len(self._known_path(parts[place:])) == 1:
+                    inside = range(place + 1, len(each))
+                    if any(not each[n][1] and self._known_path(parts[n:]) for n in inside):
+                        found.add(part)
+        everywhere = frozenset.intersection(*(frozenset(each) for each in scopes)) if scopes else frozenset()
+        return frozenset(found) | {part for part, is_function in everywhere if is_function}
 
     def _known_path(self, parts: Keys) -> Keys:
         """The longest path of a module that the scopes spell out from the first one on."""

@@ -136,6 +136,11 @@ def num_plain_scopes(op_name: str, num_scopes: int) -> int:
     return sum(not is_function and not is_structure(part) for part, is_function in scopes)
 
 
+def scopes_and_functions(op_name: str) -> tuple[tuple[str, bool], ...]:
+    """Return each of the `scope_parts`, and whether it names a function that JAX compiled separately."""
+    return _scopes(around(op_name))
+
+
 @lru_cache(maxsize=1 << 14)
 def _scopes(scopes: str) -> tuple[tuple[str, bool], ...]:
     """Return each scope, and whether it names a function that JAX compiled separately."""

@@ -17,7 +17,6 @@ from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
 
 _SEVERAL = -1
-_STATE_OF_MODULES = (Role.KV_CACHE, Role.OTHER_STATE)
 
 
 class Owners:
@@ -34,15 +33,11 @@ class Owners:
         self._owner: dict[int, int] = {
             group: number for group, number in flow.argument.items() if arguments[number].role is Role.PARAMS
         }
-        self.module_of_argument = {number: self._module_of(leaf) for number, leaf in arguments.items()}
+        self.module_of_argument = {number: paths.of_argument(leaf.path) for number, leaf in arguments.items()}
         flow.repeat(self._pass_down)
         mirrors = {number: mirror for number, leaf in arguments.items() if (mirror := paths.mirror(leaf.path))}
         if mirrors:
             self.module_of_argument.update(self._mirrored(mirrors))
-
-    def _module_of(self, leaf: ArgumentLeaf) -> str:
-        module = self._paths.of_argument(leaf.path)
-        return self._paths.of_state(leaf.path) if not module and leaf.role in _STATE_OF_MODULES else module
 
     def of(self, group: int) -> int | None:
         """Return the number of the single parameter that a value is made from; None for other values."""

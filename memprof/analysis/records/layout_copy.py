@@ -36,7 +36,7 @@ class LayoutCopy:
         name: of the HLO instruction.
         kind: `copy` changes the order or the tiles alone, `transpose` and `reshape` the dimensions too.
         dtype, shape, layout: of the result; a layout is empty where the array is stored row by row, without tiles.
-        old_shape, old_layout: of the operand.
+        old_dtype, old_shape, old_layout: of the operand. The copy of a TPU may convert too.
         size_bytes: of the result, with padding.
         space: the memory that the result lies in: `hbm`, `vmem`.
         num_runs: in a step.
@@ -50,6 +50,7 @@ class LayoutCopy:
     name: str
     kind: CopyKind
     dtype: str
+    old_dtype: str
     shape: tuple[int, ...]
     layout: str
     old_shape: tuple[int, ...]

@@ -122,7 +122,7 @@ def fault_of(trace: Trace) -> str:
     spans: tuple[PhaseSpan | ModuleSpan, ...] = (*trace.phases, *trace.modules)
     if any(not 0 <= span.start <= span.end <= last for span in spans):
         return "a span is outside its operations"
-    position = 0
+    position = live_bytes = most_bytes = 0
     alive: set[int] = set()
     born: set[int] = set()
     for event in trace.events:
@@ -133,4 +133,8 @@ def fault_of(trace: Trace) -> str:
         position = event.position
         born.add(event.value)
         (alive.add if event.is_birth else alive.discard)(event.value)
+        live_bytes += trace.values[event.value].size_bytes * (1 if event.is_birth else -1)
+        most_bytes = max(most_bytes, live_bytes)
+    if trace.recording is not None and trace.recording.reserved_bytes < most_bytes:
+        return "less memory is reserved than is allocated"
     return ""

@@ -23,6 +23,7 @@ from memprof.analysis.records.capture import Target
 from memprof.capture.processes.child_process import Children
 from memprof.capture.targets.families import families
 from memprof.capture.targets.resolve import default_target
+from memprof.capture.user_traceback import first_line
 from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError, WorkloadError
 from memprof.version import __version__
@@ -216,14 +217,14 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
 
 def _no_scheduler(address: str, error: Exception) -> MemprofError:
     return MemprofError(
-        f"no Dask scheduler answers at {address} ({_first_line(error)}): start one with `dask scheduler`, or leave"
+        f"no Dask scheduler answers at {address} ({first_line(error)}): start one with `dask scheduler`, or leave"
         " --cluster out to compile here"
     )
 
 
 def _no_memprof(worker: str, error: BaseException) -> MemprofError:
     return MemprofError(
-        f"the worker {worker} cannot load memprof ({_first_line(error)}): install the same memprof there"
+        f"the worker {worker} cannot load memprof ({first_line(error)}): install the same memprof there"
     )
 
 
@@ -241,8 +242,4 @@ def _failed(error: Exception) -> MemprofError:
         return MemprofError(f"each worker that compiled this was lost, {error.allowed_failures + 1} in all")
     if isinstance(error, ImportError):
         return _no_memprof("that was to compile this", error)
-    return MemprofError(f"the cluster could not compile this ({type(error).__name__}: {_first_line(error)})")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+    return MemprofError(f"the cluster could not compile this ({type(error).__name__}: {first_line(error)})")

@@ -62,6 +62,11 @@ def looked_up(program: Program, left: set[int], parameters: set[int]) -> set[int
     return _Applied(program, bits_of(left)).looked_up(bits_of(parameters))
 
 
+def numbers_looked_up(program: Program, left: set[int]) -> set[int]:
+    """Integers, with their scales, of which data says the rows, and which become floats: no table of indices."""
+    return _Applied(program, bits_of(left)).numbers_looked_up() & left
+
+
 def ambiguous(program: Program, left: set[int]) -> set[int]:
     """Leaves of which use says two things: the two of a product of which neither is known, and tables of rows."""
     bits = bits_of(left)
@@ -225,6 +230,19 @@ class _Applied:
                     for product in products
                     for one, other in ((product.left, product.right), (product.right, product.left))
                     if one == lookup.left | lookup.right and other & parameters and other & ~parameters & ~one
+                )
+            )
+        )
+
+    def numbers_looked_up(self) -> set[int]:
+        numbers = [meeting.left for meeting in self._meetings if meeting.kind is Kind.NUMBERS]
+        return set(
+            self._program.leaves(
+                joined_bits(
+                    lookup.left
+                    for lookup in self._meetings
+                    if lookup.kind is Kind.LOOKUP and lookup.right & ~self._siblings(lookup.left)
+                    if any(each & lookup.left and not each & ~(lookup.left | lookup.right) for each in numbers)
                 )
             )
         )

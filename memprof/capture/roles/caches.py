@@ -5,8 +5,10 @@ that with another value (the values). Either the cache itself is read there, or 
 and values of latent attention), or the keys and values that are written into it (a prefill may attend to the prompt's
 own keys before it stores them).
 
-Beside such a cache, attention may read keys and values that the step does not write: those that the encoder of an
-encoder-decoder has made, or a prefix that many sequences share. They are found by `constants`.
+Attention may read keys and values that the step does not write: those that the encoder of an encoder-decoder has made,
+or a prefix that many sequences share. Such a leaf reaches both products without a product in between, and the queries
+are made with weights and without the leaf. A product with weights lies between an encoder's result and its keys; an
+attention over raw data makes its queries from these data, or without weights. See `Caches.only_read`.
 
 Example: `cache = cache.at[:, position].set(k)`, then `softmax(q @ cache.T) @ values`. The scatter writes the product
 `k` into `cache`; the cache is an operand of the first product, whose exponential weights `values`.
@@ -15,7 +17,9 @@ Example: `cache = cache.at[:, position].set(k)`, then `softmax(q @ cache.T) @ va
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import combinations
+from operator import or_
 from typing import Any, NamedTuple
 
 
@@ -24,24 +28,33 @@ class Held(NamedTuple):
 
     Attributes:
         holds: those whose elements the value holds: moved, cast, rescaled or added.
-        scored: what the operands of the products hold that the value is computed from.
-        weighted: what was `scored` before an exponential.
+        made_of: the leaves that it is computed from, except those that attention has read on the way.
+        scored: the products that the value is computed from, except those before an exponential.
+        weighted: those before an exponential.
         counts: it is computed from an iota, as a mask of positions is.
+        is_mask: it is such a mask, as booleans or as numbers.
+        is_masked: it has been multiplied by such a mask.
         sliced: the shape of the array that it is a slice of.
     """
 
     holds: int = 0
+    made_of: int = 0
     scored: int = 0
     weighted: int = 0
     counts: bool = False
+    is_mask: bool = False
+    is_masked: bool = False
     sliced: tuple[int, ...] = ()
 
     def __or__(self, other: Held) -> Held:
         return Held(
             self.holds | other.holds,
+            self.made_of | other.made_of,
             self.scored | other.scored,
             self.weighted | other.weighted,
             self.counts or other.counts,
+            self.is_mask and other.is_mask,
+            self.is_masked or other.is_masked,
         )
 
 
@@ -54,11 +67,26 @@ _HOLD_ALL = frozenset(
     " mul div add sub and or shift_left shift_right_logical shift_right_arithmetic"
     " reduce_precision round clamp neg abs max min reduce_max".split()  # the last ones quantise
 )
-_SUMS = frozenset({"add", "add_any"})
+# What keeps a value in its place, or moves all of it.
+_MOVES = frozenset(
+    "stop_gradient reshape transpose broadcast_in_dim squeeze expand_dims convert_element_type rev copy copy_p pvary"
+    " reshard device_put sharding_constraint reduce_precision".split()
+)
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_SUMS = frozenset({"add", "add_any", "sub", "or"})
 _SLICES = frozenset({"slice", "split", "dynamic_slice"})
 _HOLD_FIRST = _SLICES | {"unstack", "gather"}
+_KEEP_A_MASK = _MOVES | _HOLD_FIRST | {"mul", "sub", "and", "or", "not", "select_n"}
 _EXPONENTIALS = frozenset({"exp", "exp2"})
 _PRODUCT = "dot_general"
+
+
+class _Product(NamedTuple):
+    """The operands of a product, and whether it goes along an axis that both have."""
+
+    left: Held
+    right: Held
+    is_along: bool
 
 
 class Caches:
@@ -66,9 +94,10 @@ class Caches:
 
     def __init__(self) -> None:
         self._products: dict[int, tuple[int, Any]] = {}
-        self._operands: dict[int, int] = {}  # of each product, by its bit: what they hold
-        self._read = 0
-        self._values: set[int] = set()  # what it reads as values of each sequence or head
+        self._operands: dict[int, _Product] = {}  # of each product, by its bit
+        self._attentions: set[tuple[int, int, bool]] = set()  # products before the softmax, values, whether it is along
+        self._read_by_kernels = 0
+        self._kernels: set[tuple[Held, int]] = set()  # queries, and what the kernel reads of their head size
         self._writes: set[tuple[int, int]] = set()
         self._first_product = 0
 
@@ -78,55 +107,89 @@ class Caches:
 
     def leaves(self) -> int:
         """The leaves that are written at an index and hold what attention reads, as bits."""
-        projected = self._read
-        for product, operands in self._operands.items():
-            projected |= operands if product & self._read else 0
-        all_leaves = (1 << self._first_product) - 1
+        read = self._read_by_kernels
+        for scored, values, _ in self._attentions:
+            read |= values | self._held_by_operands(scored)
+        projected = read | self._held_by_operands(read)
         found = 0
         for target, update in self._writes:
-            if update & self._read or target & projected & all_leaves:
+            if update & read or target & projected & self._all_leaves:
                 found |= target
-        return found & all_leaves
+        return found & self._all_leaves
 
-    def constants(self) -> tuple[int, int]:
-        """The leaves that attention reads, and those of them that it reads as values as they are, as bits."""
-        leaves = (1 << self._first_product) - 1
-        written = 0
-        for target, _ in self._writes:
-            written |= target & leaves
-        constants = 0
-        for held in self._values:
-            constants |= held if not held & ~leaves and not held & written else 0
-        return self._read & leaves, constants
+    def only_read(self, weights: int) -> int:
+        """The leaves that attention reads as keys and values, written or not, as bits; not the queries' own sources.
+
+        Args:
+            weights: the leaves that are parameters: queries must be made with some of them.
+        """
+        reads = {(queries, held, held) for queries, held in self._kernels}
+        for scored, values, is_along in self._attentions:
+            for left, right, are_scores_along in map(self._operands.__getitem__, self._bits(scored)):
+                if is_along and are_scores_along:  # for each sequence or head: a codebook has one for all
+                    reads |= {(left, right.holds, values), (right, left.holds, values)}
+        found = 0
+        for queries, keys, values in reads:
+            keys, values = (held & ~queries.made_of & self._all_leaves for held in (keys, values))
+            if keys and values and self._held_by_operands(queries.holds) & weights:
+                found |= keys | values
+        return found
+
+    @property
+    def _all_leaves(self) -> int:
+        return (1 << self._first_product) - 1
+
+    def _held_by_operands(self, products: int) -> int:
+        held = 0
+        for product in self._bits(products):
+            left, right, _ = self._operands[product]
+            held |= left.holds | right.holds
+        return held
+
+    def _bits(self, products: int) -> list[int]:
+        return [product for product in self._operands if product & products]
 
     def of_result(self, equation: Any, operands: Sequence[Held]) -> Held:
         """What the results of an operation hold."""
         name = equation.primitive.name
         if name == _PRODUCT:
             return self._product(equation, *operands)
+        everything = reduce(or_, operands) if operands else Held(counts=name == "iota")
         if "attention" in name or (name == "pallas_call" and "attention" in str(equation.params.get("name", ""))):
-            for each in operands:
-                self._read |= each.holds  # a kernel, which says by its name alone what it does
+            self._kernel(equation, operands)  # it says by its name alone what it does
             return Held(holds=self._bit(equation))
-        everything = Held(counts=name == "iota")
-        for each in operands:
-            everything |= each
         if name in _EXPONENTIALS:
-            return Held(weighted=everything.scored | everything.weighted)
-        sliced = equation.invars[0].aval.shape if name in _SLICES else ()
-        return everything._replace(holds=self._holds(equation, operands), sliced=sliced)
+            weighted = everything.scored | everything.weighted
+            return Held(made_of=0 if weighted else everything.made_of, weighted=weighted)
+        return everything._replace(
+            holds=self._holds(equation, operands),
+            is_mask=self._is_mask(name, operands),
+            is_masked=_is_masked(name, operands),
+            sliced=equation.invars[0].aval.shape if name in _SLICES else (),
+        )
+
+    def _kernel(self, equation: Any, operands: Sequence[Held]) -> None:
+        shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+        for queries, shape in zip(operands, shapes, strict=True):
+            self._read_by_kernels |= queries.holds
+            if len(shape) > 2 and queries.holds > self._all_leaves:
+                of_head = (held.holds for held, other in zip(operands, shapes, strict=True) if other[-1:] == shape[-1:])
+                self._kernels.add((queries, reduce(or_, of_head)))
 
     def _product(self, equation: Any, left: Held, right: Held) -> Held:
+        is_along = bool(equation.params["dimension_numbers"][1][0])
+        product = self._bit(equation)
+        before = self._operands.get(product, _Product(NOTHING_HELD, NOTHING_HELD, is_along))
+        self._operands[product] = _Product(before.left | left, before.right | right, is_along)
+        made_of = left.made_of | right.made_of
         for one, other in ((left, right), (right, left)):
             # The weights of attention hold no elements themselves, as a state that decays exponentially does.
             if one.weighted and not one.holds:
-                self._read |= one.weighted | other.holds
-                self._values |= {other.holds} if equation.params["dimension_numbers"][1][0] else set()
-            if one.counts and not one.holds and not one.weighted:
-                return Held(holds=other.holds | self._bit(equation), scored=other.holds, counts=True)  # a one-hot mask
-        product, operands = self._bit(equation), left.holds | right.holds
-        self._operands[product] = self._operands.get(product, 0) | operands
-        return Held(holds=product, scored=operands)
+                self._attentions.add((one.weighted, other.holds, is_along))
+                made_of = 0
+            if one.is_mask:  # a product with a one-hot mask moves the other operand
+                return Held(holds=other.holds | product, made_of=made_of, scored=product, is_masked=True)
+        return Held(holds=product, made_of=made_of, scored=product)
 
     def _holds(self, equation: Any, operands: Sequence[Held]) -> int:
         name = equation.primitive.name
@@ -136,11 +199,10 @@ class Caches:
             return self._written(operands[0], operands[1])
         if name == "select_n" and len(operands) == 3:
             # A position can be written by a mask of positions, too. A sampler that accepts a state has no such mask.
-            is_of_positions = operands[0].counts and not operands[0].holds
-            return self._mixed(operands[1:]) if is_of_positions else operands[1].holds | operands[2].holds
+            return self._mixed(operands[1:]) if _counts_alone(operands[0]) else operands[1].holds | operands[2].holds
         if name == "concatenate" and any(each.sliced == equation.outvars[0].aval.shape for each in operands):
             return self._mixed(operands)  # a window that moves on: what is cut off at one end comes in at the other
-        if name in _SUMS and any(each.counts for each in operands):
+        if name in _SUMS and any(each.is_masked for each in operands):
             return self._mixed(operands)  # `cache + one_hot * new`
         if name in _HOLD_FIRST:
             return operands[0].holds
@@ -168,3 +230,23 @@ class Caches:
     def _bit(self, equation: Any) -> int:
         number, _ = self._products.setdefault(id(equation), (len(self._products), equation))
         return 1 << self._first_product + number
+
+    @staticmethod
+    def _is_mask(name: str, operands: Sequence[Held]) -> bool:
+        """Whether a result is a mask of positions: their comparison, or what is computed from such masks alone."""
+        if name in _COMPARISONS:
+            return any(map(_counts_alone, operands))
+        operands = operands[:1] if name in _HOLD_FIRST else operands
+        masks = [each for each in operands if each.is_mask]
+        return name in _KEEP_A_MASK and bool(masks) and all(each.is_mask or each == NOTHING_HELD for each in operands)
+
+
+def _counts_alone(held: Held) -> bool:
+    return held.counts and not held.holds
+
+
+def _is_masked(name: str, operands: Sequence[Held]) -> bool:
+    """Whether a result has been multiplied by a mask of positions: now, or before it was moved."""
+    if name == "mul":
+        return any(each.is_mask for each in operands) and any(each.holds for each in operands)
+    return name in _MOVES and operands[0].is_masked

@@ -24,7 +24,15 @@ from typing import Any
 import jax
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.roles.by_data import DataUse, ambiguous, applied, applied_together, data_uses, looked_up
+from memprof.capture.roles.by_data import (
+    DataUse,
+    ambiguous,
+    applied,
+    applied_together,
+    data_uses,
+    looked_up,
+    numbers_looked_up,
+)
 from memprof.capture.roles.by_type import INEXACT, MODEL_STATE, OPTIMIZER_STATE, SIMULATION
 from memprof.capture.roles.by_use import Program, bits_of
 from memprof.capture.roles.leaf import Claim, all_prefixes, longest_prefix
@@ -55,7 +63,7 @@ _SCALE = Claim(role=Role.OTHER_STATE, reason="multiplies parameters")
 _NAMED = Claim(role=Role.PARAMS, reason="an argument called params, of a step without gradients")
 _APPLIED = Claim(role=Role.PARAMS, reason="applied to what data and its own argument have made")
 _CACHE = Claim(role=Role.KV_CACHE, reason="written at an index, and read by attention")
-_CONSTANT_CACHE = Claim(role=Role.KV_CACHE, reason="keys or values that attention reads as they are, beside a cache")
+_ONLY_READ = Claim(role=Role.KV_CACHE, reason="keys and values that attention reads as they are")
 _SCALAR = Claim(role=Role.OTHER_STATE, reason="a scalar that comes back")
 _GIVEN_SCALAR = Claim(role=Role.BATCH, reason="a scalar that does not come back")
 UNKNOWN = Claim(role=Role.OTHER_STATE, reason="could not be inferred")
@@ -107,14 +115,15 @@ def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: P
         _CACHE if caches >> n & 1 and _may_be_cache(leaf) else _first_claim(leaf, claim, program, optimizers)
         for n, (leaf, claim) in enumerate(zip(leaves, typed, strict=True))
     ]
-    _claim_constant_caches(leaves, claims, program)
     _claim_whole_averages(by_type, leaves, claims)
     if not program.is_training:
-        _claim_applied(leaves, claims, program)
+        every_leaf = (1 << len(leaves)) - 1
+        _claim_applied(leaves, claims, program, _only_read(leaves, claims, program, every_leaf))
     parameters = {
         n for n, claim in enumerate(claims) if claim is not None and (claim.role is Role.PARAMS or claim is _POSITION)
     }
     data = data_uses(program, parameters, {n for n, claim in enumerate(claims) if claim is None})
+    _claim_only_read(leaves, claims, data, program)
     claims = [
         claim or _claim_by_data(leaf, use, weak)
         for leaf, claim, use, weak in zip(leaves, claims, data, typed, strict=True)
@@ -132,7 +141,8 @@ def trains_nothing(leaves: Sequence[Leaf], claims: Sequence[Claim], program: Pro
         leaf.use.is_changed and claim.role is Role.OTHER_STATE and claim is not _KEY
         for leaf, claim in zip(leaves, claims, strict=True)
     )
-    return not is_trained and _CACHE not in claims and any(states)
+    has_cache = _CACHE in claims or _ONLY_READ in claims
+    return not is_trained and not has_cache and any(states)
 
 
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
@@ -167,16 +177,32 @@ def _may_be_cache(leaf: Leaf) -> bool:
     return leaf.given is None and bool(leaf.shape) and leaf.use.is_changed and not is_key(leaf)
 
 
-def _claim_constant_caches(leaves: Sequence[Leaf], claims: list[Claim | None], program: Program) -> None:
-    """Claim values that attention reads as they are, beside a cache, and keys of such a shape."""
-    read, as_values = program.walk.caches.constants()
-    left = [n for n, claim in enumerate(claims) if claim is None and leaves[n].argument != "params"]
-    left = [n for n in left if leaves[n].is_float and read >> n & 1]
-    shapes = {tuple(sorted(leaves[n].shape)) for n in left if as_values >> n & 1}
-    if _CACHE in claims:
-        for n in left:
-            if tuple(sorted(leaves[n].shape)) in shapes:
-                claims[n] = _CONSTANT_CACHE
+def _only_read(leaves: Sequence[Leaf], claims: Sequence[Claim | None], program: Program, weights: int) -> set[int]:
+    """Leaves that may be keys and values that the step only reads; see `Caches.only_read`.
+
+    Not where a step differentiates, as a sampler of a network's weights does: there, products go both ways.
+    """
+    if program.is_training or program.walk.differentiated:
+        return set()
+    found = program.walk.caches.only_read(weights)
+    return {n for n in program.leaves(found) if _may_be_only_read(leaves[n], claims[n])}
+
+
+def _claim_only_read(
+    leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program
+) -> None:
+    """Claim keys and values that attention only reads; beside parameters only those of each sequence of the batch."""
+    parameters = _parameters(claims)
+    with_parameters = {leaves[n].argument for n in parameters}
+    for n in _only_read(leaves, claims, program, bits_of(parameters)):
+        if leaves[n].argument not in with_parameters or data[n].has_batch_axis:
+            claims[n] = _ONLY_READ
+
+
+def _may_be_only_read(leaf: Leaf, claim: Claim | None) -> bool:
+    is_open = claim is None or (claim.role is Role.OTHER_STATE and claim is not _KEY)
+    is_numbers = leaf.is_float or (len(leaf.shape) > 2 and str(leaf.dtype) != "bool")  # a mask of tokens is neither
+    return leaf.given is None and is_open and is_numbers
 
 
 def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: int) -> Claim | None:
@@ -213,9 +239,13 @@ def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: 
 
 
 def _is_update_counter(leaf: Leaf, program: Program) -> bool:
-    """Whether a scalar counts the updates for the update itself: for a schedule, or for the correction of a bias."""
+    """Whether a scalar counts the updates for the update itself: for a schedule, or for the correction of a bias.
+
+    A float counts if its next value is made of itself alone. That of the scale of a loss is made of gradients.
+    """
     use = leaf.use
-    is_counter = not leaf.shape and not leaf.is_float and use.is_changed and not use.is_key
+    counts = use.is_kept and not use.is_same if leaf.is_float else use.is_changed
+    is_counter = not leaf.shape and counts and not use.is_key
     return program.is_training and is_counter and use.enters_update
 
 
@@ -242,37 +272,30 @@ def _claim_whole_averages(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], 
                 claims[n] = _AVERAGE
 
 
-def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: Program) -> None:
-    """Claim parameters of a step without gradients."""
+def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: Program, only_read: set[int]) -> None:
+    """Claim parameters of a step without gradients.
+
+    Args:
+        only_read: leaves that attention may read as keys and values: a table of pages is looked up, as weights are.
+    """
     for n, leaf in enumerate(leaves):
         if claims[n] is None and leaf.argument == "params" and leaf.shape:
             claims[n] = _NAMED
     if not _parameters(claims):
-        left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_changed}
+        left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_changed} - only_read
         for n in applied(program, left):
             if leaves[n].is_float:
                 claims[n] = _APPLIED
         for together in applied_together(program, left):
             for n in _quantised(leaves, claims, together):
                 claims[n] = _APPLIED
-        _claim_quantised_tables(leaves, claims, applied(program, left))
-    left = {n for n, leaf in enumerate(leaves) if claims[n] is None and leaf.is_float and not leaf.use.is_changed}
-    for n in looked_up(program, left, _parameters(claims)):
+    left = {n for n, leaf in enumerate(leaves) if claims[n] is None and not leaf.use.is_changed} - only_read
+    for n in looked_up(program, {n for n in left if leaves[n].is_float}, _parameters(claims)):
         claims[n] = _APPLIED
-
-
-def _claim_quantised_tables(leaves: Sequence[Leaf], claims: list[Claim | None], applied: set[int]) -> None:
-    """Claim the integers of a quantised embedding: rows that data says, beside their scales."""
-    beside = {_parent(leaves[n]) for n in _parameters(claims)}
-    for n in applied:
-        is_narrow = jax.numpy.dtype(leaves[n].dtype).itemsize == 1
-        if claims[n] is None and is_narrow and len(leaves[n].shape) > 1 and _parent(leaves[n]) in beside:
+    with_parameters = {leaves[n].argument for n in _parameters(claims)}
+    for n in numbers_looked_up(program, left):
+        if claims[n] is None and leaves[n].argument in with_parameters:  # not a data set, of which rows are chosen, too
             claims[n] = _APPLIED
-
-
-def _parent(leaf: Leaf) -> str:
-    """The path of the container that a leaf lies in; its own, if it lies in none."""
-    return next(iter(list(all_prefixes(leaf.path))[1:]), leaf.path)
 
 
 def _parameters(claims: Sequence[Claim | None]) -> set[int]:
@@ -315,7 +338,8 @@ def _without_false_state(
     is_beside_data = any(
         claim is _DATA and leaf.argument == leaves[n].argument for leaf, claim in zip(leaves, claims, strict=True)
     )
-    return _DATA if is_beside_data or len(leaves[n].shape) == 1 else _CARRIED
+    is_result = len(leaves[n].shape) == 1 and not leaves[n].use.is_added_to  # the sum is a score, or a position
+    return _DATA if is_beside_data or is_result else _CARRIED
 
 
 def _beside(
@@ -348,6 +372,8 @@ def _by_role(leaf: Leaf, data: DataUse, role: Role, program: Program) -> Claim |
         return _BESIDE_DATA if leaf.shape and not data.is_along_parameters else None
     if role is Role.OPTIMIZER_STATE:
         return _BESIDE_OPTIMIZER if leaf.shape or leaf.use.enters_update else None
+    if role is Role.KV_CACHE and not leaf.use.is_carried:
+        return None  # a mask, or lengths, of keys and values that are only read
     return _BESIDE_STATE
 
 

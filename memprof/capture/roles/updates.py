@@ -54,6 +54,7 @@ class ArgumentUse:
         is_average: parameters of its shape go into it, and it goes into no new parameters.
         is_carried: it has a next value: a result of its shape and dtype takes its place.
         is_kept: is carried, but not changed: it is returned as it is, or after a decay.
+        is_same: it is returned as it is.
         is_differentiated_for: the step returns its gradient.
         is_parameter: is differentiated and trained, and is neither a moment nor an average of another leaf.
         is_accepted: a random draw decides whether its next value is the proposed one, as in a Metropolis test.
@@ -61,6 +62,7 @@ class ArgumentUse:
         is_contained: its next value lies in the same container, or under the same name.
         is_in_place: is contained, or its next value stands at its own place among the results.
         keeps_elements: its elements flow into its next value.
+        is_added_to: something is added to its elements, and their next values are the sums.
         is_made_from: the leaves that its next value is made from directly.
         is_key: random keys are made of it.
     """
@@ -70,6 +72,7 @@ class ArgumentUse:
     is_average: bool = False
     is_carried: bool = False
     is_kept: bool = False
+    is_same: bool = False
     is_differentiated_for: bool = False
     is_parameter: bool = False
     is_accepted: bool = False
@@ -77,6 +80,7 @@ class ArgumentUse:
     is_contained: bool = False
     is_in_place: bool = False
     keeps_elements: bool = False
+    is_added_to: bool = False
     is_made_from: int = 0
     is_key: bool = False
 

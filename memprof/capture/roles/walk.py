@@ -32,6 +32,7 @@ class Made:
         directly: leaves that reach it through operations outside of differentiation alone.
         forward: leaves that reach it without passing through the backward pass and in one shape all the way.
         lineage: leaves whose elements go into its own: through neither the backward pass, nor a product, nor a sum.
+        added: leaves that go into it in its own shape, moved or added to, and not changed otherwise.
         sources: arrays that it depends on in any way; keys and scalars do not count.
         itself: the leaf that it is, unchanged.
         accepted: leaves between which and a proposal a random draw decides, as a Metropolis test does.
@@ -45,6 +46,7 @@ class Made:
     directly: int = 0
     forward: int = 0
     lineage: int = 0
+    added: int = 0
     sources: int = 0
     itself: int = 0
     accepted: int = 0
@@ -59,6 +61,7 @@ class Made:
             self.directly | other.directly,
             self.forward | other.forward,
             self.lineage | other.lineage,
+            self.added | other.added,
             self.sources | other.sources,
             self.itself if self.itself == other.itself else 0,
             self.accepted | other.accepted,
@@ -81,6 +84,7 @@ class Kind(Enum):
     SCALED = auto()  # element by element, as a mask or a scale
     BESIDE = auto()  # element by element in another way
     STRETCHED = auto()  # a value is repeated along new axes
+    NUMBERS = auto()  # integers become floats: they are no indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,9 @@ class Walk:
             directly=bit,
             forward=bit,
             lineage=bit,
+            added=bit,
             sources=bit if _is_array(aval) else 0,
-            held=Held(holds=bit if _is_array(aval) else 0),
+            held=Held(holds=bit, made_of=bit) if _is_array(aval) else NOTHING_HELD,
             itself=bit if axes is None else 0,
             axes=self.axes.new(aval.shape) if axes is None else axes,
         )
@@ -220,6 +225,7 @@ class Walk:
                 directly=everything.directly if phase is Named.UNPHASED else 0,
                 forward=0 if is_backward else _elementwise(equation, made, outvar),
                 lineage=everything.lineage if keeps_elements else 0,
+                added=everything.added if name in _ADDITIONS and not is_backward else 0,
                 sources=everything.sources,
                 accepted=everything.accepted,
                 of_gradients=(everything.of_gradients or is_backward) and not _is_boolean(outvar.aval),
@@ -263,8 +269,13 @@ class Walk:
             joined = [before | after for before, after in zip(carried, results[:num_carried], strict=True)]
             if joined == carried:
                 stacked = [replace(each, axes=(turns, *each.axes), itself=0) for each in results[num_carried:]]
-                return [*carried, *stacked]
+                # Not a leaf that only the first turn starts with: something is added to it in every turn.
+                return [*map(_added_in_turns, carried, results), *stacked]
             carried = joined
+
+
+def _added_in_turns(carried: Made, after: Made) -> Made:
+    return replace(carried, added=carried.added & after.added)
 
 
 def _decided(by: Made, cases: Sequence[Made]) -> Made:
@@ -320,6 +331,11 @@ def _chosen_from(equation: Any, place: int) -> Sequence[Any]:
 _UNCHANGED = frozenset({"optimization_barrier", "device_put", "sharding_constraint", "copy", "copy_p"})
 # Operations each of whose results is made of many elements, even where the shapes happen to be equal.
 _CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
+# Operations that add to elements, choose between them or move them.
+_ADDITIONS = frozenset(
+    "add add_any select_n max min broadcast_in_dim reshape squeeze expand_dims transpose convert_element_type gather"
+    " dynamic_slice slice concatenate".split()
+)
 _SCALINGS = frozenset({"mul", "div", "select_n", "and"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform"})
@@ -342,6 +358,8 @@ def _meetings(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meetin
         ]
     if name == "gather":
         return [Meeting(Kind.LOOKUP, made[0].sources, made[1].sources, (), made[1].axes[:-1])]
+    if name == "convert_element_type" and made[0].sources and _is_conversion_to_float(equation):
+        return [Meeting(Kind.NUMBERS, made[0].sources, 0)]
     stretched = _stretched(equation, made, axes)
     arrays = [each for each in made if each.sources and each.axes]
     if len({each.sources for each in arrays}) < 2:
@@ -373,6 +391,11 @@ def _stretched(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meeti
         for each, numbers in zip(operands, along, strict=True)
         if each.sources and each.axes and any(numbers)
     ]
+
+
+def _is_conversion_to_float(equation: Any) -> bool:
+    before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    return bool(jax.numpy.issubdtype(before, jax.numpy.integer) and jax.numpy.issubdtype(after, jax.numpy.inexact))
 
 
 def _is_boolean(aval: Any) -> bool:

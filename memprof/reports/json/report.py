@@ -320,6 +320,7 @@ class LayoutCopyJson(Struct, frozen=True, kw_only=True):
     name: Annotated[str, about("The HLO instruction.")]
     kind: Annotated[str, about("`copy`, or with other dimensions `transpose` or `reshape`.")]
     dtype: str
+    old_dtype: Annotated[str, about("Of the operand: the copy of a TPU may convert too.")]
     shape: Annotated[Shape, about("Of the result.")]
     layout: Annotated[str, about("Of the result, as XLA writes it; empty: row by row, without tiles.")]
     old_shape: Annotated[Shape, about("Of the operand.")]

@@ -97,7 +97,7 @@ def _group(copies: Sequence[LayoutCopy]) -> list[_Alike]:
     found: dict[tuple[object, ...], list[LayoutCopy]] = {}
     for copy in copies:
         ends = ((any_layer(end.op), end.source, end.role) for end in (copy.producer, copy.consumer))
-        arrays = (copy.kind, copy.dtype, copy.shape, copy.layout, copy.old_shape, copy.old_layout)
+        arrays = (copy.kind, copy.dtype, copy.old_dtype, copy.shape, copy.layout, copy.old_shape, copy.old_layout)
         found.setdefault((*arrays, copy.space, any_layer(copy.module), *ends), []).append(copy)
     groups = [_Alike(members=tuple(members)) for members in found.values()]
     return sorted(groups, key=lambda group: -group.step_bytes)
@@ -108,6 +108,8 @@ def _row(group: _Alike, names: Mapping[str, str], total_bytes: int) -> Row:
     old = copy.old_layout or _ROW_BY_ROW
     if copy.old_shape != copy.shape:
         old = f"{array_type('', copy.old_shape)}{copy.old_layout}"
+    if copy.old_dtype != copy.dtype:
+        old = f"{copy.old_dtype}{old if copy.old_layout else f' {old}'}"
     return Row(
         cells=(
             Cell(text=array_type(copy.dtype, copy.shape)),

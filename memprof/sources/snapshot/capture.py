@@ -12,7 +12,7 @@ from memprof.analysis.records.capture import NO_COMPILER, Capture, Target, Timin
 from memprof.analysis.records.categories import Phase
 from memprof.analysis.records.live_buffer import StackFrame
 from memprof.analysis.records.timeline import PhaseSpan
-from memprof.analysis.records.trace import Recording, Trace, TracedValue, TraceEvent
+from memprof.analysis.records.trace import Recording, Trace, TracedValue, TraceEvent, fault_of
 from memprof.errors import MemprofError
 from memprof.sources.snapshot.history import Allocation, History, Snapshot, devices_of, history_of
 from memprof.sources.snapshot.plain_pickle import UnsafePickleError, load_plain
@@ -53,6 +53,10 @@ def import_snapshot(path: Path, *, target: Target | None) -> Capture:
     if not devices:
         raise MemprofError(f"{path} is a memory snapshot without segments and without a history: nothing was allocated")
     history = history_of(snapshot, devices[0])
+    trace = _Tracing().trace(history)
+    fault = fault_of(trace)
+    if fault:
+        raise MemprofError(f"{path} is no whole memory snapshot: {fault}")
     return Capture(
         label=path.stem,
         workload=path.stem,
@@ -68,7 +72,7 @@ def import_snapshot(path: Path, *, target: Target | None) -> Capture:
         recomputed_flops=0,
         timings=Timings(lower_seconds=0.0, compile_seconds=0.0),
         doubts=tuple(_doubts(history, len(devices))),
-        trace=_Tracing().trace(history),
+        trace=trace,
         file=str(path),
     )
 

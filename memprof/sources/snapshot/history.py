@@ -33,7 +33,7 @@ class Segment:
 
     address: Count
     total_size: Bytes
-    device: int = 0
+    device: Count = 0
     blocks: tuple[Block, ...] = ()
 
 

@@ -45,7 +45,10 @@ def load_plain(data: bytes) -> Any:
     except UnsafePickleError:
         raise
     # The loader's own errors are of many types for what is cut short or contradicts itself.
-    except (pickle.UnpicklingError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except (
+        *(pickle.UnpicklingError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError),
+        *(OverflowError, MemoryError),
+    ) as error:
         raise UnsafePickleError("it is no pickle, or cut short") from error
 
 

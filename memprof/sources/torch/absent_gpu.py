@@ -119,7 +119,7 @@ class _Generator(torch.Generator):
 
 
 def _patches_of_tensors(tracer: ScriptTracer) -> Iterator[contextlib.AbstractContextManager[Any]]:
-    inner = FakeTensor.device.fget  # type: ignore[attr-defined]
+    inner = FakeTensor.device.fget
 
     def device(tensor: Any) -> torch.device:
         if tracer.is_inside or not tracer.is_on_gpu(tensor):

@@ -15,12 +15,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+
+from memprof.sources.torch.tracer import StorageTracer
 
 _aten = torch.ops.aten
 _KEY = torch._C.DispatchKey.AutocastCPU
@@ -43,11 +46,12 @@ _SOFTMAXES = "softmax.int", "log_softmax.int"
 
 
 @contextlib.contextmanager
-def cuda_semantics(moved: Callable[[torch.Tensor], None] | None) -> Iterator[Compiled]:
+def cuda_semantics(tracer: StorageTracer, *, moves: bool = True) -> Iterator[Compiled]:
     """For the time of a trace, treat tensors on the CPU as CUDA tensors.
 
     Args:
-        moved: called with each tensor that is moved to the device; None: `absent_gpu` decides where tensors are.
+        tracer: of the trace.
+        moves: whether to let tensors that are moved to "cuda" stay where they are; else `absent_gpu` decides that.
 
     Yields:
         what the step has compiled with `torch.compile`, which stays as it is.
@@ -59,10 +63,10 @@ def cuda_semantics(moved: Callable[[torch.Tensor], None] | None) -> Iterator[Com
         _register_autocast(library)
         for name, function in _PATHS.items():
             library.impl(name, function, "AutogradCPU")
-        for patch in (*_patches(), *compiled.patches()):
+        for patch in (*_patches(), *compiled.patches(), _offload(tracer)):
             stack.enter_context(patch)
-        if moved is not None:
-            stack.enter_context(_CudaFunctions(moved))
+        if moves:
+            stack.enter_context(_CudaFunctions(tracer.move_to_device))
         yield compiled
 
 
@@ -167,6 +171,20 @@ def _patches() -> Iterator[contextlib.AbstractContextManager[Any]]:
     yield mock.patch.object(torch.nn.Module, "_apply", convert_module)
     for each in (torch.autocast, torch.amp.GradScaler):
         yield mock.patch.object(each, "__init__", _on_cpu(each.__init__))
+
+
+def _offload(tracer: StorageTracer) -> contextlib.AbstractContextManager[Any]:
+    """Let `save_on_cpu` copy what autograd saves to the host, and back."""
+
+    def copied(tensor: torch.Tensor, *, on_host: bool) -> torch.Tensor:
+        with torch.no_grad(), tracer.placing(on_host=on_host):
+            return tensor.clone()
+
+    def initialize(hooks: torch.autograd.graph.save_on_cpu, *_: Any, **__: Any) -> None:
+        pack, unpack = partial(copied, on_host=True), partial(copied, on_host=False)
+        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, pack, unpack)
+
+    return mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", initialize)
 
 
 def convert_module(self: torch.nn.Module, function: Callable[[Any], Any], recurse: bool = True) -> torch.nn.Module:

@@ -48,7 +48,6 @@ class ScriptTracer(StorageTracer):
         self._mode = mode
         self._fakes = WeakTensorKeyDictionary()  # of real tensors
         self._wanted_on_host: bool | None = None
-        self._placed_on_host: bool | None = None
         self._is_moving = False
         self._events_of_all: list[TraceEvent] = []
         self._kept_on_host: set[int] = set()
@@ -140,15 +139,6 @@ class ScriptTracer(StorageTracer):
         if not on_host and not copy.requires_grad:
             self.note_batch(copy)
         return copy
-
-    @contextmanager
-    def placing(self, *, on_host: bool) -> Iterator[None]:
-        """Results of operations are on the host, or on the GPU, wherever their inputs are."""
-        before, self._placed_on_host = self._placed_on_host, on_host
-        try:
-            yield
-        finally:
-            self._placed_on_host = before
 
     @contextmanager
     def moving(self) -> Iterator[None]:

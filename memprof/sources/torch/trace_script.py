@@ -63,7 +63,7 @@ def trace_script(
     tracer.steps = steps
     with (
         mode,
-        cuda_semantics(None) as compiled,
+        cuda_semantics(tracer, moves=False) as compiled,
         tracer,
         absent_gpu(tracer, target),
         places.watching(),

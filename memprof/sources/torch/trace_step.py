@@ -48,7 +48,7 @@ def trace_step(make_spec: Callable[[], TorchStepSpec], *, target: Target) -> Cap
     started = time.perf_counter()
     places = Places()
     tracer = StorageTracer(places)
-    with FakeTensorMode(), cuda_semantics(tracer.move_to_device) as compiled, tracer, places.watching():
+    with FakeTensorMode(), cuda_semantics(tracer) as compiled, tracer, places.watching():
         try:
             spec = make_spec()
             if not isinstance(spec, TorchStepSpec):

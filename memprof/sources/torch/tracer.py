@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,7 @@ class StorageTracer(TorchDispatchMode):
         self._update_of: int | None = None  # the backward pass that an update runs in, -1: in none
         self._counters_on_host = False
         self._is_after_backward = False
+        self._placed_on_host: bool | None = None
 
     def begin(self, order: Sequence[Storage]) -> None:
         """The first step begins. What exists now was not made by a step.
@@ -141,6 +143,15 @@ class StorageTracer(TorchDispatchMode):
         if storage.is_on_host:
             storage.is_on_host = False
             self._event(storage, is_birth=True)
+
+    @contextmanager
+    def placing(self, *, on_host: bool) -> Iterator[None]:
+        """Results of operations are on the host, or on the device, wherever their inputs are."""
+        before, self._placed_on_host = self._placed_on_host, on_host
+        try:
+            yield
+        finally:
+            self._placed_on_host = before
 
     @property
     def live(self) -> Sequence[Storage]:
@@ -203,6 +214,8 @@ class StorageTracer(TorchDispatchMode):
 
     def _makes_on_host(self, func: Any, inputs: Sequence[Storage]) -> bool:
         """Whether the results of an operation are in host memory."""
+        if self._placed_on_host is not None:
+            return self._placed_on_host
         return func in _LITERALS or (bool(inputs) and all(each.is_on_host for each in inputs))
 
     def _phase(self) -> Phase:

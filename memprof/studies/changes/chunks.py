@@ -1,4 +1,4 @@
-"""Losses and attentions in chunks, where the step's own are recognised by data flow (see `capture/checkpointing`)."""
+"""A step's own losses and attentions in chunks, recognised by data flow (see `capture/checkpointing`)."""
 
 from __future__ import annotations
 

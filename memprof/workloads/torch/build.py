@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memprof.sources.torch.step_spec import TorchStepSpec
 from memprof.workloads.models.transformer.config import TransformerConfig
+from memprof.workloads.torch.adam8bit import Adam8bit
 from memprof.workloads.torch.networks import MLP, Transformer
 from memprof.workloads.torch.plan import TorchPlan
 
@@ -54,7 +55,10 @@ class _Loss:
         autocast: Any = contextlib.nullcontext()
         if train_config.compute_dtype != train_config.param_dtype:
             autocast = torch.autocast("cuda", dtype=_DTYPES[train_config.compute_dtype])
-        with autocast:
+        offload: Any = contextlib.nullcontext()
+        if self._plan.save_on_cpu:
+            offload = torch.autograd.graph.save_on_cpu(pin_memory=True)
+        with autocast, offload:
             if isinstance(self._plan.config, TransformerConfig):
                 return self._of_transformer(model, batch)
             inputs = batch["inputs"].to(next(model.parameters()).dtype)
@@ -104,6 +108,8 @@ def _integers(*shape: int) -> Tensor:
 
 def _optimizer(plan: TorchPlan, model: Any) -> Any:
     config = plan.train_config
+    if config.optimizer == "adam8bit":
+        return Adam8bit(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     optimizers = {
         "adafactor": torch.optim.Adafactor,
         "adagrad": torch.optim.Adagrad,
@@ -113,6 +119,8 @@ def _optimizer(plan: TorchPlan, model: Any) -> Any:
         "sgd": torch.optim.SGD,
     }
     decay = {"weight_decay": config.weight_decay} if config.optimizer in ("adamw", "adafactor") else {}
-    # None: PyTorch's own choice, which is foreach on a GPU.
-    foreach = None if plan.foreach else False
-    return optimizers[config.optimizer](model.parameters(), lr=config.learning_rate, foreach=foreach, **decay)
+    kernels: dict[str, bool | None] = {"fused": True}
+    if not plan.fused:
+        # None: PyTorch's own choice, which is foreach on a GPU.
+        kernels = {"foreach": None if plan.foreach else False}
+    return optimizers[config.optimizer](model.parameters(), lr=config.learning_rate, **kernels, **decay)

@@ -25,10 +25,15 @@ ZERO_GRADS = "zero-grads"
 NO_FOREACH = "no-foreach"
 # Autograd keeps the input of softmax beside its result, as up to PyTorch 1.10; since 1.11 it keeps the result alone.
 SOFTMAX_INPUT = "softmax-input"
-OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH, SOFTMAX_INPUT)
+# Update all parameters in one kernel, which has no temporaries and counts its steps on the device.
+FUSED = "fused"
+# Copy what autograd saves to pinned host memory, and back for the backward pass (torch.autograd.graph.save_on_cpu).
+SAVE_ON_CPU = "save-on-cpu"
+OWN_TECHNIQUES = (ZERO_GRADS, NO_FOREACH, SOFTMAX_INPUT, FUSED, SAVE_ON_CPU)
+_FUSED_OPTIMIZERS = ("adagrad", "adam", "adamw", "sgd")
 
-# The optimizers of `memprof list optimizers` that PyTorch has too.
-OPTIMIZERS = ("adafactor", "adagrad", "adam", "adamw", "rmsprop", "sgd")
+# The optimizers of `memprof list optimizers` that PyTorch has too; adam8bit is ours.
+OPTIMIZERS = ("adafactor", "adagrad", "adam", "adam8bit", "adamw", "rmsprop", "sgd")
 _MODELS = ("mlp", "transformer")
 # Fields that techniques set, and PyTorch's step honours. It updates in place: donation is what it does anyway.
 _HONOURED = frozenset(
@@ -67,6 +72,16 @@ class TorchPlan:
     def foreach(self) -> bool:
         """Whether the optimizer works on all parameters at once."""
         return NO_FOREACH not in self.techniques
+
+    @property
+    def fused(self) -> bool:
+        """Whether the optimizer is one kernel."""
+        return FUSED in self.techniques
+
+    @property
+    def save_on_cpu(self) -> bool:
+        """Whether autograd saves on the host."""
+        return SAVE_ON_CPU in self.techniques
 
     @property
     def softmax_input(self) -> bool:
@@ -114,6 +129,12 @@ def plan(workload: str, *, preset: str | None, overrides: Sequence[str], techniq
             raise MemprofError(f"Technique '{applied.label}' does not apply to {found.name} in PyTorch: leave it out.")
     train_config = apply_techniques(train_config, parse_techniques(shared))
     _check(config, train_config)
+    if FUSED in labels:
+        require(NO_FOREACH not in labels, f"'{FUSED}' and '{NO_FOREACH}' exclude each other: leave one out")
+        require(
+            train_config.optimizer in _FUSED_OPTIMIZERS,
+            f"PyTorch has no fused {train_config.optimizer}: choose from {', '.join(_FUSED_OPTIMIZERS)}",
+        )
     return TorchPlan(
         workload=found.name,
         preset=found.default_preset if preset is None else preset,

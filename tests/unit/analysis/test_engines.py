@@ -58,7 +58,7 @@ def _argument(path: str, role: Role, *shape: int) -> ArgumentLeaf:
     )
 
 
-def _capture(engine: Engine, *arguments: ArgumentLeaf) -> Capture:
+def engine_capture(engine: Engine = ENGINE, *arguments: ArgumentLeaf) -> Capture:
     made = made_capture()
     return replace(
         made,
@@ -71,7 +71,7 @@ def _capture(engine: Engine, *arguments: ArgumentLeaf) -> Capture:
 
 
 def _report(engine: Engine, *arguments: ArgumentLeaf) -> Report:
-    return analyze_engine(_capture(engine, *arguments))
+    return analyze_engine(engine_capture(engine, *arguments))
 
 
 def _by_name(report: Report) -> dict[str, LiveBuffer]:
@@ -141,4 +141,4 @@ def test_an_engine_that_contradicts_itself_is_refused(engine: Engine, fault: str
     assert fault_of(engine) == fault
     if fault:
         with pytest.raises(MemprofError, match=f"in its engine, {fault}"):
-            write_capture(_capture(engine), tmp_path / "engine.memprof")
+            write_capture(engine_capture(engine), tmp_path / "engine.memprof")

@@ -84,7 +84,7 @@ TRACE = Trace(
 )
 
 
-def _capture(trace: Trace) -> Capture:
+def trace_capture(trace: Trace = TRACE) -> Capture:
     return Capture(
         label="step",
         workload="step",
@@ -102,7 +102,7 @@ def _capture(trace: Trace) -> Capture:
 
 
 def _report(trace: Trace, settings: AllocatorSettings | None = None) -> Report:
-    return analyze_trace(_capture(trace), settings=settings)
+    return analyze_trace(trace_capture(trace), settings=settings)
 
 
 def test_the_step_with_the_highest_peak_is_reported_and_its_categories_add_up() -> None:
@@ -192,7 +192,7 @@ def test_a_recorded_allocator_is_believed_and_its_blocks_are_not_known() -> None
 def test_a_capture_of_a_trace_survives_the_file(tmp_path: Path) -> None:
     stacks = ((), (StackFrame("model.py", "forward", 7, True),))
     trace = replace(TRACE, stacks=stacks, values=(replace(VALUES[0], stack=1), *VALUES[1:]))
-    capture = _capture(replace(trace, recording=Recording(reserved_bytes=1, addresses=(0, 1, 2, 3, 4, 5))))
+    capture = trace_capture(replace(trace, recording=Recording(reserved_bytes=17 * MIB, addresses=(0, 1, 2, 3, 4, 5))))
     path = write_capture(capture, tmp_path / "step.memprof")
     assert replace(read_capture(path), pool=capture.pool) == capture
 
@@ -214,6 +214,10 @@ FIRST = TRACE.events[0]
         (replace(TRACE, step_starts=(0, 9)), "its steps do not follow one another"),
         (replace(TRACE, values=(replace(VALUES[0], stack=1), *VALUES[1:])), "a value has a stack that does not exist"),
         (replace(TRACE, phases=(PhaseSpan(phase=Phase.FORWARD, start=0, end=8),)), "a span is outside its operations"),
+        (
+            replace(TRACE, recording=Recording(reserved_bytes=17 * MIB - 1, addresses=(0,) * 6)),
+            "less memory is reserved than is allocated",
+        ),
         *(
             (
                 replace(TRACE, recording=Recording(reserved_bytes=1, addresses=tuple(range(num_addresses)))),
@@ -227,4 +231,4 @@ def test_a_trace_that_contradicts_itself_is_refused(trace: Trace, fault: str, tm
     assert fault_of(trace) == fault
     if fault:
         with pytest.raises(MemprofError, match=fault):
-            write_capture(_capture(trace), tmp_path / "step.memprof")
+            write_capture(trace_capture(trace), tmp_path / "step.memprof")

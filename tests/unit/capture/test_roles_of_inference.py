@@ -374,6 +374,150 @@ def a_list_written_with_a_one_hot_product() -> Case:
     return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
 
 
+@case
+def a_list_to_which_a_one_hot_product_is_added() -> Case:
+    """Of a cache that is zero where nothing was written yet."""
+
+    def write(cache: Any, new: Any, position: Any) -> Any:
+        return cache + jnp.einsum("bt,bhd->bthd", jax.nn.one_hot(position, LENGTH), new)
+
+    return unrolled(write), in_list(), {"weights": P, "caches": KV, "tokens": B, "position": B}
+
+
+@case
+def a_history_written_with_a_one_hot_product() -> Case:
+    """What is written at an index is no cache unless attention reads it."""
+
+    def step(weights: Any, cache: Any, history: Any, tokens: Any, position: Any) -> Any:
+        layer, hidden = weights["layers"][0], weights["embed"][tokens]
+        here = jax.nn.one_hot(position, LENGTH)[:, :, None]
+        history = history * (1 - here) + here * hidden[:, None]
+        query, key, value = qkv(layer, hidden, position)
+        keys, values = (old + here[..., None] * new[:, None] for old, new in zip(cache, (key, value), strict=True))
+        hidden = add(layer, hidden, attend(query, keys, values, position)) + history.mean(1)
+        return next_tokens(weights, hidden), Cache(keys, values), history
+
+    args = (WEIGHTS, Cache(CACHE, CACHE), array(BATCH, LENGTH, WIDTH), TOKENS, LENGTHS)
+    return step, args, {"weights": P, "cache": KV, "history": S, "tokens": B, "position": B}
+
+
+def reader(read: Callable[..., Any], memory: Any, expected: dict[str, str], weights: Any = WEIGHTS) -> Case:
+    """A network whose layers attend to something that the step does not write.
+
+    Args:
+        read: makes keys and values, and perhaps other queries, from `(weights, memory, number of the layer, hidden)`.
+    """
+
+    def step(weights: Any, memory: Any, tokens: Any, lengths: Any) -> Any:
+        hidden = weights["embed"][tokens]
+        for number, layer in enumerate(weights["layers"]):
+            query, _, _ = qkv(layer, hidden, lengths)
+            keys, values, *other = read(weights, memory, number, hidden)
+            hidden = add(layer, hidden, attend(*(other or [query]), keys, values, lengths))
+        return hidden @ weights["head"]
+
+    right = {"weights": P, "tokens": B, "lengths": B, **expected}
+    return step, (weights, memory, TOKENS, LENGTHS), right
+
+
+@case
+def only_read_in_8_bits_with_scales() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        layer = memory["layers"][number]
+        return [layer[part]["int8"].astype(jnp.float32) * layer[part]["scale"] for part in "kv"]
+
+    part = {"int8": array(*CACHE.shape, dtype=jnp.int8), "scale": array(BATCH, LENGTH, HEADS, 1)}
+    return reader(read, {"layers": [{"k": part, "v": part}] * LAYERS}, {"memory": KV})
+
+
+@case
+def only_read_in_pages_with_a_table() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        return memory["pool"][number][:, memory["table"]].reshape(2, BATCH, -1, HEADS, SIZE)
+
+    memory = {"pool": array(LAYERS, 2, 9, 4, HEADS, SIZE), "table": array(BATCH, 3, dtype=jnp.int32)}
+    return reader(read, memory, {"memory['pool']": KV, "memory['table']": B})
+
+
+@case
+def only_read_by_fewer_heads_than_ask_and_rotated_by_tables() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        cosine, sine = memory["cosine"][:, None], memory["sine"][:, None]
+        query = (hidden @ weights["query"]).reshape(BATCH, HEADS, SIZE)
+        one, other = jnp.split(memory["k"][number], 2, -1)
+        keys = jnp.concatenate([one * cosine - other * sine, other * cosine + one * sine], -1)
+        one, other = jnp.split(query, 2, -1)
+        query = jnp.concatenate([one * cosine[0] - other * sine[0], other * cosine[0] + one * sine[0]], -1)
+        return *(jnp.repeat(each, HEADS, 2) for each in (keys, memory["v"][number])), query
+
+    few, table = array(LAYERS, BATCH, LENGTH, 1, SIZE), array(LENGTH, SIZE // 2)
+    memory = {"k": few, "v": few, "cosine": table, "sine": table}
+    expected = {"memory['k']": KV, "memory['v']": KV}
+    weights = {**WEIGHTS, "query": array(WIDTH, WIDTH)}
+    case = reader(read, memory, expected, weights)
+    return case[0], case[1], {"weights": P, **expected}
+
+
+@case
+def only_read_and_kept_in_one_argument_with_all_else() -> Case:
+    def step(state: Any, tokens: Any) -> Any:
+        hidden, weights = state["weights"]["embed"][tokens], state["weights"]
+        for layer, (keys, values) in zip(weights["layers"], state["cross"], strict=True):
+            query, _, _ = qkv(layer, hidden, state["position"])
+            hidden = add(layer, hidden, attend(query, keys, values, state["position"]))
+        return next_tokens(weights, hidden), {**state, "position": state["position"] + 1}
+
+    state = {"weights": WEIGHTS, "cross": [Cache(CACHE, CACHE)] * LAYERS, "position": LENGTHS}
+    return step, (state, TOKENS), {"state['weights']": P, "state['cross']": KV, "state['position']": S, "tokens": B}
+
+
+@case
+def the_result_of_an_encoder_is_data() -> Case:
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        return [(memory @ weights[name]).reshape(BATCH, LENGTH, HEADS, SIZE) for name in ("key", "value")]
+
+    weights = {**WEIGHTS, "key": array(24, WIDTH), "value": array(24, WIDTH)}
+    return reader(read, array(BATCH, LENGTH, 24), {"memory": B}, weights)
+
+
+@case
+def raw_data_that_asks_itself_are_data() -> Case:
+    """Attention over features of a graph's nodes, whose queries alone are made with weights."""
+
+    def step(weights: Any, nodes: Any) -> Any:
+        query = jnp.tanh(nodes @ weights["one"]) @ weights["other"]
+        scores = jax.nn.softmax(jnp.einsum("gnd,gmd->gnm", query, nodes))
+        return jnp.einsum("gnm,gmd->gnd", scores, nodes) @ weights["head"]
+
+    weights = {"one": array(WIDTH, 24), "other": array(24, WIDTH), "head": array(WIDTH, 3)}
+    return step, (weights, array(BATCH, LENGTH, WIDTH)), {"weights": P, "nodes": B}
+
+
+@case
+def points_and_neighbours_without_weights_are_data() -> Case:
+    """A kernel smoother for each sequence (Nadaraya and Watson), and a network that works on what it says."""
+
+    def step(weights: Any, asked: Any, points: Any, values: Any) -> Any:
+        near = jax.nn.softmax(jnp.einsum("bqd,bnd->bqn", asked, points))
+        return jax.nn.relu(jnp.einsum("bqn,bnv->bqv", near, values) @ weights["in"]) @ weights["out"]
+
+    weights = {"in": array(5, WIDTH), "out": array(WIDTH, 3)}
+    args = (weights, array(BATCH, 4, WIDTH), array(BATCH, LENGTH, WIDTH), array(BATCH, LENGTH, 5))
+    return step, args, {"weights": P, "asked": B, "points": B, "values": B}
+
+
+@case
+def keys_and_values_that_are_learned_are_weights() -> Case:
+    """A layer with a memory of its own (Sukhbaatar et al. 2019)."""
+
+    def read(weights: Any, memory: Any, number: Any, hidden: Any) -> Any:
+        return [jnp.broadcast_to(weights["memory"][number][part], CACHE.shape) for part in (0, 1)]
+
+    weights = {**WEIGHTS, "memory": array(LAYERS, 2, LENGTH, HEADS, SIZE)}
+    case = reader(read, array(BATCH), {}, weights)
+    return case[0], case[1], {"weights": P}
+
+
 def encoder_decoder(*, is_one_argument: bool) -> Case:
     """Keys and values of an encoder's results, which a decode step reads and does not write."""
 
@@ -463,6 +607,110 @@ def an_encoder_with_positions_that_it_has_learned() -> Case:
     tokens = array(BATCH, LENGTH, dtype=jnp.int32)
     args = (weights, tokens, tokens, array(BATCH, LENGTH))
     return step, args, {"weights": P, "tokens": B, "kinds": B, "mask": B}
+
+
+def scored(*, in_dict: bool) -> Case:
+    """Positions and scores of sequences are carried, as arguments and results of their own or in one dictionary."""
+
+    def step(weights: Any, cache: Any, tokens: Any, position: Any, score: Any) -> Any:
+        hidden, layer = weights["embed"][tokens], weights["layers"][0]
+        query, key, value = qkv(layer, hidden, position)
+        keys, values = (old.at[ROWS, position].set(new) for old, new in zip(cache, (key, value), strict=True))
+        hidden = add(layer, hidden, attend(query, keys, values, position))
+        chances = jax.nn.log_softmax(hidden @ weights["head"])
+        return chances.argmax(-1), Cache(keys, values), position + 1, score + chances.max(-1)
+
+    def with_dict(weights: Any, cache: Any, carried: Any) -> Any:
+        tokens, cache, position, score = step(weights, cache, *(carried[name] for name in NAMES))
+        return cache, dict(zip(NAMES, (tokens, position, score), strict=True))
+
+    carried = (TOKENS, LENGTHS, array(BATCH))
+    if in_dict:
+        args = (WEIGHTS, Cache(CACHE, CACHE), dict(zip(NAMES, carried, strict=True)))
+        return with_dict, args, {"weights": P, "cache": KV, "carried": S}
+    args = (WEIGHTS, Cache(CACHE, CACHE), *carried)
+    return step, args, {"weights": P, "cache": KV, "tokens": B, "position": S, "score": S}
+
+
+NAMES = ("tokens", "position", "score")
+
+
+@case
+def scores_and_positions_as_arguments() -> Case:
+    return scored(in_dict=False)
+
+
+@case
+def scores_and_positions_in_a_dictionary() -> Case:
+    return scored(in_dict=True)
+
+
+@case
+def a_loss_of_each_example_is_not_the_next_label() -> Case:
+    def step(weights: Any, x: Any, label: Any) -> Any:
+        made = (jnp.tanh(x @ weights["in"]) @ weights["out"])[:, 0]
+        return label - made, (label - made) ** 2
+
+    args = ({"in": array(WIDTH, 64), "out": array(64, 1)}, array(BATCH, WIDTH), array(BATCH))
+    return step, args, {"weights": P, "x": B, "label": B}
+
+
+@case
+def a_first_guess_that_a_loop_refines_is_data() -> Case:
+    def step(weights: Any, x: Any, guess: Any) -> Any:
+        made = (jnp.tanh(x @ weights["in"]) @ weights["out"])[:, 0]
+        return jax.lax.fori_loop(0, 5, lambda _, at: 0.5 * (at + made / at), guess)
+
+    args = ({"in": array(WIDTH, 64), "out": array(64, 1)}, array(BATCH, WIDTH), array(BATCH))
+    return step, args, {"weights": P, "x": B, "guess": B}
+
+
+def quantised(embed: Callable[[Any, Any], Any], table: Any) -> Case:
+    """A network of one layer whose embedding table and head are integers with scales, beside a table of other names."""
+
+    def step(weights: Any, cache: Any, tokens: Any, position: Any) -> Any:
+        hidden = embed(weights["embed"], weights["renamed"][tokens])
+        query, key, value = qkv(weights["layer"], hidden, position)
+        keys, values = (old.at[ROWS, position].set(new) for old, new in zip(cache, (key, value), strict=True))
+        hidden = add(weights["layer"], hidden, attend(query, keys, values, position))
+        logits = (hidden @ weights["head"]["int8"].astype(jnp.float32)) * weights["head"]["scale"]
+        return jnp.argmax(logits, -1), Cache(keys, values)
+
+    weights = {
+        "embed": {"table": table, "scale": array(VOCAB)},
+        "renamed": array(VOCAB, dtype=jnp.int32),
+        "layer": LAYER,
+        "head": {"int8": array(WIDTH, VOCAB, dtype=jnp.int8), "scale": array(VOCAB)},
+    }
+    parts = {f"weights['{part}']": P for part in ("embed", "layer", "head")}
+    right = {**parts, "weights['renamed']": S, "cache": KV, "tokens": B, "position": B}
+    return step, (weights, Cache(CACHE, CACHE), TOKENS, LENGTHS), right
+
+
+@case
+def a_table_in_8_bits_whose_rows_are_scaled() -> Case:
+    def embed(part: Any, tokens: Any) -> Any:
+        return part["table"][tokens].astype(jnp.float32) * part["scale"][tokens][:, None]
+
+    return quantised(embed, array(VOCAB, WIDTH, dtype=jnp.int8))
+
+
+@case
+def a_table_in_8_bits_that_is_scaled_as_a_whole() -> Case:
+    def embed(part: Any, tokens: Any) -> Any:
+        return (part["table"] * part["scale"][:, None])[tokens]
+
+    return quantised(embed, array(VOCAB, WIDTH, dtype=jnp.int8))
+
+
+@case
+def a_table_of_which_two_elements_share_a_byte() -> Case:
+    def embed(part: Any, tokens: Any) -> Any:
+        packed = part["table"][tokens]
+        numbers = jnp.stack([packed & 15, packed >> 4], -1).reshape(BATCH, WIDTH).astype(jnp.float32) - 8
+        return numbers * part["scale"][tokens][:, None]
+
+    return quantised(embed, array(VOCAB, WIDTH // 2, dtype=jnp.uint8))
 
 
 @case
@@ -573,3 +821,39 @@ def test_a_queue_that_training_fills_is_no_cache() -> None:
 
     found, _ = roles(StepSpec(step, (array(4, 4), array(LENGTH, 4), array(BATCH, 4))))
     assert found == {"weights": P, "queue": S, "x": B}
+
+
+def test_a_codebook_is_no_cache() -> None:
+    """It has one set of vectors for the whole batch, and attention has keys and values for each sequence."""
+
+    def step(weights: Any, codebook: Any, x: Any) -> Any:
+        nearest = jax.nn.softmax(jnp.tanh(x @ weights["in"]) @ weights["out"] @ codebook.T)
+        return nearest @ codebook
+
+    args = ({"in": array(4, WIDTH), "out": array(WIDTH, SIZE)}, array(LENGTH, SIZE), array(BATCH, 4))
+    found, _ = roles(StepSpec(step, args))
+    assert KV not in found.values()
+
+
+def test_keys_and_values_that_a_training_step_reads_are_data() -> None:
+    def loss(weights: Any, keys: Any, values: Any, x: Any) -> Any:
+        scores = jax.nn.softmax(jnp.einsum("bd,btd->bt", x @ weights, keys))
+        return jnp.mean((jnp.einsum("bt,btd->bd", scores, values) - x) ** 2)
+
+    def step(weights: Any, keys: Any, values: Any, x: Any) -> Any:
+        return weights - 0.1 * jax.grad(loss)(weights, keys, values, x)
+
+    read = array(BATCH, LENGTH, 4)
+    found, _ = roles(StepSpec(step, (array(4, 4), read, read, array(BATCH, 4))))
+    assert found == {"weights": P, "keys": B, "values": B, "x": B}
+
+
+def test_a_data_set_in_8_bits_is_no_table_of_weights() -> None:
+    def step(weights: Any, images: Any, chosen: Any) -> Any:
+        x = images["pixels"][chosen].astype(jnp.float32) / 255
+        return jax.nn.relu(x @ weights["in"]) @ weights["out"] == images["labels"][chosen][:, None]
+
+    images = {"pixels": array(50, WIDTH, dtype=jnp.uint8), "labels": array(50, dtype=jnp.int32)}
+    args = ({"in": array(WIDTH, 64), "out": array(64, 3)}, images, array(4, dtype=jnp.int32))
+    found, _ = roles(StepSpec(step, args))
+    assert {path for path, role in found.items() if role == P} == {"weights['in']", "weights['out']"}

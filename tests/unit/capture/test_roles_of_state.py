@@ -498,6 +498,37 @@ def moments_and_their_counter_in_a_dict() -> Case:
     return step, args, {"weights": P, "state": OPT, "x": B, "y": B}
 
 
+def adam_by_hand(
+    count: Any, rate: Any = 0.1, *, next_rate: Callable[[Any, Any], Any] = lambda rate, grads: rate
+) -> Case:
+    """Adam's first moment, whose number of updates and rate are arguments of their own and results."""
+
+    def step(weights: Any, first: Any, count: Any, rate: Any, x: Any, y: Any) -> Any:
+        grads, count = jax.grad(loss_of)(weights, x, y), count + 1
+        first = mixed(first, grads)
+        weights = jax.tree.map(lambda w, m: w - rate * m / (1 - 0.9**count), weights, first)
+        return weights, first, count, next_rate(rate, grads)
+
+    return step, (WEIGHTS, WEIGHTS, count, rate, X, Y), {"weights": P, "first": OPT, "count": OPT, "x": B, "y": B}
+
+
+@case
+def a_counter_of_updates_that_is_an_integer() -> Case:
+    return adam_by_hand(COUNT)
+
+
+@case
+def a_counter_of_updates_that_is_a_float_and_a_rate_that_decays() -> Case:
+    step, args, expected = adam_by_hand(ONE, ONE, next_rate=lambda rate, grads: 0.99 * rate)
+    return step, args, {**expected, "rate": OPT}
+
+
+@case
+def a_rate_that_comes_back_as_it_is_counts_nothing() -> Case:
+    step, args, expected = adam_by_hand(ONE, ONE)
+    return step, args, {**expected, "rate": S}
+
+
 @case
 def a_counter_of_the_learner_beside_the_state_of_its_optimizer() -> Case:
     class Params(NamedTuple):

@@ -43,7 +43,7 @@ def test_a_second_name_of_an_option_is_said_in_its_sentence() -> None:
 
 
 def test_choices_are_named_in_the_sentence() -> None:
-    assert "or padding." in " ".join(_help("show").replace("\u2502", "").split())
+    assert "or layout." in " ".join(_help("show").replace("\u2502", "").split())
     assert "all: workloads, techniques, targets or optimizers." in " ".join(_help("list").split())
 
 

@@ -65,3 +65,8 @@ def test_neighbours_are_named_by_what_they_are() -> None:
 def test_other_dimensions_are_shown_with_the_old_layout() -> None:
     row = _row(kind="transpose", old_shape=(130, 100), old_layout="", layout="")
     assert row[:3] == ["f32[100,130]", "[130,100]", "row by row"]
+
+
+def test_a_copy_that_converts_names_the_old_type() -> None:
+    assert _row(dtype="bf16")[1] == "f32{1,0:T(8,128)}"
+    assert _row(dtype="bf16", old_layout="")[1] == "f32 row by row"

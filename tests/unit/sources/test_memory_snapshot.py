@@ -60,6 +60,17 @@ def _in_segment(address: int, *blocks: dict[str, Any], device: int = 0) -> dict[
     return {"address": address, "total_size": total, "device": device, "stream": 0, "blocks": list(blocks)}
 
 
+def made_snapshot() -> dict[str, Any]:
+    """A snapshot with a history: a parameter that stays, and an activation that is made and freed."""
+    events = [
+        _segment(1 << 20, 4096),
+        _alloc(1 << 20, 1024, MAKING),
+        _alloc((1 << 20) + 1024, 2048, FORWARD),
+        *_free((1 << 20) + 1024, 2048, BACKWARD),
+    ]
+    return {"segments": [_in_segment(1 << 20, _block(1024), _block(3072, "inactive"))], "device_traces": [events]}
+
+
 def _import(snapshot: Any, folder: Path) -> Capture:
     path = folder / "snapshot.pickle"
     path.write_bytes(pickle.dumps(snapshot))
@@ -211,6 +222,7 @@ def _with_reference() -> bytes:
         (b"\x80\x02r\xff\xff\xff\x7f.", "its memo has the number 2147483647"),
         (pickle.dumps({"segments": []})[:-3], "it is no pickle, or cut short"),
         (b"\x80\x04e.", "it is no pickle, or cut short"),
+        (b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "it is no pickle, or cut short"),  # a frame of 2**64 bytes
         (b"", "it is no pickle, or cut short"),
         (b"PK\x03\x04 a checkpoint", "it is no pickle, or cut short"),
         (pickle.dumps([1, 2]), "is no memory snapshot of PyTorch"),
@@ -232,3 +244,13 @@ def test_a_file_that_is_no_snapshot_is_refused_and_runs_nothing(
     with pytest.raises(MemprofError, match=sentence):
         import_snapshot(path, target=None)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_snapshot_that_contradicts_itself_is_one_sentence(tmp_path: Path) -> None:
+    whole = made_snapshot()
+    (segment,) = whole["segments"]
+    assert analyze(_import(whole, tmp_path)).footprint_bytes == 4096
+    with pytest.raises(MemprofError, match="is no memory snapshot of PyTorch: Expected `int` >= 0"):
+        _import({**whole, "segments": [{**segment, "device": -1}]}, tmp_path)
+    with pytest.raises(MemprofError, match="is no whole memory snapshot: less memory is reserved than is allocated"):
+        _import({**whole, "segments": [{**segment, "total_size": 1024}]}, tmp_path)

@@ -95,6 +95,26 @@ def test_all_sums_are_the_peak_to_the_byte(make: Callable[[Any], Any]) -> None:
     assert ends == 0
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_categories_add_up_to_the_allocated_bytes_at_every_moment(dropout: float) -> None:
+    capture = trace_step(lambda: _spec(lambda params: torch.optim.AdamW(params), dropout=dropout), target=TARGET)
+    report, trace = analyze(capture), capture.trace
+    assert trace is not None
+    by_category = dict.fromkeys(Category, 0)
+    live: set[int] = set()
+    most = 0
+    for event in trace.events:
+        value = trace.values[event.value]
+        by_category[value.category] += value.size_bytes if event.is_birth else -value.size_bytes
+        (live.add if event.is_birth else live.remove)(event.value)
+        assert sum(by_category.values()) == sum(trace.values[each].size_bytes for each in live)
+        assert min(by_category.values()) >= 0
+        assert by_category[Category.UNATTRIBUTED] == 0
+        most = max(most, sum(by_category.values()))
+    assert most == report.live_peak_bytes
+    assert by_category[Category.PARAMS] == by_category[Category.OPTIMIZER_STATE] / 2 == PARAMETER_BYTES
+
+
 def test_adamw_works_on_all_parameters_at_once_unless_it_is_told_otherwise() -> None:
     together = _report(lambda: _spec(lambda params: torch.optim.AdamW(params)))
     one_by_one = _report(lambda: _spec(lambda params: torch.optim.AdamW(params, foreach=False)))

@@ -39,6 +39,7 @@ def test_a_copy_into_another_layout_has_both_neighbours() -> None:
             name="copy",
             kind="copy",
             dtype="f32",
+            old_dtype="f32",
             shape=(2, 4),
             layout="{0,1}",
             old_shape=(2, 4),
@@ -62,6 +63,19 @@ def test_a_copy_into_the_same_layout_or_of_one_element_is_none() -> None:
         step = Step()
         _between(step, shape, "copy", replace(shape, order=()) if shape.dimensions == (1, 4) else shape)
         assert not _copies(step)
+
+
+def test_a_copy_that_converts_counts_if_the_order_changes() -> None:
+    """libtpu's copies may convert, and types of other sizes have other tiles (0.0.50)."""
+    for order, expected in (((0, 1), ["moved"]), ((1, 0), [])):
+        step = Step()
+        new = Shape("bf16", (2, 4), order=order, tile=(8, 128))
+        _between(step, replace(f32(2, 4), order=(1, 0), tile=(4, 128)), "copy", new)
+        found = _copies(step)
+        assert list(found) == expected
+        assert [(each.old_dtype, each.dtype, each.size_bytes) for each in found.values()] == [
+            ("f32", "bf16", 16) for _ in expected
+        ]
 
 
 def test_a_transposition_counts_and_a_reshape_only_with_tiles() -> None:

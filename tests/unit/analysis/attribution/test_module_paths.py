@@ -62,6 +62,36 @@ def test_the_module_of_an_argument(path: str, module: str) -> None:
     assert _MODEL.of_argument(path) == module
 
 
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("cache['layers_0']['mlp']['cached_key']", "layers_0/mlp"),
+        ("variables['batch_stats']['layers_1']['mlp']['up']['mean']", "layers_1/mlp/up"),
+        ("model.layers_0.mlp.cached_key.value", "layers_0/mlp"),
+        ("state['layers_0/~/mlp']['wkv']", "layers_0/mlp"),
+        ("cache['layers_0']['norm']['mean']", "layers_0"),  # a module without parameters in one that has some
+        # the collection, and the leaf, are no modules, nor is what is none
+        ("embed['cached_key']", ""),
+        ("cache['embed']", ""),
+        ("cache['mlp']['cached_key']", ""),
+        ("cache[0]['key']", ""),
+    ],
+)
+def test_the_module_that_the_path_of_a_state_spells(path: str, module: str) -> None:
+    assert _MODEL.of_state(path) == module
+
+
+def test_a_number_alone_spells_no_module_and_a_list_with_a_name_does() -> None:
+    assert ModulePaths(("params[0]['w']", "params[1]['w']")).of_state("cache[0]['key']") == ""
+    blocks = ModulePaths(("p['blocks'][0]['attn']['w']", "p['blocks'][1]['attn']['w']", "p['head']['w']"))
+    assert blocks.of_state("cache['blocks'][1]['attn']['cached_key'].value") == "blocks/1/attn"
+
+
+def test_a_path_that_fits_several_trees_spells_the_one_that_alone_has_it() -> None:
+    assert _GAN.of_state("state['Dense_0']['mean']") == ""
+    assert _GAN.of_state("state['Dense_1']['mean']") == "d_params/Dense_1"
+
+
 def test_the_longest_end_of_a_path_names_the_parameter() -> None:
     modules = ModulePaths(("params['scale']", "params['a']['scale']", "params['b']['a']['scale']"))
     paths = ("opt.mu['scale']", "opt.mu['a']['scale']", "opt.mu['b']['a']['scale']")
@@ -123,6 +153,45 @@ def test_a_scope_without_parameters_is_no_module_with_parameters() -> None:
     match = _MODEL.match("jit(step)/jvp(Net)/dropout_0/layers_0/mul")
     assert match is not None
     assert match.certain == "layers_0"
+
+
+_CLASSIFIER = ("params['embed']['w']", "params['stage']['w']", "params['head']['w']", "params['head']['up']['w']")
+
+
+@pytest.mark.parametrize(
+    ("op_name", "module"),
+    [
+        # a function that JAX compiles is called what its author likes: the step is named after no module
+        ("jit(embed)/ResNet/stage/jit(relu)/max", "stage"),
+        ("jit(head)/jvp(Net)/embed/dot_general", "embed"),
+        ("jit(head)/jvp(Net)/add", "Net"),
+        ("jit(head)/add", ""),
+        ("jit(head)/up/add", "up"),
+        # a module of the step's name is one
+        ("jit(head)/jvp(Net)/head/dot_general", "head"),
+        ("jit(head)/jvp(Net)/head/up/dot_general", "head/up"),
+        # a function inside the step that is named after a module, and holds nothing else, is that module's
+        ("jit(step)/jvp(jit(head))/dot_general", "head"),
+        ("jit(step)/jvp(jit(head))/up/dot_general", "head/up"),
+        ("jit(step)/jvp(Net)/embed/jit(head)/max", "embed"),
+    ],
+)
+def test_a_step_is_no_module_whatever_it_is_called(op_name: str, module: str) -> None:
+    assert _of_op(ModulePaths(_CLASSIFIER), op_name) == module
+    assert _of_op(ModulePaths(_CLASSIFIER, {op_name, "jit(step)/add", "state.params['head']"}), op_name) == module
+
+
+def test_a_function_inside_the_step_that_holds_several_modules_is_none() -> None:
+    names = ["jit(step)/jvp(jit(head))/Net/embed/dot_general", "jit(step)/jvp(jit(head))/mul", "jit(step)/sub"]
+    found = ModulePaths(_CLASSIFIER, names)
+    assert [_of_op(found, name) for name in names] == ["embed", "", ""]
+
+
+def test_a_function_that_holds_the_whole_step_is_no_module() -> None:
+    names = ["jit(run)/while/body/jit(head)/jvp()/mul", "jit(run)/while/body/jit(head)/add"]
+    assert [_of_op(ModulePaths(_CLASSIFIER, [*names, "head.params"]), name) for name in names] == ["", ""]
+    with_others = ModulePaths(_CLASSIFIER, [*names, "jit(run)/add"])
+    assert [_of_op(with_others, name) for name in names] == ["head", "head"]
 
 
 def test_layers_under_a_scan_are_one_module() -> None:

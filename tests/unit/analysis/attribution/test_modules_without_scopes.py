@@ -137,3 +137,24 @@ def test_parameters_that_several_scopes_read_belong_to_the_root() -> None:
     h = step.op("h", "multiply", V, [x, tied], "jit(step)/jvp(embed)/mul")
     step.result(step.op("y", "multiply", V, [h, tied], "jit(step)/jvp(head)/mul"))
     assert values(step)["state[0][0]"].module == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "role", "module"),
+    [
+        ("cache['blocks'][0]['cached_key']", Role.KV_CACHE, "blocks/0"),
+        ("state.blocks[0].mean", Role.OTHER_STATE, "blocks/0"),
+        ("caches[0]['key']", Role.KV_CACHE, ""),  # a number alone spells none
+        ("data['blocks'][0]['mask']", Role.BATCH, ""),  # data have no modules of their own
+    ],
+)
+def test_state_belongs_to_the_module_that_its_path_spells(path: str, role: Role, module: str) -> None:
+    step = Step()
+    x, state = step.argument("x", Role.BATCH, V), step.argument(path, role, V, donated=True)
+    up, down = (step.argument(f"m.blocks[0].{layer}.w", Role.PARAMS, V) for layer in ("up", "down"))
+    step.argument("m.head.w", Role.PARAMS, V)
+    h = step.op("h", "multiply", V, [x, up], FORWARD)
+    new = step.op("new", "add", V, [state, h], FORWARD)
+    step.op("y", "multiply", V, [new, down], FORWARD)
+    step.result(new)
+    assert values(step)[path].module == module
