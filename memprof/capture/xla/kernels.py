@@ -1,4 +1,4 @@
-"""What the Pallas kernels of a compiled program for a TPU ask of VMEM, the memory on the chip.
+"""What the Pallas kernels of a compiled program for a TPU ask of VMEM, and of the other memories on the chip.
 
     kernels, doubts = known_kernels(hlo_proto, target)
 
@@ -9,6 +9,9 @@ around it the layouts of its operands. What was found with libtpu 0.0.42 to 0.0.
 - Scratch memory is stored in tiles of 8 x 128 elements, or of fewer rows if it has fewer, and begins at a multiple of
   512 bytes.
 - An operand or a result that XLA keeps in VMEM as a whole needs no block.
+- SMEM is counted likewise, but an array of one dimension is not filled up to whole words, and scratch memory that the
+  body does not use counts. Scalar prefetch operands lie in it as a whole.
+- A semaphore takes 4 bytes of a memory of its own (`sflag`): 2 KiB on v4 to v6e, 16 KiB on tpu7x.
 - The compiler adds temporaries of its own while it generates code, which no plan tells. They are in its report of a
   finished compile, and in its sentence if all else is within the limit.
 """
@@ -75,9 +78,12 @@ def kernels_of(
         kernels.append(
             Kernel(
                 instruction=clean(message.name),
-                buffers=tuple(_buffers(body, message, shapes)),
+                buffers=tuple(_buffers(body.arrays, body, message, shapes)),
                 limit_bytes=min(filter(None, limits), default=None),
                 used_bytes=(used_bytes or {}).get(message.name),
+                smem_buffers=tuple(_buffers(body.smem_arrays, body, message, shapes)),
+                smem_limit_bytes=target.chip_bytes.get("smem"),
+                num_semaphores=body.num_semaphores,
             )
         )
     return tuple(kernels)
@@ -134,17 +140,22 @@ def _scoped_bytes(config: Any, name: str) -> int:
     return sum(int(each["size"]) for each in config.get(name, ()) if int(each.get("memory_space", 0)) == _VMEM)
 
 
-def _buffers(kernel: MosaicKernel, message: Any, shapes: Mapping[int, Any]) -> list[KernelBuffer]:
+def _buffers(
+    found: Sequence[MosaicArray], kernel: MosaicKernel, message: Any, shapes: Mapping[int, Any]
+) -> list[KernelBuffer]:
     operands = [parse_shape(shapes[number]) for number in message.operand_ids][kernel.num_prefetched :]
     shape = parse_shape(message.shape)
     arrays = [*operands, *(shape.tuple_shapes or [shape])]
-    return [_buffer(each, arrays, num_inputs=len(operands)) for each in kernel.arrays]
+    return [_buffer(each, arrays, num_inputs=len(operands)) for each in found]
 
 
 def _buffer(array: MosaicArray, arrays: Sequence[Any], *, num_inputs: int) -> KernelBuffer:
     if array.window is None:
-        return _made(array, "scratch", _scratch_bits(array), _SCRATCH_ALIGNMENT)
-    kind: Kind = "input" if array.window < num_inputs else "output"
+        kind: Kind = "prefetch" if array.is_prefetched else "scratch"
+        return _made(array, kind, _scratch_bits(array), _SCRATCH_ALIGNMENT)
+    kind = "input" if array.window < num_inputs else "output"
+    if array.is_in_smem:
+        return _made(array, kind, _scratch_bits(array), _SCRATCH_ALIGNMENT)
     return _made(array, kind, _block_bits(array, arrays[array.window]), _BLOCK_ALIGNMENT)
 
 
@@ -172,6 +183,8 @@ def _block_bits(array: MosaicArray, whole: Any) -> int:
 def _scratch_bits(array: MosaicArray) -> int:
     *others, rows, columns = (1, 1, *array.shape)
     packed = max(_WORD_BITS // array.bits, 1)  # rows in one word
+    if array.is_in_smem and len(array.shape) == 1:
+        packed = 1
     tile = _ROWS if rows > _ROWS else max(1 << (rows - 1).bit_length(), packed)
     return prod(others) * _aligned(rows, tile) * _aligned(columns, _LANES) * array.bits
 

@@ -173,7 +173,7 @@ def _seconds_to_refusal(folder: Path, target: Target) -> float:
     for path in folder.glob(f"*{_PLAN}"):
         with suppress(MemprofError):  # the capture says so
             for kernel in kernels_of(path.read_bytes(), target, scoped_limit_bytes(folder)):
-                if kernel.is_over_limit:
+                if kernel.is_over_limit or kernel.is_over_smem:
                     return _REFUSAL_SECONDS
                 if kernel.limit_bytes and kernel.asked_bytes > kernel.limit_bytes * _DOUBT_SHARE:
                     seconds = max(seconds, _DOUBT_SECONDS)
