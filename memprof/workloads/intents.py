@@ -1,23 +1,44 @@
 """Intents and the means to them: what should become of a step's memory, and how that is done in code.
 
 Advice (`studies/advice`) finds in a compiled program what could be smaller, and says so as an intent. It knows no
-technique. Each family of techniques says in `MEANS` how it follows intents: by a line of code in the user's own step,
-and by a technique where it has one that does the same to memprof's models.
+technique. Each family of techniques says in `MEANS` how it follows intents: by code that runs when it is pasted into a
+user's step, or in words where the code depends on the step; and by a technique if one does so to memprof's models.
 
-    means_to(Intent(aim=Aim.DONATE, positions=(0, 2)))
-    # Means(code="step = jax.jit(step, donate_argnums=(0, 2))", technique="donate")
+    means_to(Intent(aim=Aim.DONATE, positions=(0, 2))).code.splitlines()
+    # ["import jax", "step = jax.jit(step, donate_argnums=(0, 2))"]
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cache
 
 from memprof.workloads import techniques as techniques_package
+
+# Names of the user's own step that code may take, with what they stand for. Code imports all others that it uses.
+STEP_NAMES = {
+    "step": "the function that is jitted",
+    "params": "the parameters",
+    "opt_state": "the state of the optimizer",
+    "optimizer": "the transformation of optax",
+    "gradients": "the gradients, before the update",
+    "batch": "the batch",
+    "cache": "keys and values of earlier tokens",
+    "mesh": "the mesh of devices",
+    "block": "the function of a layer, whose first argument is the layer's parameters",
+    "body": "the function that a scan repeats",
+    "x": "an array between two layers, or the one that the advice is about",
+    "q": "queries (batch, tokens, heads, width), before attention",
+    "k": "keys, likewise",
+    "v": "values, likewise",
+    "logits": "the logits",
+}
+_IMPORTS = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "optax": "import optax"}
 
 
 class Aim(Enum):
@@ -90,12 +111,18 @@ class Means:
     """How an intent is followed.
 
     Attributes:
-        code: one line for the user's own step.
+        code: for the user's own step, with `STEP_NAMES`; `means_to` puts the imports before it. Empty if there is none
+            that runs in any step.
+        words: what to do; empty if there is code.
         technique: label of the technique that does it to memprof's models; None where there is none.
     """
 
-    code: str
+    code: str = ""
+    words: str = ""
     technique: str | None = None
+
+    def __post_init__(self) -> None:
+        assert bool(self.code) != bool(self.words)
 
 
 MeansByAim = Mapping[Aim, Means | Callable[[Intent], Means]]
@@ -104,7 +131,13 @@ MeansByAim = Mapping[Aim, Means | Callable[[Intent], Means]]
 def means_to(intent: Intent) -> Means:
     """How an intent is followed."""
     found = _means()[intent.aim]
-    return found if isinstance(found, Means) else found(intent)
+    means = found if isinstance(found, Means) else found(intent)
+    return replace(means, code=_with_imports(means.code))
+
+
+def _with_imports(code: str) -> str:
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    return "\n".join([*(line for name, line in _IMPORTS.items() if name in names), code])
 
 
 @cache
