@@ -2,11 +2,11 @@
 
     kernels, doubts = known_kernels(hlo_proto, target)
 
-Two sources are put together: the body of a kernel (see `mosaic.py`) has its blocks and its scratch memory, the program
-around it the layouts of its operands. What was found with libtpu 0.0.42 to 0.0.50, on v2 to tpu7x:
+The module combines two sources: a kernel's body (see `mosaic.py`) lists its blocks and its scratch memory, and the
+program around the kernel has the layouts of its operands. Rules observed with libtpu 0.0.42 to 0.0.50, on v2 to tpu7x:
 
-- A block is stored in the tiles of its operand. Its buffers together take a multiple of 1024 bytes.
-- Scratch memory is stored in tiles of 8 x 128 elements, or of fewer rows if it has fewer, and begins at a multiple of
+- A block is stored in the tiles of its operand. All its buffers together take a multiple of 1024 bytes.
+- Scratch memory is stored in tiles of 8 x 128 elements, with fewer rows if it has fewer. It begins at a multiple of
   512 bytes.
 - An operand or a result that XLA keeps in VMEM as a whole needs no block.
 - SMEM is counted likewise, but an array of one dimension is not filled up to whole words, and scratch memory that the
@@ -38,9 +38,9 @@ from memprof.untrusted import clean
 _CALL = "tpu_custom_call"
 _BLOCK_ALIGNMENT, _SCRATCH_ALIGNMENT = 1024, 512  # bytes
 _ROWS, _LANES, _WORD_BITS = 8, 128, 32
-_VMEM = 1  # XLA's number of the memory space
+_VMEM = 1  # XLA's number for the memory space
 _FINISHED, _SETTINGS = "*after_codegen.hlo.pb", "*tpu_comp_env.pb"
-# Of libtpu's settings of a compile (0.0.42 to 0.0.50); -1: as it comes.
+# Fields of libtpu's compile settings (0.0.42 to 0.0.50); -1 means the default.
 _SETTINGS_MESSAGES = {"Settings": {"xla_tpu_scoped_vmem_limit_kib": (418, "int64")}}
 _Settings: Any = message_classes("memprof.libtpu", _SETTINGS_MESSAGES)["Settings"]
 
@@ -48,7 +48,7 @@ _Settings: Any = message_classes("memprof.libtpu", _SETTINGS_MESSAGES)["Settings
 def known_kernels(
     hlo_proto: bytes, target: Target, limit_bytes: int = 0, used_bytes: Mapping[str, int] | None = None
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
-    """The kernels of a program, or a sentence that says why they are unknown. See `kernels_of`."""
+    """Return the kernels of a program, or a sentence that says why they are unknown. See `kernels_of`."""
     try:
         return kernels_of(hlo_proto, target, limit_bytes, used_bytes), ()
     except MemprofError as error:
@@ -58,14 +58,14 @@ def known_kernels(
 def kernels_of(
     hlo_proto: bytes, target: Target, limit_bytes: int = 0, used_bytes: Mapping[str, int] | None = None
 ) -> tuple[Kernel, ...]:
-    """The kernels of a program, in the order of the proto, without those of SparseCores.
+    """Return the TensorCore kernels of a program, in the order of the proto.
 
     Args:
-        limit_bytes: of VMEM for one kernel that asks for no limit of its own; 0: that of the target.
-        used_bytes: what the compiler reports, by the name of the call (see `used_vmem_bytes`).
+        limit_bytes: VMEM limit of a kernel that sets no limit itself; 0 means the target's limit.
+        used_bytes: VMEM use that the compiler reports, by the name of the call (see `used_vmem_bytes`).
 
     Raises:
-        MemprofError: jaxlib cannot read their bodies.
+        MemprofError: jaxlib cannot read the kernels' bodies.
     """
     calls = _calls(hlo_proto)
     bodies = [config["custom_call_config"]["body"] for _, config, _ in calls]
@@ -90,10 +90,12 @@ def kernels_of(
 
 
 def used_vmem_bytes(folder: Path) -> dict[str, int]:
-    """What the compiler reports that each kernel uses, by the name of its call; empty if code was not generated.
+    """Return the VMEM use that the compiler reports for each kernel, by the name of its call.
+
+    Empty if no code was generated.
 
     Args:
-        folder: of XLA's dump.
+        folder: the folder of XLA's dump.
     """
     return {
         message.name: _scoped_bytes(config, "used_scoped_memory_configs")
@@ -103,10 +105,10 @@ def used_vmem_bytes(folder: Path) -> dict[str, int]:
 
 
 def scoped_limit_bytes(folder: Path) -> int:
-    """The limit of one kernel that an option of the compiler has set (`xla_tpu_scoped_vmem_limit_kib`); 0: none has.
+    """Return the limit per kernel that the compiler option `xla_tpu_scoped_vmem_limit_kib` sets, or 0 if it is unset.
 
     Args:
-        folder: of XLA's dump.
+        folder: the folder of XLA's dump.
     """
     limit_kib = 0
     for path in folder.glob(_SETTINGS):
@@ -116,7 +118,7 @@ def scoped_limit_bytes(folder: Path) -> int:
 
 
 def _calls(hlo_proto: bytes) -> list[tuple[Any, Any, dict[int, bytes]]]:
-    """The calls of kernels: message, configuration, and the shapes of the instructions beside it by id."""
+    """Return the kernel calls: message, configuration, and the shapes of its computation's instructions by id."""
     if _CALL.encode() not in hlo_proto:
         return []
     found = []
@@ -136,7 +138,7 @@ def _calls(hlo_proto: bytes) -> list[tuple[Any, Any, dict[int, bytes]]]:
 
 
 def _scoped_bytes(config: Any, name: str) -> int:
-    """Bytes of VMEM in the configuration of a call. Numbers are texts in it (protobuf's JSON)."""
+    """Return the bytes of VMEM in a call's configuration, whose numbers are strings (protobuf's JSON)."""
     return sum(int(each["size"]) for each in config.get(name, ()) if int(each.get("memory_space", 0)) == _VMEM)
 
 
@@ -170,7 +172,7 @@ def _made(array: MosaicArray, kind: Kind, bits: int, alignment: int) -> KernelBu
 
 
 def _block_bits(array: MosaicArray, whole: Any) -> int:
-    """Args: whole: the shape of the operand or result, with its layout."""
+    """Return the size of a block. Args: whole: the shape of the operand or result, with its layout."""
     layout = whole.layout
     if layout.memory_space == _VMEM:
         return 0

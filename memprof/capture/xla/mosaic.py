@@ -1,9 +1,9 @@
-"""Reads Mosaic's modules, the bodies of Pallas kernels for TPUs, in a process of its own, which C++ may end.
+"""Reader of Mosaic modules, the bodies of Pallas kernels for TPUs, in a separate process because C++ may abort it.
 
     python -m memprof.capture.xla.mosaic < BODIES.json > READ.json
 
-A body is MLIR in bytecode. jaxlib has the dialect and translates earlier versions of it (jaxlib 0.10.2 to 0.12). JAX
-itself is not imported.
+A body is MLIR bytecode. jaxlib contains the dialect and upgrades earlier versions of it (jaxlib 0.10.2 to 0.12). The
+reader does not import JAX itself.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ALLOCATE = ("memref.alloca", "tpu.sem_alloc")
 
 
 class MosaicArray(Struct, frozen=True, kw_only=True):
-    """A reference that a kernel gets, or memory that it takes within its body.
+    """An array that a kernel receives as a reference or allocates in its body.
 
     Attributes:
-        window: which of the operands and results it is a block of, counted together; None: it is scratch memory.
+        window: index of the array's operand or result, counted together; None for scratch memory.
         dtype: MLIR's name of the element type.
         shape: of the block, with the dimensions that the kernel does not see.
         num_buffers: 2 for a block that changes from one iteration to the next, unless the kernel asks for one.
@@ -63,10 +63,10 @@ class MosaicKernel(Struct, frozen=True, kw_only=True):
 
 
 def read_kernels(bodies: Sequence[str]) -> list[MosaicKernel | None]:
-    """Read the bodies of kernels, in base64 as XLA writes them. None: it is for a SparseCore, or its sizes are dynamic.
+    """Read kernel bodies in XLA's base64 encoding; None stands for a SparseCore kernel or one with dynamic sizes.
 
     Raises:
-        MemprofError: jaxlib cannot read them.
+        MemprofError: jaxlib cannot read the bodies.
     """
     command = [sys.executable, "-P", "-m", "memprof.capture.xla.mosaic"]
     ended = subprocess.run(command, input=json.dumps(bodies).encode(), capture_output=True)
@@ -81,7 +81,7 @@ def _read(body: str) -> Mapping[str, Any] | None:
     module = ir.Module.parse(base64.b64decode(body))
     passmanager.PassManager.parse(_DESERIALIZE).run(module.operation)
     functions = {ir.StringAttr(each.attributes["sym_name"]).value: each for each in module.body.operations}
-    # The first function is the kernel; the others say which block each iteration works on.
+    # The first function is the kernel; the others map an iteration to its block.
     kernel = next(iter(functions.values()))
     attributes = {each: kernel.attributes[each] for each in kernel.attributes}
     if "<tc>" not in str(attributes.get("tpu.core_type", "<tc>")):
@@ -148,7 +148,7 @@ def _array(reference: Any) -> dict[str, Any]:
 
 
 def _window(window: Any, functions: Mapping[str, Any], bounds: Sequence[int]) -> dict[str, Any]:
-    """The block of an operand or a result, and how many of it are in VMEM at once."""
+    """Return the block shape of an operand or a result, and its number of buffers in VMEM."""
     from jaxlib.mlir import ir
 
     transform = functions[ir.FlatSymbolRefAttr(window["transform_indices"]).value]
@@ -158,7 +158,7 @@ def _window(window: Any, functions: Mapping[str, Any], bounds: Sequence[int]) ->
 
 
 def _changes(transform: Any, bounds: Sequence[int]) -> bool:
-    """Whether a block depends on an index of the grid of which there is more than one."""
+    """Whether a block depends on a grid index that takes more than one value."""
     (block,) = transform.regions[0].blocks
     changing = {argument for argument, bound in zip(block.arguments, bounds, strict=False) if bound != 1}
     *operations, end = block.operations
@@ -169,7 +169,7 @@ def _changes(transform: Any, bounds: Sequence[int]) -> bool:
 
 
 def _read_by(operation: Any) -> set[Any]:
-    """The values that an operation reads, with those that it reads in its regions."""
+    """Return the values that an operation reads, including reads in its regions."""
     inner = (each for region in operation.regions for block in region.blocks for each in block.operations)
     return {*operation.operands}.union(*(_read_by(each.operation) for each in inner))
 
