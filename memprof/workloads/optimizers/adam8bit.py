@@ -118,7 +118,7 @@ def scale_by_adam8bit(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> 
 
 
 def _pack(moment: jax.Array, code: Code, rounding: jax.Array | float = NEAREST) -> tuple[jax.Array, Tree]:
-    """Returns a moment as it is kept: codes and scales, or the small moment itself and nothing."""
+    """Return a moment as it is kept: codes and scales, or the small moment itself and nothing."""
     return quantise(moment, code, rounding) if moment.size >= MIN_QUANTISED_SIZE else (moment, _NO_SCALE)
 
 
@@ -127,7 +127,7 @@ def _unpack(kept: jax.Array, scale: Tree, code: Code) -> jax.Array:
 
 
 def _uniform(shape: tuple[int, ...], count: jax.Array) -> jax.Array:
-    """Returns numbers from 0 to 1 that look random: float32, from each element's position and `count` alone.
+    """Return numbers from 0 to 1 that look random: float32, from each element's position and `count` alone.
 
     It is the mixer at the end of MurmurHash3: a few integer operations that fuse with what uses them, where a generator
     of `jax.random` would cost more than the rest of the update.

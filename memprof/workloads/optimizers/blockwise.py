@@ -53,7 +53,7 @@ UNSIGNED: Final = Code(is_signed=False)
 
 
 def quantise(numbers: jax.Array, code: Code, rounding: jax.Array | float = NEAREST) -> tuple[jax.Array, jax.Array]:
-    """Returns the codes and the scales of the blocks.
+    """Return the codes and the scales of the blocks.
 
     Args:
         numbers: floating point, of any shape; a block is 256 elements in row-major order, the last one may be short.
@@ -83,7 +83,7 @@ def quantise(numbers: jax.Array, code: Code, rounding: jax.Array | float = NEARE
 
 
 def dequantise(codes: jax.Array, scales: jax.Array, code: Code) -> jax.Array:
-    """Returns the numbers that codes stand for, float32 of their shape.
+    """Return the numbers that codes stand for, float32 of their shape.
 
     Args:
         codes: as `quantise` made them.
@@ -96,12 +96,12 @@ def dequantise(codes: jax.Array, scales: jax.Array, code: Code) -> jax.Array:
 
 
 def _as_blocks(array: jax.Array) -> jax.Array:
-    """Returns `array` as `(num_blocks, 256)`, the last block filled up with zeros."""
+    """Return `array` as `(num_blocks, 256)`, the last block filled up with zeros."""
     missing = -array.size % BLOCK_SIZE
     flat = array.reshape(-1)
     return (jnp.pad(flat, (0, missing)) if missing else flat).reshape(-1, BLOCK_SIZE)
 
 
 def _from_blocks(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns the elements that are not filling, in their own shape."""
+    """Return the elements that are not filling, in their own shape."""
     return blocks.reshape(-1)[: prod(shape)].reshape(shape)

@@ -54,7 +54,7 @@ class Optimizer:
         return f"{self.state_cost} bytes a float32 parameter: {self.keeps}; {decay}"
 
     def state(self, params: Any) -> Any:
-        """Returns what it keeps for a pytree of parameters, as shapes and dtypes.
+        """Return what it keeps for a pytree of parameters, as shapes and dtypes.
 
         The optimizer itself says so. Imports jax and optax (1.3 s), but starts no device. A formula for each optimizer
         would spare that, and would have to follow every change of optax; only a row with `opt=` needs to know.

@@ -132,7 +132,7 @@ def is_matrix(path: KeyPath, param: Any) -> bool:
 
 
 def projected_shapes(path: KeyPath, param: Any) -> tuple[Shape, Shape] | None:
-    """Returns the shapes of a parameter's projection and of its projected gradient; None where nothing is projected.
+    """Return the shapes of a parameter's projection and of its projected gradient; None where nothing is projected.
 
     The shorter side is projected, to a quarter of its size: the ratio of the published 350M, 1B and 7B models.
 
@@ -150,7 +150,7 @@ def projected_shapes(path: KeyPath, param: Any) -> tuple[Shape, Shape] | None:
 
 
 def _leading_singular_vectors(gradient: jax.Array, projection: jax.Array) -> jax.Array:
-    """Returns as many singular vectors of the shorter side, largest first, as the projection has columns."""
+    """Return as many singular vectors of the shorter side, largest first, as the projection has columns."""
     rank = projection.shape[-1]
     left, _, right = jnp.linalg.svd(gradient.astype(jnp.float32), full_matrices=False)
     vectors = left[..., :rank] if _is_wide(gradient) else _transposed(right[..., :rank, :])

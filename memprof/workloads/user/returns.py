@@ -24,7 +24,7 @@ _DEEPEST = 5  # functions that call one another
 
 
 def check_returns_step(function: Callable[..., Any], label: str) -> None:
-    """Raises `MemprofError`, in one sentence that says what to write, unless a function is known to return a step."""
+    """Raise `MemprofError`, in one sentence that says what to write, unless a function is known to return a step."""
     says = _says(function)
     if says is None:
         says = _names_spec(function, depth=0, seen=set())

@@ -40,7 +40,7 @@ class TrainSpec:
     batch: Any
 
     def __post_init__(self) -> None:
-        """Raises `MemprofError` for a loss that is no function, or an optimizer that is none of optax."""
+        """Raise `MemprofError` for a loss that is no function, or an optimizer that is none of optax."""
         check_callable(self.loss_fn)
         if not (callable(getattr(self.optimizer, "init", None)) and callable(getattr(self.optimizer, "update", None))):
             raise MemprofError(

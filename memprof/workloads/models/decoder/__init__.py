@@ -56,7 +56,7 @@ LLAMA_1B, LLAMA_8B, LLAMA_70B, GEMMA_2B = (
 
 
 def step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) -> StepSpec:
-    """Returns the program. jax is imported here, not above, so that listing workloads stays quick."""
+    """Return the program. jax is imported here, not above, so that listing workloads stays quick."""
     from memprof.workloads.models.decoder.step import build_step
 
     if train_config.kv_heads:
@@ -65,7 +65,7 @@ def step(config: DecoderConfig, train_config: TrainConfig, mesh: Mesh | None) ->
 
 
 def check(config: DecoderConfig, train_config: TrainConfig) -> None:
-    """Raises `MemprofError` for techniques that a decoder has no use for."""
+    """Raise `MemprofError` for techniques that a decoder has no use for."""
     if train_config.data_parallel not in ("none", "batch"):
         raise MemprofError("zero1 and zero2 divide optimizer state, which decoder does not have: use dp.")
     if train_config.cache_paged:

@@ -44,7 +44,7 @@ class Decoder:
     def __call__(
         self, params: Mapping[str, Any], cache: Any, tokens: jax.Array, positions: jax.Array, pages: jax.Array | None
     ) -> tuple[jax.Array, Any]:
-        """Returns logits in float32 and the new cache.
+        """Return logits in float32 and the new cache.
 
         Args:
             params: of `abstract_params`.
@@ -179,7 +179,7 @@ class Decoder:
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Returns the attended values, of the shape of `query`. Groups of query heads share a head of keys and values.
+    """Return the attended values, of the shape of `query`. Groups of query heads share a head of keys and values.
 
     Args:
         query: `(batch, queries, heads, head_size)`.

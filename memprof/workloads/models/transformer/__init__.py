@@ -116,14 +116,14 @@ TINY_LLAMA = _published(published.TINY, batch_size=4, seq_len=16)
 
 
 def build(config: TransformerConfig, train_config: TrainConfig) -> Model:
-    """Returns the model. jax is imported here, not above, so that listing workloads stays quick."""
+    """Return the model. jax is imported here, not above, so that listing workloads stays quick."""
     from memprof.workloads.models.transformer.network import build_transformer
 
     return build_transformer(config, train_config)
 
 
 def check(config: TransformerConfig, train_config: TrainConfig) -> None:
-    """Raises `MemprofError` for heads that cannot be pruned one by one."""
+    """Raise `MemprofError` for heads that cannot be pruned one by one."""
     if train_config.structurally_pruned_fraction and config.kv_heads != config.num_heads:
         raise MemprofError(
             f"prune-structured removes heads, and here groups of them share keys and values: set num_kv_heads to"

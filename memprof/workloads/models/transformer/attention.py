@@ -36,13 +36,13 @@ class Masking(NamedTuple):
 
 
 def causal_mask(length: int) -> jax.Array:
-    """Returns `(1, 1, length, length)`: each token attends to itself and to earlier ones."""
+    """Return `(1, 1, length, length)`: each token attends to itself and to earlier ones."""
     positions = jnp.arange(length)
     return (positions[:, None] >= positions[None, :])[None, None]
 
 
 def padding_mask(is_real: jax.Array) -> jax.Array:
-    """Returns `(batch, 1, 1, length)`: nothing attends to padding.
+    """Return `(batch, 1, 1, length)`: nothing attends to padding.
 
     Args:
         is_real: bool `(batch, length)`, False for padding.
@@ -51,7 +51,7 @@ def padding_mask(is_real: jax.Array) -> jax.Array:
 
 
 def custom_mask(allowed: jax.Array) -> jax.Array:
-    """Returns `(batch, 1, length, length)`: the same mask for each head.
+    """Return `(batch, 1, length, length)`: the same mask for each head.
 
     Args:
         allowed: bool `(batch, length, length)`, queries before keys.
@@ -60,13 +60,13 @@ def custom_mask(allowed: jax.Array) -> jax.Array:
 
 
 def combine_masks(*masks: jax.Array | None) -> jax.Array | None:
-    """Returns the mask that allows what every given mask allows; None where no mask is given."""
+    """Return the mask that allows what every given mask allows; None where no mask is given."""
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(jnp.logical_and, given) if given else None
 
 
 def attention_probabilities(query: jax.Array, key: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns softmax(q k / sqrt(d)), `(batch, heads, queries, keys)`; the softmax in float32, the result in q's dtype.
+    """Return softmax(q k / sqrt(d)), `(batch, heads, queries, keys)`; the softmax in float32, the result in q's dtype.
 
     Both products around it stay in the compute dtype, forward and backward: one with a float32 result would get a
     float32 cotangent, and XLA would then multiply in float32.
@@ -84,7 +84,7 @@ def attention_probabilities(query: jax.Array, key: jax.Array, mask: jax.Array | 
 
 
 def attended_values(probabilities: jax.Array, value: jax.Array) -> jax.Array:
-    """Returns the sums of values, `(batch, queries, heads, head_size)`.
+    """Return the sums of values, `(batch, queries, heads, head_size)`.
 
     Args:
         probabilities: `(batch, heads, queries, keys)`.
@@ -109,7 +109,7 @@ def _scores(query: jax.Array, key: jax.Array) -> jax.Array:
 def flash_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, *, causal: bool, lengths: jax.Array | None
 ) -> jax.Array:
-    """Returns the attended values, of the shape and dtype of `query`.
+    """Return the attended values, of the shape and dtype of `query`.
 
     Args:
         query, key, value: `(batch, length, heads, head_size)` in float16 or bfloat16; keys and values with fewer heads
@@ -133,7 +133,7 @@ def flash_attention(
 
 
 def require_cudnn() -> None:
-    """Raises `MemprofError` where JAX finds no cuDNN."""
+    """Raise `MemprofError` where JAX finds no cuDNN."""
     if cudnn_version() is None:
         raise MemprofError(
             "Technique 'flash' needs the cuDNN library, which JAX does not find: install nvidia-cudnn-cu13, or leave"
@@ -142,7 +142,7 @@ def require_cudnn() -> None:
 
 
 def real_lengths(is_real: jax.Array) -> jax.Array:
-    """Returns how many tokens of each sequence are real, int32 `(batch,)`.
+    """Return how many tokens of each sequence are real, int32 `(batch,)`.
 
     Args:
         is_real: bool `(batch, length)`, False for padding, which comes last.

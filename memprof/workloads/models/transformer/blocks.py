@@ -56,7 +56,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype.
+        """Return `(batch, length, hidden_size)` in the compute dtype.
 
         Args:
             hidden: `(batch, length, hidden_size)`.
@@ -91,7 +91,7 @@ class Attention(nn.Module):
 
 
 def split_heads(qkv: jax.Array, config: TransformerConfig, train_config: TrainConfig) -> tuple[jax.Array, ...]:
-    """Returns queries, keys and values, each `(batch, length, heads, head_size)`, of their projection.
+    """Return queries, keys and values, each `(batch, length, heads, head_size)`, of their projection.
 
     Its columns are all queries, then all keys, then all values. Devices that share the columns would have none of the
     one or the other; for them they come head by head, or group by group.
@@ -125,7 +125,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, masking: Masking) -> jax.Array:
-        """Returns the residual stream after this layer, `(batch, length, hidden_size)`."""
+        """Return the residual stream after this layer, `(batch, length, hidden_size)`."""
         attention = checkpointed(Attention, ATTENTION, self.train_config)
         mlp = checkpointed(MixtureOfExperts if self.config.num_experts else MLPBlock, MLP, self.train_config)
         hidden = checkpoint_name(hidden, BLOCK_INPUT)

@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Module):
         self.embedding = self.param("embedding", _table_init, shape, param_dtype(self.train_config))
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the rows of int32 tokens `(batch, length)`: `(batch, length, hidden_size)`."""
+        """Return the rows of int32 tokens `(batch, length)`: `(batch, length, hidden_size)`."""
         return jnp.take(self.embedding, tokens, axis=0).astype(compute_dtype(self.train_config))
 
 
@@ -42,7 +42,7 @@ class PositionEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
-        """Returns the first rows, `(length, hidden_size)`."""
+        """Return the first rows, `(length, hidden_size)`."""
         shape = (self.max_length, self.hidden_size)
         table = self.param("embedding", _table_init, shape, param_dtype(self.train_config))
         return table[:length].astype(compute_dtype(self.train_config))
@@ -57,7 +57,7 @@ class OutputLayer(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, token_table: jax.Array | None = None) -> jax.Array:
-        """Returns logits, float32 `(..., num_outputs)`: the product in the compute dtype, cast at once.
+        """Return logits, float32 `(..., num_outputs)`: the product in the compute dtype, cast at once.
 
         Args:
             hidden: `(..., hidden_size)`.

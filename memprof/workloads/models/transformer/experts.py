@@ -60,7 +60,7 @@ class MixtureOfExperts(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`.
+        """Return `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`.
 
         What unequal use of the experts adds to the loss is sown into the collection `LOSSES`.
         """
@@ -96,12 +96,12 @@ class Expert(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, capacity, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
+        """Return `(batch, capacity, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
         return up_and_down(hidden, self.config, self.train_config, GROUP, WHOLE)
 
 
 def capacity(config: TransformerConfig, length: int) -> int:
-    """Returns how many tokens of a sequence an expert takes at most; more than all of them never come."""
+    """Return how many tokens of a sequence an expert takes at most; more than all of them never come."""
     even = length * config.experts_per_token / config.num_experts
     return min(length, ceil(even * config.capacity_factor))
 

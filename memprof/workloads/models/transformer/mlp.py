@@ -22,7 +22,7 @@ class MLPBlock(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """Returns `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
+        """Return `(batch, length, hidden_size)` in the compute dtype, of the same shape as `hidden`."""
         hidden = norm(self.config, self.train_config, name="norm")(hidden)
         hidden = up_and_down(hidden, self.config, self.train_config, BATCH, LENGTH)
         return nn.Dropout(self.config.dropout_rate, deterministic=False)(hidden)
@@ -31,7 +31,7 @@ class MLPBlock(nn.Module):
 def up_and_down(
     hidden: jax.Array, config: TransformerConfig, train_config: TrainConfig, *dims: str | None
 ) -> jax.Array:
-    """Returns what two projections with an activation between them make of `(..., hidden_size)`, in the same shape.
+    """Return what two projections with an activation between them make of `(..., hidden_size)`, in the same shape.
 
     They are parts of the module that calls this, `up` and `down`; a third one, `gate`, is the activation's argument
     where the configuration has one.

@@ -71,7 +71,7 @@ class Transformer(nn.Module):
     def __call__(
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
     ) -> jax.Array:
-        """Returns logits in float32: `(batch, length, vocab_size)`, or `(batch, num_classes)` for classification.
+        """Return logits in float32: `(batch, length, vocab_size)`, or `(batch, num_classes)` for classification.
 
         Args:
             inputs: tokens, int32 `(batch, length)`.
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
     def encode(
         self, inputs: jax.Array, input_mask: jax.Array | None = None, attention_mask: jax.Array | None = None
     ) -> jax.Array:
-        """Returns the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
+        """Return the normalised residual stream, `(batch, length, hidden_size)` in the compute dtype."""
         hidden = self.token_embedding(inputs)
         if self.config.positions == "learned":
             hidden = hidden + self.position_embedding(inputs.shape[1])
@@ -97,7 +97,7 @@ class Transformer(nn.Module):
 
     @nn.nowrap
     def decode(self, hidden: jax.Array) -> jax.Array:
-        """Returns the logits, float32, of a residual stream `(batch, length, hidden_size)`, or of tokens of it."""
+        """Return the logits, float32, of a residual stream `(batch, length, hidden_size)`, or of tokens of it."""
         if self.config.task == "classification":
             # As in BERT: the first token stands for the sequence.
             pooled = nn.tanh(self.pooler(hidden[:, 0]))
@@ -169,7 +169,7 @@ class Transformer(nn.Module):
 
 
 def build_transformer(config: TransformerConfig, train_config: TrainConfig) -> Model:
-    """Returns the Transformer as a model that can be trained."""
+    """Return the Transformer as a model that can be trained."""
     masks = (("input_mask", config.padding_mask), ("attention_mask", config.custom_mask))
     counts_by_token = config.padding_mask and config.task == "next_token"
     smaller = pruned_config(config, train_config.structurally_pruned_fraction)
