@@ -17,7 +17,7 @@ from memprof.workloads.pruning import kept, prune_hidden_units
 from memprof.workloads.sharding import BATCH, WIDTH, divided
 from memprof.workloads.train_config import TrainConfig
 
-# Columns on the way in, rows on the way out (see the Transformer's).
+# Columns into the hidden layer, rows out of it (see the Transformer's).
 TENSOR_AXES = {"hidden/kernel": -1, "hidden/bias": -1, "norm/scale": -1, "norm/bias": -1, "head/kernel": -2}
 
 

@@ -1,4 +1,4 @@
-"""The norm of a configuration."""
+"""The norm that a configuration selects."""
 
 from __future__ import annotations
 
