@@ -91,7 +91,7 @@ class EngineBuild:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raises `MemprofError` for what is wrong before anything is built."""
+        """Raise `MemprofError` for what is wrong before anything is built."""
         check_installed()
         for applied in parse_techniques(of_model(self.techniques)):
             if applied.technique.sets.get("weight_dtype", "param") != "param":

@@ -61,7 +61,7 @@ class Rows:
         return tuple(tasks), tuple(refused)
 
     def check_reference(self, reference: str | None) -> None:
-        """Raises `MemprofError` where the row to compare with is none of these."""
+        """Raise `MemprofError` where the row to compare with is none of these."""
         named = {name for row in self.techniques for name in (row, self.label(row))}
         if reference is not None and reference not in named:
             raise _no_row(reference, map(self.label, self.techniques))

@@ -85,7 +85,7 @@ class TorchTrace:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:
-        """Raises `MemprofError` for what is wrong before anything is traced."""
+        """Raise `MemprofError` for what is wrong before anything is traced."""
         self._maker()
 
     def capture(self, *, progress: Callable[[str], None]) -> Capture:

@@ -147,7 +147,7 @@ class _Message:
 
 @dataclass(slots=True)
 class _Reader:
-    """Collects what each line tells."""
+    """Collect what each line tells."""
 
     messages: dict[_Form, _Message] = field(default_factory=dict)
     num_tries: int = 0

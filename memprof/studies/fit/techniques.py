@@ -37,7 +37,7 @@ class TechniquesRequest:
     settings: CompileSettings = TO_THE_PLAN
 
     def check(self) -> None:
-        """Raises `MemprofError` for the mistakes that can be found before anything is compiled."""
+        """Raise `MemprofError` for the mistakes that can be found before anything is compiled."""
         self.memory.check()
         self.subject.plan()
 

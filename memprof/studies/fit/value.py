@@ -113,7 +113,7 @@ class FitRequest:
         return request_digest(self.task(value)) if self.is_compiled else self.build(value).digest
 
     def check(self, value: int | None) -> None:
-        """Raises `MemprofError` if the step cannot be built with a value, as far as that is known beforehand."""
+        """Raise `MemprofError` if the step cannot be built with a value, as far as that is known beforehand."""
         if not self.is_compiled:
             self.build(value).check()
         if self.framework != FRAMEWORK and not is_model_file(self.subject.name):
