@@ -156,7 +156,7 @@ class Profile:
         try:
             from pandas import DataFrame
         except ImportError as error:
-            raise MemprofError("to_pandas needs pandas: install it with pip install pandas") from error
+            raise MemprofError('to_pandas needs pandas: install it with pip install "jax-memprof[notebook]"') from error
         if by != "buffer":
             return DataFrame(list(self.by(by).items()), columns=[by, "size_bytes"])
         return DataFrame(self.to_dict()["buffers"], columns=list(BufferJson.__struct_fields__))

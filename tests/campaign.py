@@ -3,8 +3,9 @@
     python tests/campaign.py --seed 1 --seconds 600 [--output RESULT.json]
 
 Each file is damaged and read. Three ends are right: the same result as before the damage, another consistent result, or
-one sentence (`MemprofError`). Any other end is a defect, as is a file that takes longer than ten seconds. The folder
-`campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week with a new seed.
+one sentence (`MemprofError`). Any other end is a defect, as is a file that takes more than ten seconds of processor
+time. The folder `campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week
+with a new seed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import pickle
 import random
 import tempfile
@@ -101,7 +103,7 @@ def main() -> int:
 
 def _defect(kind: Kind, content: bytes, ends: Counter[str]) -> str:
     """Read one file, count its end, and return the description of a defect, or an empty text."""
-    started = time.monotonic()
+    started = _processor_seconds()
     try:
         ending = kind.read(content)
     except InternalError:
@@ -113,8 +115,13 @@ def _defect(kind: Kind, content: bytes, ends: Counter[str]) -> str:
     except Exception:
         return traceback.format_exc()
     ends[f"{kind.name}: {ending}"] += 1
-    seconds = time.monotonic() - started
+    seconds = _processor_seconds() - started
     return f"it took {seconds:.1f} s" if seconds > _MAX_SECONDS else ""
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those that it has waited for: XLA reads texts in one."""
+    return sum(os.times()[:4])
 
 
 def _keep(kind: Kind, content: bytes, defect: str, number: int) -> None:

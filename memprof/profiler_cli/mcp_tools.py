@@ -35,7 +35,7 @@ import sys
 from memprof.capture.processes.process_tree import die_with
 die_with(int(sys.argv.pop(1)))
 from memprof.profiler_cli.main import main
-main()
+main(verdict_first=True)
 """
 _CAVEAT = "Sizes are the compiler's; categories and modules are inferred; nothing was measured on a device."
 _RUNS_CODE = " It imports FILE.py, which runs the user's code."

@@ -159,3 +159,69 @@ def test_blocks_that_do_not_change_are_held_once_and_operands_in_vmem_need_none(
         ("input", 1, 0),
         ("output", 2, 64 * KIB),
     ]
+
+
+def _gather(num_scalars: int, scratch: Any, num_semaphores: int) -> tuple[Callable[..., Any], tuple[Any, Any]]:
+    """Copies rows of x by DMA; numbers in SMEM say which."""
+
+    def kernel(rows: Any, x: Any, o: Any, _: Any, semaphores: Any) -> None:
+        copy = pltpu.make_async_copy(x.at[pl.ds(pl.multiple_of(rows[pl.program_id(0)], 8), 8)], o, semaphores.at[0])
+        copy.start()
+        copy.wait()
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(8,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((8, COLUMNS), lambda row, _: (row, 0)),
+        scratch_shapes=[scratch, pltpu.SemaphoreType.DMA((num_semaphores,))],
+    )
+
+    def step(rows: Any, x: Any) -> Any:
+        out = jax.ShapeDtypeStruct((64, COLUMNS), jnp.float32)
+        return pl.pallas_call(kernel, grid_spec=grid, out_shape=out, name="gather")(rows, x)
+
+    return step, (jax.ShapeDtypeStruct((num_scalars,), jnp.int32), BIG)
+
+
+def test_smem_and_semaphores_of_a_kernel_that_fits() -> None:
+    step, arguments = _gather(8, pltpu.SMEM((9, 2), jnp.int32), 4)
+    calls, refusal = _kernel(step, *arguments, target="v5e", complete=True)
+    assert refusal == ""
+    # 8 numbers take a tile of 128; 9 x 2 numbers are filled up to 16 x 128.
+    assert [(each.kind, each.size_bytes) for each in calls.kernel.smem_buffers] == [
+        ("prefetch", 512),
+        ("scratch", 16 * 128 * 4),
+    ]
+    assert (calls.kernel.smem_limit_bytes, calls.kernel.num_semaphores) == (MIB, 4)
+
+
+@pytest.mark.parametrize(
+    ("num_scalars", "scratch"),
+    [
+        (300 * KIB + 1, pltpu.SMEM((8,), jnp.int32)),
+        (8, pltpu.SMEM((600 * KIB,), jnp.int16)),
+        (8, pltpu.SMEM((2500, 2), jnp.int32)),
+        (8, pltpu.SMEM((3, 200 * KIB), jnp.int16)),
+        (8, pltpu.SMEM((9001, 2), jnp.int8)),
+    ],
+)
+def test_an_array_larger_than_smem_is_a_result_with_the_compilers_number(num_scalars: int, scratch: Any) -> None:
+    step, arguments = _gather(num_scalars, scratch, 1)
+    calls, refusal = _kernel(step, *arguments, target="v5e")
+    largest = max(each.size_bytes for each in calls.kernel.smem_buffers)
+    assert refusal == f"Allocation (size={largest}) would exceed memory (size={calls.kernel.smem_limit_bytes})"
+    assert calls.kernel.is_over_smem
+
+
+def test_smem_and_semaphores_that_are_too_many_together_are_a_result() -> None:
+    step, arguments = _gather(150 * KIB, pltpu.SMEM((150 * KIB,), jnp.int32), 1)
+    calls, refusal = _kernel(step, *arguments, target="v5e")
+    assert calls.kernel.smem_bytes == 1200 * KIB
+    assert "Ran out of memory in memory space smem. Used 1.17M of 1.00M smem" in refusal
+
+    step, arguments = _gather(8, pltpu.SMEM((8,), jnp.int32), 512)
+    report = memprof.profile(step, *arguments, target="v5e", complete=True).report
+    assert report.kernels[0].kernel.num_semaphores == 512
+    assert "Ran out of memory in memory space sflag" in report.refusal
+    assert "the compiler found too little memory on the chip" in report.verdict.sentence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from memprof.analysis.attribution.sources import Sources
 from memprof.analysis.attribution.values import Values
@@ -19,12 +20,12 @@ def kernel_calls(
 ) -> tuple[KernelCalls, ...]:
     """Return the kernels of a program, largest VMEM request first; equal calls from one line are grouped."""
     by_instruction = {kernel.instruction: kernel for kernel in kernels}
-    alike: defaultdict[tuple[object, ...], list[tuple[Kernel, Instruction]]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str, Kernel], list[tuple[Kernel, Instruction]]] = defaultdict(list)
     for instruction in program.instructions if by_instruction else ():
         kernel = by_instruction.get(instruction.name)
         if kernel is not None:
             name, source = _NUMBER.sub("", kernel.instruction), sources.lines(instruction).user
-            alike[name, source, kernel.buffers, kernel.limit_bytes, kernel.used_bytes].append((kernel, instruction))
+            alike[name, source, replace(kernel, instruction="")].append((kernel, instruction))
     found = [
         KernelCalls(
             name=_NUMBER.sub("", calls[0][0].instruction),

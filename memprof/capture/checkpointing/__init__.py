@@ -1,1 +1,1 @@
-"""Checkpoints and chunks in a step that nobody has touched: its parts, and what their backward pass needs."""
+"""Checkpoints and chunks in an unmodified step: its blocks, and the values that their backward pass needs."""

@@ -1,7 +1,7 @@
-"""Checkpoints put into a step while it is traced: the user's files stay as they are.
+"""Checkpoints inserted into a step while it is traced. The user's files stay unchanged.
 
-`jax.grad` and its relatives, of frameworks too, hand the function that is differentiated to `jax.vjp`. There it is
-traced to a jaxpr, and its evaluation under checkpoints is differentiated instead.
+`jax.grad` and similar functions, also in frameworks, pass the differentiated function to `jax.vjp`. There it is traced
+to a jaxpr, and an evaluation of the jaxpr under checkpoints is differentiated instead.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ARRAY = object()
 def checkpointed(
     checkpoints: Checkpoints | Policy | None, *, chosen: Callable[[core.ClosedJaxpr], bool] = lambda closed: True
 ) -> Iterator[list[core.ClosedJaxpr]]:
-    """Put checkpoints around the blocks of all functions that are differentiated inside.
+    """Put checkpoints around the blocks of all functions that are differentiated within a `with` block.
 
     Args:
-        checkpoints: or a policy for all blocks; None: the functions are only collected, and evaluated as they are.
-        chosen: whether a function gets checkpoints.
+        checkpoints: the checkpoints, or a policy for all blocks; None: only collect the functions, unchanged.
+        chosen: decides whether a function gets checkpoints.
 
     Yields:
         The functions, without calls, in the order in which they are differentiated.
@@ -42,7 +42,7 @@ def checkpointed(
     def changed(closed: core.ClosedJaxpr) -> Flat:
         closed = without_calls(closed)
         seen.append(closed)
-        # A framework's function is called once: it takes things off a list that it has made for one call.
+        # A framework's function can be called only once, because it consumes a list made for one call.
         if checkpoints is None or not chosen(closed):
             return as_function(closed)
         return with_checkpoints(closed, checkpoints)
@@ -53,7 +53,7 @@ def checkpointed(
 
 @contextmanager
 def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
-    """Collect the functions that are differentiated inside, with their calls and checkpoints."""
+    """Collect the functions that are differentiated within a `with` block, with their calls and checkpoints."""
     seen: list[core.ClosedJaxpr] = []
 
     def unchanged(closed: core.ClosedJaxpr) -> Flat:
@@ -66,14 +66,14 @@ def differentiated() -> Iterator[list[core.ClosedJaxpr]]:
 
 @contextmanager
 def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[None]:
-    """Differentiate, in place of each function, another one that is made of its jaxpr."""
+    """Differentiate another function, made from its jaxpr, in place of each function."""
     is_inside = False
 
     def stand_in(vjp: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(vjp)
         def changed_vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
             nonlocal is_inside
-            if is_inside:  # a derivative inside what is differentiated: its values are those of the function around it
+            if is_inside:  # a nested derivative: leave it unchanged, as a part of the function around it
                 return vjp(fun, *primals, **options)
             is_inside = True
             try:
@@ -90,7 +90,7 @@ def differentiated_as(changed: Callable[[core.ClosedJaxpr], Flat]) -> Iterator[N
 
 
 class _Results:
-    """What a function returns: arrays, which a jaxpr returns too, and other leaves, which stay as they are."""
+    """The results of a function: arrays, which its jaxpr also returns, and other leaves, which stay unchanged."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         self._fun = fun
@@ -98,19 +98,19 @@ class _Results:
         self._structure: Any = None
 
     def arrays(self, *args: Any) -> list[Any]:
-        """Call the function. Returns its arrays alone."""
+        """Call the function and return only its arrays."""
         leaves, self._structure = jax.tree.flatten(self._fun(*args))
         self._leaves = [_ARRAY if is_array_like(leaf) else leaf for leaf in leaves]
         return [leaf for leaf in leaves if is_array_like(leaf)]
 
     def whole(self, arrays: list[Any]) -> Any:
-        """The result with these arrays in it."""
+        """Return the function's result with these arrays in it."""
         each = iter(arrays)
         return jax.tree.unflatten(self._structure, [next(each) if leaf is _ARRAY else leaf for leaf in self._leaves])
 
 
 def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints | Policy) -> Callable[..., Any]:
-    """A step with checkpoints around the blocks of what it differentiates, jitted as the step is.
+    """Return a step with checkpoints around its differentiated blocks, jitted with the step's own options.
 
     Raises:
         MemprofError: a framework has jitted the step.
@@ -119,7 +119,7 @@ def with_checkpointed_blocks(step: Callable[..., Any], checkpoints: Checkpoints 
 
 
 def traced_within(step: Callable[..., Any], around: Callable[[], AbstractContextManager[object]]) -> Callable[..., Any]:
-    """A step that is traced within a context, jitted as the step is.
+    """Return a step that is traced within a context, jitted with the step's own options.
 
     Raises:
         MemprofError: a framework has jitted the step.

@@ -1,7 +1,7 @@
-"""The parts of a differentiated function that a plan puts checkpoints around.
+"""The blocks of a differentiated function: the parts that a plan puts checkpoints around.
 
-These are the bodies of its scans, and what it repeats: the layers of a model, found as the same operations on the same
-shapes again and again. A function without either is one part.
+Blocks are the bodies of its scans, and its repetitions: the layers of a model, found as the same operations repeated on
+the same shapes. A function without either is one block.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-_LEAST_SHARE = 0.25  # of the bytes that a function makes: what is repeated and makes less is no layer
+_LEAST_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
 _NEARLY = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """Equations of a function that are alike: `count` times `length` of them, from `start` on.
+    """A repetition in a function: `length` equations, repeated `count` times from `start` on.
 
     Attributes:
-        count: 1 where nothing is repeated and all equations are one block.
+        count: 1 if the function has no repetition and all equations are one block.
     """
 
     start: int
@@ -31,22 +31,22 @@ class Repeated:
     count: int
 
     def starts(self) -> range:
-        """The first equation of each repetition."""
+        """Return the first equation of each repetition."""
         return range(self.start, self.start + self.length * self.count, self.length)
 
 
 def is_loop(equation: Any) -> bool:
-    """Whether an equation is a scan of several steps, whose body is a block."""
+    """Whether an equation is a scan of several iterations. Its body is a block."""
     return equation.primitive.name == "scan" and int(equation.params["length"]) > 1
 
 
 def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
-    """The equations that a function repeats; None where its scans are its blocks.
+    """Return the equations that a function repeats, or None if its scans are its blocks.
 
-    A function that has no scans and repeats little is one block.
+    A function without scans and with little repetition is one block.
 
     Args:
-        jaxpr: without calls of other jaxprs, except for those of loops, branches and custom derivatives.
+        jaxpr: a jaxpr without calls of other jaxprs, except loops, branches and custom derivatives.
     """
     equations = jaxpr.eqns
     made = np.array([made_bytes(equation.outvars) for equation in equations], dtype=np.float64)
@@ -60,7 +60,7 @@ def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
 
 
 def _numbers(equations: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A number for each equation: the same for those that do the same to arrays of the same types."""
+    """Number the equations; the same operation on arrays of the same types gets the same number."""
     known: dict[object, int] = {}
     return np.array([known.setdefault(_token(each), len(known)) for each in equations], dtype=np.int64)
 
@@ -82,7 +82,7 @@ def _text(value: object) -> str:
 def _longest_run(
     numbers: np.ndarray[Any, np.dtype[np.int64]], made: np.ndarray[Any, np.dtype[np.float64]]
 ) -> tuple[int, int, int] | None:
-    """The start, period and length of the repetition that makes most bytes; of nearly equal ones the shortest."""
+    """Return start, period and length of the repetition that makes most bytes; near ties go to the shortest period."""
     sums = np.concatenate([[0.0], np.cumsum(made)])
     found: list[tuple[float, int, int, int]] = []
     for period in range(1, len(numbers) // 2 + 1):
@@ -103,7 +103,7 @@ def _longest_run(
 
 
 def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repeated:
-    """Where in its period a repetition is cut: where least is alive from one block to the next."""
+    """Cut a repetition at the place in its period where the fewest bytes are live from one block to the next."""
     last_use: dict[Any, int] = {}
     made_at: dict[Any, int] = {}
     for place, equation in enumerate(jaxpr.eqns):
@@ -125,5 +125,5 @@ def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repea
 
 
 def made_bytes(atoms: Sequence[Any]) -> int:
-    """The bytes of some values."""
+    """Return the total size of some values, in bytes."""
     return sum(prod(atom.aval.shape) * atom.aval.dtype.itemsize for atom in atoms if hasattr(atom.aval, "dtype"))

@@ -1,7 +1,7 @@
-"""Losses and attentions computed one chunk of rows after another, in a function that nobody has touched.
+"""Losses and attentions computed one chunk of rows after another, in an unmodified function.
 
-What is large exists for one chunk at a time: a scan goes over the chunks, with `jax.checkpoint` around its body, so the
-backward pass computes each chunk again.
+Large arrays exist for one chunk at a time: a scan runs over the chunks, with `jax.checkpoint` around its body, so the
+backward pass recomputes each chunk.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
 
 @contextmanager
 def chunked(chunks: InChunks) -> Iterator[list[Region]]:
-    """Compute parts of all functions that are differentiated inside in chunks.
+    """Compute regions of all functions that are differentiated within a `with` block in chunks.
 
     Yields:
-        The parts that were found.
+        The regions that were found.
     """
     found: list[Region] = []
 
@@ -46,7 +46,7 @@ class _Chunked:
         self._found = found
 
     def function(self, closed: core.ClosedJaxpr) -> Flat:
-        """A function, and those of its scans and checkpoints, in chunks."""
+        """Return a function that evaluates a jaxpr in chunks, including its scans and checkpoints."""
         closed = without_jits(closed)
         jaxpr = closed.jaxpr
         regions = [each for each in find_regions(jaxpr) if self._parts[each.kind] > 1]
@@ -58,7 +58,7 @@ class _Chunked:
             known: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
             known.update(zip(jaxpr.invars, args, strict=True))
             pending = [number for number in range(len(jaxpr.eqns)) if number in first or number not in of_region]
-            while pending:  # what a region reads may stand after its first equation
+            while pending:  # a region's inputs may be made after its first equation
                 late: list[int] = []
                 for number in pending:
                     region = first.get(number)
@@ -91,7 +91,7 @@ class _Chunked:
 
 
 def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any, Any]) -> None:
-    """Evaluate a region: the same number of rows at a time, and what is left of them at the end."""
+    """Evaluate a region in chunks of equally many rows, and the remaining rows at the end."""
     num_rows = -(-region.num_rows // num_parts)
     num_whole = region.num_rows // num_rows
     end = num_whole * num_rows
@@ -107,7 +107,7 @@ def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any
         return None, jax.checkpoint(partial(part, num_rows), prevent_cse=False)(rows)
 
     def length(var: Any, axis: int, rows: int) -> int:
-        """How many entries of an array that many rows are."""
+        """Return the number of array entries along an axis that this many rows take."""
         return int(var.aval.shape[axis]) // region.num_rows * rows
 
     stacked = [_stacked(known[var], axis, num_whole, length(var, axis, num_rows)) for var, axis in divided]
@@ -121,7 +121,7 @@ def _in_parts(jaxpr: core.Jaxpr, region: Region, num_parts: int, known: dict[Any
 
 
 def _evaluated(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis], Any], num_rows: int) -> list[Any]:
-    """A region for a part of its rows."""
+    """Evaluate a region for a part of its rows."""
     made: dict[Any, Any] = {}
     for number in region.numbers:
         equation, rows = jaxpr.eqns[number], region.rows[number]
@@ -135,14 +135,14 @@ def _evaluated(jaxpr: core.Jaxpr, region: Region, inputs: dict[tuple[Any, Axis],
 
 
 def _stacked(array: Any, axis: int, num_parts: int, num_rows: int) -> Any:
-    """The whole parts of an array, one after another along a new first axis."""
+    """Return the whole chunks of an array, stacked along a new first axis."""
     whole = jax.lax.slice_in_dim(array, 0, num_parts * num_rows, axis=axis)
     shape = whole.shape
     return jnp.moveaxis(whole.reshape(*shape[:axis], num_parts, num_rows, *shape[axis + 1 :]), axis, 0)
 
 
 def _joined(parts: Any, axis: Axis, rest: Sequence[Any]) -> Any:
-    """The parts of a result as one array, or their sum."""
+    """Join the chunks of a result into one array, or sum them if the result has no row axis."""
     if axis is None:
         return sum(rest, start=parts.sum(0, dtype=parts.dtype))
     moved = jnp.moveaxis(parts, 0, axis)

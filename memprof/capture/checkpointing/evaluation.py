@@ -1,4 +1,4 @@
-"""Jaxprs evaluated again: without the calls in them, with the names of their operations, and with checkpoints."""
+"""Re-evaluation of jaxprs: without calls, with the names of their operations, and with checkpoints."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_ca
 
 
 def without_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """The same function without the jits and checkpoints in it.
+    """Return the same function with its jits and checkpoints inlined.
 
-    A call that says how its arguments are sharded stays.
+    A call with shardings for its arguments or results stays.
     """
     return jax.make_jaxpr(lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _inlined))(*closed.in_avals)
 
 
 def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """The same function without the jits in it; its checkpoints stay."""
+    """Return the same function with its jits inlined; its checkpoints stay."""
 
     def rule(equation: Any, values: list[Any]) -> list[Any] | None:
         return None if equation.primitive.name in _CHECKPOINTS else _inlined(equation, values, rule)
@@ -37,12 +37,12 @@ def without_jits(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def as_function(closed: core.ClosedJaxpr) -> Flat:
-    """A jaxpr as a function from arrays to a list of arrays."""
+    """Return a jaxpr as a function from arrays to a list of arrays."""
     return lambda *args: _evaluated(closed.jaxpr, closed.consts, args, _as_they_are)
 
 
 def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
-    """The different blocks of a function without calls, each with the number of times that it runs."""
+    """Return the different blocks of a function without calls, each with its number of runs."""
     repeated = find_repeated(closed.jaxpr)
     if repeated is None:
         loops = [each.params for each in closed.jaxpr.eqns if is_loop(each)]
@@ -54,11 +54,11 @@ def blocks_of(closed: core.ClosedJaxpr) -> list[tuple[core.ClosedJaxpr, int]]:
 
 
 def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy) -> Flat:
-    """The same function with `jax.checkpoint` around each of its blocks.
+    """Return the same function with `jax.checkpoint` around each of its blocks.
 
     Args:
-        closed: without calls.
-        checkpoints: the results of a block that are kept, or a policy for all blocks. The turns of a scan are blocks.
+        closed: a jaxpr without calls.
+        checkpoints: the results that each block saves, or a policy for all blocks. Iterations of a scan are blocks.
     """
     jaxpr, repeated = closed.jaxpr, find_repeated(closed.jaxpr)
     number_at = {} if repeated is None else {start: number for number, start in enumerate(repeated.starts())}
@@ -94,7 +94,7 @@ def with_checkpoints(closed: core.ClosedJaxpr, checkpoints: Checkpoints | Policy
 
 
 def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy, known: dict[Any, Any]) -> int:
-    """Evaluate one repetition under a checkpoint. Returns the equation after it."""
+    """Evaluate one repetition under a checkpoint. Return the number of the equation after it."""
     run, inputs, outputs = _block(jaxpr, start, repeated.length)
     results = jax.checkpoint(run, policy=policy)(*[known[var] for var in inputs])
     known.update(zip(outputs, results, strict=True))
@@ -102,7 +102,7 @@ def _run_block(jaxpr: core.Jaxpr, start: int, repeated: Repeated, policy: Policy
 
 
 def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: int | None, rest: Policy | None) -> None:
-    """Evaluate a scan with its body under a checkpoint, in two parts if its last turns have another policy, or none."""
+    """Evaluate a scan with a checkpointed body, in two parts if its last iterations have another policy, or none."""
     params = equation.params
     length = int(params["length"])
     if num_first is None or num_first >= length:
@@ -132,7 +132,7 @@ def _run_loop(equation: Any, known: dict[Any, Any], policy: Policy, num_first: i
 
 
 def _consts_and_carried(equation: Any) -> tuple[int, int]:
-    """How many inputs of a scan its body reads whole, and how many it carries: what it goes over has one axis more."""
+    """Return the number of constant and of carried inputs of a scan. Its scanned inputs have one axis more outside."""
     body = equation.params["jaxpr"].jaxpr
 
     def num_stacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
@@ -143,14 +143,14 @@ def _consts_and_carried(equation: Any) -> tuple[int, int]:
 
 
 def _checkpointed_loop(equation: Any, policy: Policy) -> dict[str, Any]:
-    """The parameters of a scan whose body is under a checkpoint. Within a scan nothing can be merged by mistake."""
+    """Return the parameters of a scan with a checkpointed body. CSE cannot undo a checkpoint inside a scan."""
     body = without_calls(equation.params["jaxpr"])
     checkpointed = jax.checkpoint(as_function(body), policy=policy, prevent_cse=False)
     return {**equation.params, "jaxpr": jax.make_jaxpr(checkpointed)(*body.in_avals)}
 
 
 def _block(jaxpr: core.Jaxpr, start: int, length: int) -> tuple[Flat, list[Any], list[Any]]:
-    """Some equations as a function, with the variables that it reads, and those that are read after it."""
+    """Return some equations as a function, with the variables that it reads, and its results that are read later."""
     equations = jaxpr.eqns[start : start + length]
     made = {var for each in equations for var in each.outvars}
     read = [atom for each in equations for atom in each.invars if isinstance(atom, core.Var)]
@@ -172,11 +172,11 @@ _Rule = Callable[[Any, list[Any]], list[Any] | None]
 
 
 def _as_they_are(equation: Any, values: list[Any]) -> None:
-    """Leave calls as they are."""
+    """Leave calls unchanged."""
 
 
 def _inlined(equation: Any, values: list[Any], rule: _Rule | None = None) -> list[Any] | None:
-    """Evaluate a call in place, by a rule; None: the equation is no such call."""
+    """Inline a call, and evaluate its equations by a rule. Return None if the equation is not such a call."""
     name = _CALLS.get(equation.primitive.name)
     if name is None or not jit_adapter.has_no_shardings(equation.params):
         return None
@@ -200,7 +200,7 @@ def _evaluated(jaxpr: core.Jaxpr, consts: Sequence[Any], args: Sequence[Any], ru
 
 
 def bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
-    """Evaluate an equation with other parameters, and note its results."""
+    """Evaluate an equation with other parameters, and store its results in `known`."""
     values = [value_of(atom, known) for atom in equation.invars]
     with jit_adapter.name_of(equation):
         results = jit_adapter.bound(equation, values, params)
@@ -208,5 +208,5 @@ def bind(equation: Any, known: dict[Any, Any], params: dict[str, Any]) -> None:
 
 
 def value_of(atom: Any, known: dict[Any, Any]) -> Any:
-    """What an input of an equation stands for."""
+    """Return the value of an equation's input."""
     return atom.val if isinstance(atom, core.Literal) else known[atom]

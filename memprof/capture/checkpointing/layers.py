@@ -1,6 +1,6 @@
-"""The user's functions that a checkpoint belongs around: those that make the blocks of what is differentiated.
+"""The user's functions to put checkpoints around: the functions that make the blocks of a differentiated function.
 
-JAX notes for each equation the calls that led to it. The layer of a block is the innermost function that makes nearly
+JAX records for each equation the calls that led to it. The layer of a block is the innermost function that makes nearly
 all of its bytes.
 """
 
@@ -20,20 +20,20 @@ from jax.extend import core
 from memprof.capture.checkpointing.blocks import find_repeated, is_loop, made_bytes
 from memprof.capture.tracing import jit_adapter
 
-_NEARLY_ALL = 0.9  # of the bytes of a block: what is added to its result may be outside of the function
-# Those that call the user's layers.
+_NEARLY_ALL = 0.9  # of the bytes of a block; an addition to its result may lie outside the function
+# Frameworks that call the user's layers.
 _FRAMEWORKS = ("flax", "equinox", "haiku", "keras", "penzai")
 _OURS = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A function of the user's.
+    """A function of the user.
 
     Attributes:
         name: its qualified name: `Block.__call__`, `make_step.<locals>.block`.
-        file, line: where its first equation is.
-        count: how often it runs in a step.
+        file, line: the place of its first equation.
+        count: the number of its runs in a step.
         is_loop: it is the body of a scan.
     """
 
@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def own_name(self) -> str:
-        """Its name as the code around it says it."""
+        """Its name in the code around it."""
         return self.name.rpartition(".")[2]
 
     @property
@@ -55,10 +55,10 @@ class Layer:
 
 
 def layers_of(closed: core.ClosedJaxpr) -> list[Layer]:
-    """The functions that make the blocks of a function without calls.
+    """Return the functions that make the blocks of a function without calls.
 
     Returns:
-        Empty if no single function with a name makes one of the blocks.
+        The layers; empty if a block is not made by a single named function.
     """
     repeated = find_repeated(closed.jaxpr)
     found: list[Layer | None] = []
@@ -93,10 +93,10 @@ def calls_counted() -> Iterator[Counter[tuple[str, str]]]:
 
 
 def _layer(equations: Sequence[Any], *, count: int, around: Sequence[tuple[str, str]], is_loop: bool) -> Layer | None:
-    """The innermost function that makes nearly all of some equations.
+    """Return the innermost function that makes nearly all bytes of some equations.
 
     Args:
-        around: the functions from which a loop is called, which are not its body.
+        around: the functions that call a loop; they are not its body.
     """
     chains = [(_of_user(jit_adapter.calls_to(each)), made_bytes(each.outvars)) for each in equations]
     total, depth, found = sum(size for _, size in chains), 0, None

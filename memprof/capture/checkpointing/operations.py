@@ -18,18 +18,18 @@ from memprof.capture.tracing.flops import count_flops
 
 _KINDS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 _TENSOR_CORES = {"f32": "tf32"}
-# Where the target's own are not known: those of an H100, whose ratio decides and not their size.
+# The speeds of an H100, for targets with unknown speeds. Only their ratio matters.
 _OPERATIONS_PER_SECOND, _BYTES_PER_SECOND = 4e14, 3e12
-# XLA computes elementwise operations again inside the kernels that read them: their results are rarely written.
+# XLA fuses elementwise operations into the kernels that read them, so their results are rarely written to memory.
 _FUSED = 0.1
 
 
 def block_of(closed: core.ClosedJaxpr, count: int, speeds: Speeds | None) -> Block:
-    """The operations of a block.
+    """Return the operations of a block.
 
     Args:
-        closed: without calls.
-        speeds: of the target; None: unknown.
+        closed: the block's jaxpr, without calls.
+        speeds: the speeds of the target, or None if they are unknown.
     """
 
     def forward(*args: Any) -> Any:
@@ -70,7 +70,7 @@ def _operation(equation: Any, inputs: tuple[int, ...], is_needed: bool, speeds: 
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """One equation in place of a jaxpr."""
+    """A stand-in for a jaxpr with one equation."""
 
     eqns: list[Any]
 

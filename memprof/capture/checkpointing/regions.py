@@ -1,8 +1,8 @@
-"""What is made of one large product row by row, until it is small again: losses of logits, and attentions.
+"""Regions that process one large product row by row until it is small again: losses of logits, and attentions.
 
-A region begins with a matrix product whose result is larger than its rows were: logits, or what each query gives to
-each key. It has all operations that read such a large array. If none of these mixes the rows, a part of the rows can be
-computed without the others, and the large arrays never exist whole. What is in a region is known by data flow alone.
+A region begins with a matrix product whose result is larger than its operand with the rows: logits, or attention
+scores. It includes all operations that read such a large array. If no operation mixes the rows, a part of the rows can
+be computed without the others, and the large arrays never exist whole. Regions are found by data flow alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jax.extend import core
 
 from memprof.capture.checkpointing.rows import Axis, Rows, rows_behind, rows_of
 
-_LARGER = 2  # the first product than the rows it is made of
+_LARGER = 2  # how many times larger the first product must be than its operand with the rows
 _SOFTMAX = "exp"
 _PRODUCT = "dot_general"
 
 
 class Kind(Enum):
-    """What a region computes."""
+    """The computation in a region."""
 
     LOSS = auto()  # logits, and a softmax of them
     ATTENTION = auto()  # the same, and a product of that with values
@@ -35,13 +35,14 @@ class Region:
     """Some equations of a function.
 
     Attributes:
-        numbers: their places in it.
-        own: those that begin or read something large; the others are also evaluated outside if that is read there.
-        rows: where the rows lie in each.
-        num_rows: how many there are.
-        inputs: the variables from outside, each with the axis of its rows.
-        outputs: the variables that are read outside, likewise; None: sums over all rows.
-        large_bytes: of the product that it begins with.
+        numbers: the numbers of the equations in the function.
+        own: equations that make or read a large array. The others are also evaluated outside the region if their
+            results are read there.
+        rows: the row axes of each equation.
+        num_rows: the number of rows.
+        inputs: the variables from outside, each with its row axis.
+        outputs: the variables that are read outside, each with its row axis, or None for sums over all rows.
+        large_bytes: size of the product that it begins with.
     """
 
     kind: Kind
@@ -55,7 +56,7 @@ class Region:
 
 
 def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
-    """The losses and attentions of a function without jits, in their order. No two share an operation."""
+    """Return the losses and attentions of a function without jits, in order. No two share an operation."""
     graph = _Graph(jaxpr)
     found: list[Region] = []
     taken: set[int] = set()
@@ -72,7 +73,7 @@ def find_regions(jaxpr: core.Jaxpr) -> list[Region]:
 
 
 def _expanding(equation: Any) -> Iterator[Rows]:
-    """The axes that the rows of a product may lie along, the last of its first operand first."""
+    """Yield the possible row axes of a product, starting with the last axis of its first operand."""
     for side, atom in enumerate(equation.invars):
         for axis in reversed(range(atom.aval.ndim)):
             (contracted, batch) = equation.params["dimension_numbers"]
@@ -85,7 +86,7 @@ def _expanding(equation: Any) -> Iterator[Rows]:
 
 
 class _Graph:
-    """Who makes and who reads the variables of a function."""
+    """The equations that make and read each variable of a function."""
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
         self.equations = jaxpr.eqns
@@ -98,19 +99,19 @@ class _Graph:
 
 
 class _MixedRowsError(Exception):
-    """An operation mixes the rows, or is not known."""
+    """An operation mixes the rows, or is unknown."""
 
 
 @dataclass(slots=True)
 class _Growth:
-    """A region while it is looked for."""
+    """A region while it grows."""
 
     graph: _Graph
     first: int
     of_first: Rows
     rows: dict[int, Rows] = field(default_factory=dict)
-    axes: dict[Any, Axis] = field(default_factory=dict)  # of the variables that it makes
-    waiting: dict[Any, int] = field(default_factory=dict)  # made of something of it, but perhaps behind it
+    axes: dict[Any, Axis] = field(default_factory=dict)  # row axes of the variables that it makes
+    waiting: dict[Any, int] = field(default_factory=dict)  # variables made from the region's, which may lie behind it
 
     @property
     def _product(self) -> Any:
@@ -122,7 +123,7 @@ class _Growth:
         return int(self._product.aval.shape[self.of_first.result])
 
     def region(self) -> Region | None:
-        """The region of the product; None: there is none."""
+        """Return the region of the product, or None."""
         self._add(self.first, self.of_first)
         try:
             for number in range(self.first + 1, len(self.graph.equations)):
@@ -156,7 +157,7 @@ class _Growth:
             self.waiting.update(dict.fromkeys(equation.outvars, number))
 
     def _join(self, number: int) -> None:
-        """Add an equation, and those between the region and it."""
+        """Add an equation, and the equations between it and the region."""
         read = self.graph.equations[number].invars
         for atom in read:
             if isinstance(atom, core.Var) and atom in self.waiting:
@@ -178,7 +179,7 @@ class _Growth:
             self.waiting.pop(var, None)
 
     def _inputs(self) -> list[tuple[Any, Axis]]:
-        """What the region reads. Large arrays that are made of small ones, as masks are, are made within it."""
+        """Return the region's inputs. Large arrays made from small ones, such as masks, are recomputed inside."""
         found: dict[tuple[Any, Axis], None] = {}
         pending = sorted(self.rows)
         while pending:

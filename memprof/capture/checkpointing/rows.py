@@ -1,11 +1,11 @@
-"""How the rows of an array go through an operation: where they lie in its results, and where its inputs have theirs.
+"""Row axes through an operation: the axis of the rows in its results, and in its other inputs.
 
-An operation treats rows one by one along an axis if a part of the rows can be computed without the others:
+An operation treats the rows along an axis separately if a part of the rows can be computed without the others:
 
     rows_of(exp, [1], 64)                    # the rows of the result lie along axis 1, too
     rows_of(reduce_sum over axis 2, [1], 64)  # the same; over axis 1: they are summed
 
-Where a reshape merges the axis with those after it, each row is several entries of the new axis.
+If a reshape merges the axis with later axes, each row takes several entries of the new axis.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _ELEMENTWISE = frozenset(
 )
 _REDUCTIONS = frozenset({"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"})
 
-Axis = int | None  # of the rows; None: an array without them, of which each part needs all
+Axis = int | None  # the row axis; None: an array without rows, which each chunk needs whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Where the rows lie.
+    """The row axes of an operation.
 
     Attributes:
-        inputs: in each input.
-        result: in the results; None: they are sums over all rows.
-        sizes: the parameter that says how long the axis of the rows is, by its name and the place in it.
+        inputs: the row axis of each input.
+        result: the row axis of the results; None: they are sums over all rows.
+        sizes: the parameter that holds the length of the row axis: its name and the index in it.
     """
 
     inputs: tuple[Axis, ...]
@@ -42,7 +42,7 @@ class Rows:
     sizes: tuple[str, int] | None = None
 
     def params(self, equation: Any, part: int, num_rows: int) -> dict[str, Any]:
-        """The parameters of the operation for a part of the rows."""
+        """Return the parameters of the operation for a part of the rows."""
         params = dict(equation.params)
         if self.sizes is not None:
             name, place = self.sizes
@@ -52,11 +52,11 @@ class Rows:
 
 
 def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
-    """Where rows lie that some inputs of an operation have; None: it mixes them, or is not known.
+    """Return the row axes of an operation, or None if it mixes the rows or is unknown.
 
     Args:
-        axes: of the rows in each input; None: unknown.
-        num_rows: how many there are.
+        axes: the row axis of each input; None: unknown.
+        num_rows: the number of rows.
     """
     name = equation.primitive.name
     if name in _ELEMENTWISE:
@@ -66,7 +66,7 @@ def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
 
 
 def rows_behind(equation: Any, axis: int) -> Rows | None:
-    """Where the inputs of an operation have the rows that its result has along an axis; None: not known."""
+    """Return the row axes of an operation whose result has its rows along an axis, or None if unknown."""
     name, length = equation.primitive.name, equation.outvars[0].aval.shape[axis]
     if name in _ELEMENTWISE:
         return _elementwise(equation, [axis])
@@ -79,7 +79,7 @@ def rows_behind(equation: Any, axis: int) -> Rows | None:
 
 
 def _elementwise(equation: Any, axes: Sequence[Axis]) -> Rows | None:
-    """An operand without dimensions, or of length 1, is broadcast."""
+    """Return the row axes of an elementwise operation. Scalars and axes of length 1 are broadcast."""
     found = {axis for axis in axes if axis is not None}
     shape = equation.outvars[0].aval.shape
     if len(found) != 1 or any(atom.aval.ndim not in (0, len(shape)) for atom in equation.invars):
@@ -109,7 +109,7 @@ def _sum(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
 
 
 def _along(name: str) -> Callable[[Any, Sequence[Axis], int], Rows | None]:
-    """The rule of what works along one axis of all its inputs, the one in this parameter."""
+    """Return the rule of an operation along one axis of all its inputs; this parameter holds the axis."""
 
     def rule(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
         found = {axis for axis in axes if axis is not None}
@@ -166,7 +166,7 @@ def _gather(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
     in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
     if axis is None:
         return None
-    if axis in numbers.operand_batching_dims:  # each row has indices of its own
+    if axis in numbers.operand_batching_dims:  # each row has its own indices
         of_indices = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(axis)]
         return Rows(inputs=(axis, of_indices), result=in_batch[of_indices])
     if (

@@ -1,7 +1,7 @@
-"""What tells one operation of a block from another to a checkpoint policy, and the policy that keeps some of them.
+"""Signatures that distinguish the operations of a block for a checkpoint policy, and policies that save some of them.
 
-JAX asks a policy for each operation of a checkpointed function whether its results are kept for the backward pass. It
-hands over the primitive, the inputs' shapes and dtypes, and the parameters. Operations that are alike in these are kept
+JAX asks a policy for each operation of a checkpointed function whether its results are saved for the backward pass. It
+passes the primitive, the inputs' shapes and dtypes, and the parameters. Operations that agree in these are saved
 together.
 """
 
@@ -18,13 +18,13 @@ Policy = Callable[..., bool]
 
 
 def signature_of(primitive: Any, avals: Collection[Any], params: Mapping[str, Any]) -> Signature:
-    """The signature of an operation."""
+    """Return the signature of an operation."""
     inputs = tuple((tuple(aval.shape), str(aval.dtype)) for aval in avals if hasattr(aval, "dtype"))
     return Signature(primitive.name, inputs, str(params.get(_PARAMETER)))
 
 
 def policy_of(kept: Collection[Signature]) -> Policy:
-    """The policy for `jax.checkpoint` that keeps the results of some operations."""
+    """Return the policy for `jax.checkpoint` that saves the results of some operations."""
     signatures = frozenset(kept)
 
     def policy(primitive: Any, *avals: Any, **params: Any) -> bool:

@@ -1,1 +1,1 @@
-"""The processes that compile and run, what they are told, and what they hand back."""
+"""The processes that compile and run steps, their tasks, and their results."""

@@ -1,4 +1,4 @@
-"""The child process as the command sees it: started with a task, listened to, gone when the block is left."""
+"""The command's side of a child process: start it with a task, read its messages, and end it with the block."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from memprof.errors import InternalError, MemprofError, WorkloadError
 
 Progress = Callable[[str], None]
 
-_PATIENCE_SECONDS = 15.0  # longer than the supervisor takes to end what the worker has started
+_PATIENCE_SECONDS = 15.0  # longer than the supervisor needs to end the worker's processes
 _LAST_LINES, _LOG_BYTES = 20, 1 << 16
 _IMPORTING = "importing"
 _RUNNING = (
     "making the arguments",
     "running",
     "reading the trace",
-)  # what the stages of a run begin with (`run.measure`)
+)  # prefixes of the stages of a run (`run.measure`)
 
 
 class _Endable(Protocol):
@@ -48,7 +48,7 @@ class _Endable(Protocol):
 
 
 class Children:
-    """The child processes of one caller, to be ended together, from any thread."""
+    """The child processes of one caller, which can end them together from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,25 +56,25 @@ class Children:
         self._are_ended = False
 
     def check(self) -> None:
-        """Raises `MemprofError` where the others have ended: nothing need be started that would end at once."""
+        """Raise `MemprofError` if the children have been ended: a new child would end at once."""
         with self._lock:
             if self._are_ended:
                 raise MemprofError("interrupted")
 
     def add(self, child: _Endable) -> None:
-        """A child that has started; it ends at once if the others have."""
+        """Add a child that has started; end it at once if the others have been ended."""
         with self._lock:
             self._running.add(child)
             if self._are_ended:
                 child.end()
 
     def remove(self, child: _Endable) -> None:
-        """A child that is gone."""
+        """Remove a child that has ended."""
         with self._lock:
             self._running.discard(child)
 
     def end(self) -> None:
-        """End all at once, whichever threads wait for them: those threads then report a crash."""
+        """End all children at once; threads that wait for them report a crash."""
         with self._lock:
             self._are_ended = True
             for child in self._running:
@@ -82,13 +82,13 @@ class Children:
 
 
 class ChildProcess:
-    """The supervisor (see `supervisor.py`), by its two pipes: while its stdin is open, it works.
+    """The supervisor (see `supervisor.py`) and its two pipes. It works while its stdin is open.
 
-    Its stderr, where only what goes wrong with itself is printed, is a file of the work folder.
+    Its stderr, which receives only its own errors, is a file of the work folder.
     """
 
     def __init__(self, work_folder: Path, task: AnyTask) -> None:
-        """Start it: as a fork where that will do.
+        """Start the process, as a fork if possible.
 
         Raises:
             MemprofError: no process can be started.
@@ -104,7 +104,7 @@ class ChildProcess:
     @classmethod
     @contextmanager
     def started(cls, work_folder: Path, task: AnyTask, children: Children) -> Iterator[ChildProcess]:
-        """A child that has its task, gone when the block is left, however that happens.
+        """Start a child with its task, and end it when the block exits, also on an error.
 
         Raises:
             MemprofError: no process can be started.
@@ -119,18 +119,18 @@ class ChildProcess:
             child._close()
 
     def end(self) -> None:
-        """Have the supervisor end the work, all that the work has started, the work folder and itself."""
+        """Make the supervisor end the worker and all its processes, remove the work folder, and exit."""
         with self._lock:
             with suppress(OSError):
                 _pipe(self._process.stdin).close()
-            self._process.send_signal(signal.SIGCONT)  # for the case that somebody has stopped it
+            self._process.send_signal(signal.SIGCONT)  # it may be stopped
 
     def finish(self, progress: Progress, timeout_seconds: float | None) -> None:
         """Wait until the job is done.
 
         Raises:
-            MemprofError: a mistake that the child found.
-            WorkloadError: the step failed, took too long, or took its process down.
+            MemprofError: the child found a user's mistake.
+            WorkloadError: the step failed, took too long, or crashed its process.
         """
         expired = threading.Event()
 
@@ -160,14 +160,14 @@ class ChildProcess:
 
     def _send_task(self) -> None:
         line = encoded_task(self._task)
-        with self._lock, suppress(BrokenPipeError):  # its end will be noticed where it is listened to
+        with self._lock, suppress(BrokenPipeError):  # `_listen` will notice that it has ended
             stdin = _pipe(self._process.stdin)
-            if not stdin.closed:  # by who has ended it already
+            if not stdin.closed:  # `end` may have closed it already
                 stdin.write(line)
-                stdin.flush()  # and left open
+                stdin.flush()  # and keep it open
 
     def _is_begun_afresh(self) -> bool:
-        """Whether nothing was heard because the server would not fork or has ended: a fresh process does the task."""
+        """Start a fresh process if the server sent no message because it did not fork, and return whether it did so."""
         with self._lock:
             was_begun = self._ended or self._result or _pipe(self._process.stdin).closed
             if was_begun or not isinstance(self._process, ForkedProcess) or self._process.is_forked():
@@ -178,8 +178,8 @@ class ChildProcess:
         return True
 
     def _listen(self, progress: Progress) -> None:
-        """Take messages until the worker has ended, or the supervisor, which nobody but a killer does before it."""
-        if isinstance(self._process, ForkedProcess):  # the server may have to do that first
+        """Read messages until the worker ends, or the supervisor, which ends first only if it is killed."""
+        if isinstance(self._process, ForkedProcess):  # the server may have to import first
             self._begin(_IMPORTING, progress)
         for line in _pipe(self._process.stdout):
             message = decoded(line, Message)
@@ -209,11 +209,11 @@ class ChildProcess:
             exit_code, printed = self._process.wait(), ""
         with suppress(OSError):
             printed = printed or (self._work_folder / STDERR_FILE).read_text(encoding="utf-8", errors="replace")
-        with suppress(OSError):  # what was written while it compiled
+        with suppress(OSError):  # stderr of the compile
             log = self._work_folder / DUMP_FOLDER / LOG_FILE
             printed += log.read_bytes()[-_LOG_BYTES:].decode("utf-8", errors="replace")
         unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", printed)
-        if unknown:  # XLA ends the process
+        if unknown:  # XLA aborts the process
             return MemprofError(f"XLA does not know a flag that XLA_FLAGS gives it, {unknown.group(1)}: take it out")
         unread = re.search(r"Couldn't interpret value (.*) for flag (\w+)", printed)
         if unread:
@@ -231,9 +231,9 @@ class ChildProcess:
         )
 
     def _close(self) -> None:
-        """End it, and make sure of it: a supervisor that somebody has killed or stopped has ended nothing."""
+        """End the process and check that it ended: a killed or stopped supervisor has cleaned up nothing."""
         self.end()
-        _pipe(self._process.stdout).close()  # else the supervisor may wait for somebody to read
+        _pipe(self._process.stdout).close()  # otherwise the supervisor may block on a full pipe
         try:
             is_clean = self._process.wait(timeout=_PATIENCE_SECONDS) == 0
         except subprocess.TimeoutExpired:
@@ -264,12 +264,12 @@ def _fresh(work_folder: Path) -> subprocess.Popen[bytes]:
     try:
         with (work_folder / STDERR_FILE).open("wb") as stderr:
             return subprocess.Popen(
-                # The working folder is not on its path (`-P`): a user's `types.py` there would stand in for Python's.
+                # `-P` keeps the working folder off its path: a user's `types.py` there would shadow Python's.
                 [sys.executable, "-P", "-m", "memprof.capture.child", str(work_folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # so that Ctrl-C reaches this process alone, which then ends the child
+                start_new_session=True,  # Ctrl-C then reaches only this process, which ends the child
                 env=_environment(work_folder),
             )
     except OSError as error:
@@ -285,7 +285,7 @@ def _environment(work_folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
-        # Temporary files go with the work folder: XLA leaves those that it gives to ptxas behind when it is killed.
+        # Temporary files are removed with the work folder: a killed XLA leaves its files for ptxas behind.
         "TMPDIR": str(work_folder),
         **without_preallocation(os.environ),
     }
@@ -294,5 +294,5 @@ def _environment(work_folder: Path) -> dict[str, str]:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one without a name, of the real-time signals
+    except ValueError:  # a real-time signal without a name
         return f"signal {number}"

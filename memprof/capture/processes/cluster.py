@@ -1,11 +1,11 @@
-"""A running Dask cluster that compiles what is lowered here. What is Dask's stays in this file.
+"""A running Dask cluster that compiles steps lowered in this process. Only this module uses Dask.
 
     with connected("tcp://host:8786", targets) as cluster:
         plan = cluster.call(plan_on_worker, program, task, target=target)
 
-The scheduler hands a call to a worker, and to another one when that one is lost. A call is of one function of memprof
-with records, so a worker needs the same memprof and the same XLA, and nothing of the user's. Both sides import this
-module, and only the one that connects needs to have the extra `cluster`.
+The scheduler sends a call to a worker, and to another worker if the first is lost. A call runs one memprof function on
+records, so a worker needs the same memprof and the same XLA, but none of the user's code. Both sides import this
+module; only the connecting side needs the extra `cluster`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from memprof.version import __version__
 
 INSTALL = 'pip install "jax-memprof[cluster]"'
 _CONNECT_SECONDS, _FIRST_WORKER_SECONDS = 10.0, 10.0
-_LOOK_SECONDS = 2.0  # between two looks at a call that takes long
-_LONELY_SECONDS = 60.0  # a call waits for a worker so long: those that are killed are started again by their nannies
+_LOOK_SECONDS = 2.0  # between two checks of a long call
+_LONELY_SECONDS = 60.0  # time that a call waits for a worker: nannies restart killed workers
 _LOGGERS = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application")
 
 _Result = TypeVar("_Result")
@@ -41,7 +41,7 @@ class Cluster:
     """A connection to a scheduler.
 
     Attributes:
-        num_threads: of all workers, when it was made: so many calls are at work at a time.
+        num_threads: number of threads of all workers at connection time, the number of concurrent calls.
     """
 
     def __init__(self, client: Any, address: str) -> None:
@@ -51,28 +51,28 @@ class Cluster:
         self._seen_workers = time.monotonic()
 
     def check_workers(self, needed: Mapping[str, str]) -> None:
-        """Raises `MemprofError` where a worker has other versions than are needed, or none."""
+        """Raise `MemprofError` if a worker lacks a package or has another version of it."""
         for worker, found in self._client.run(misfit, needed, on_error="return").items():
-            if isinstance(found, OSError):  # it has ended meanwhile, and its calls go to the others
+            if isinstance(found, OSError):  # it has ended in the meantime; other workers take its calls
                 continue
-            if isinstance(found, BaseException):  # it cannot even load the function
+            if isinstance(found, BaseException):  # it cannot load the function
                 raise _no_memprof(worker, found)
             if found:
                 raise MemprofError(f"the worker {worker} {found}")
 
     def call(self, function: Callable[..., _Result], *arguments: Any, target: Target, children: Children) -> _Result:
-        """Call a function of memprof's on a worker, and wait for what it returns.
+        """Call a memprof function on a worker, and wait for its result.
 
         Args:
-            target: what is compiled for, which decides what the worker needs.
-            children: those that it is to end with.
+            target: the target of the compile, which determines the worker's requirements.
+            children: child processes that end together with this call.
 
         Raises:
-            MemprofError: what the function raises; or the cluster is gone, or cannot do it.
+            MemprofError: the function raised it; or the cluster is lost or cannot run the call.
         """
         try:
             future = self._client.submit(call_on_worker, needed_for([target]), function, *arguments, pure=False)
-        except Exception as error:  # of a client whose scheduler has been gone for longer than it waits: Dask's own
+        except Exception as error:  # Dask's own error if the scheduler has been lost for longer than the client waits
             raise self._lost() from error
         call = _Call(self._client, future)
         children.add(call)
@@ -86,7 +86,7 @@ class Cluster:
             raise
         except CancelledError as error:
             raise self._lost() from error
-        except Exception as error:  # what went wrong on the way: there is no end of types
+        except Exception as error:  # transport errors have many types
             raise (self._lost() if _is_closed(error) else _failed(error)) from error
         finally:
             children.remove(call)
@@ -97,7 +97,7 @@ class Cluster:
             raise self._lost()
         try:
             num_threads = self._client.nthreads()
-        except OSError as error:  # it is just going
+        except OSError as error:  # the scheduler is shutting down
             raise self._lost() from error
         if num_threads:
             self._seen_workers = time.monotonic()
@@ -109,32 +109,33 @@ class Cluster:
 
 
 class _Call:
-    """A call that is to end with children of this machine."""
+    """A call that ends together with children of this machine."""
 
     def __init__(self, client: Any, future: Any) -> None:
         self._client = client
         self._future = future
 
     def end(self) -> None:
-        """Take it from the queue, or have its worker end it."""
+        """Remove the call from the queue, or make its worker end it."""
         if self._client.status == "running" and not self._future.done():
             self._client.cancel([self._future])
 
 
 @contextmanager
 def connected(address: str, targets: Iterable[Target | None]) -> Iterator[Cluster]:
-    """A connection to the scheduler at an address, whose workers can compile for targets as this machine can.
+    """Connect to a scheduler whose workers compile for the targets exactly as this machine does.
 
     Raises:
-        MemprofError: Dask is not installed, nobody answers there, there is no worker, or one has other versions.
+        MemprofError: Dask is not installed, no scheduler answers, there is no worker, or a worker has other versions.
     """
     try:
         from distributed import Client
     except ImportError as error:
         raise MemprofError(f"--cluster needs Dask: install it with {INSTALL}") from error
-    for name in _LOGGERS:  # what matters of it becomes one sentence of ours
+    for name in _LOGGERS:  # memprof reports errors in one sentence of its own
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # First, since a client that cannot connect leaves threads and tracebacks behind; a loop may run in this thread.
+    # Check first, because a client that cannot connect leaves threads and tracebacks behind. Use a new thread, because
+    # an event loop may already run in this one.
     with ThreadPoolExecutor(max_workers=1) as thread:
         thread.submit(lambda: asyncio.run(_check_answers(address))).result()
     try:
@@ -161,13 +162,13 @@ async def _check_answers(address: str) -> None:
         comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
     except ValueError as error:
         raise MemprofError(f"'{address}' is no address of a Dask scheduler ({error}): write tcp://host:8786") from error
-    except (OSError, TypeError) as error:  # a TypeError for an encrypted address without a certificate
+    except (OSError, TypeError) as error:  # an encrypted address without a certificate raises TypeError
         raise _no_scheduler(address, error) from error
     comm.abort()
 
 
 def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
-    """What a worker must have to compile for targets as it is done here, with versions."""
+    """Return the packages and versions that a worker needs to compile for the targets as this machine does."""
     absent = [default_target("") if target is None else target for target in targets]
     platforms = {target.platform for target in absent if target.is_deviceless}
     names = ("jaxlib", *(name for each in families() if each.facts.platform in platforms for name in each.packages))
@@ -176,7 +177,7 @@ def needed_for(targets: Iterable[Target | None]) -> dict[str, str]:
 
 
 def misfit(needed: Mapping[str, str]) -> str:
-    """What a worker lacks, on which this is called: `has no jaxlib, ...`; empty where it has all that is needed."""
+    """Return what this worker lacks, as `has no jaxlib, ...`, or an empty string if it has everything needed."""
     for name, version in needed.items():
         found = __version__ if name == "memprof" else installed_version(name)
         if found != version:
@@ -186,10 +187,10 @@ def misfit(needed: Mapping[str, str]) -> str:
 
 
 def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Call a function on the worker that this is called on; its keyword `children` are ended when nobody waits for it.
+    """Call a function on this worker, and end its `children` (a keyword argument) if the call is cancelled.
 
     Raises:
-        MemprofError: a worker that has come later has other versions than are needed; or whatever the function raises.
+        MemprofError: a worker that joined later has other versions than needed; or the function raised it.
     """
     from distributed import get_worker
 
@@ -202,7 +203,7 @@ def call_on_worker(needed: Mapping[str, str], function: Callable[..., _Result], 
     def end_when_unwanted() -> None:
         while not is_over.wait(_LOOK_SECONDS / 2):
             task = worker.state.tasks.get(key)
-            if task is None or task.state == "cancelled":  # Dask itself lets a function that runs go on
+            if task is None or task.state == "cancelled":  # Dask does not stop a running function
                 children.end()
                 return
 
@@ -229,7 +230,7 @@ def _no_memprof(worker: str, error: BaseException) -> MemprofError:
 
 
 def _is_closed(error: Exception) -> bool:
-    """Whether the connection went in the middle of an answer."""
+    """Whether the connection closed during an answer."""
     from distributed.comm import CommClosedError
 
     return isinstance(error, CommClosedError)

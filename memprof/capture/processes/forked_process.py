@@ -1,10 +1,10 @@
-"""Child processes that need not import JAX: forks of a server that has imported it (see `fork_server.py`).
+"""Child processes forked from a server that has already imported JAX (see `fork_server.py`).
 
     process = SERVER.fork(work_folder, imports=common_imports(task), environment=..., stderr=...)
 
-The server is started with the first task, and ends with this process. Only our own work is forked: what imports the
-user's code has a fresh process, for it may set what JAX reads when it is imported. The same holds for the environment:
-where it has changed, the next task gets another server.
+The server starts with the first task, and ends with this process. Only memprof's own work is forked. A task that
+imports the user's code gets a fresh process, because that code may set variables that JAX reads on import. For the same
+reason, the next task gets a new server if the environment has changed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from memprof.capture.processes import process_tree
 
 _SERVER = "memprof.capture.fork_server"
 _ANSWER_BYTES = 64
-# What changes from task to task, and what nothing reads when it is imported.
+# Variables that change between tasks and that no module reads on import.
 _MAY_DIFFER = frozenset({"COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "TMPDIR"})
-# Threads of other libraries would make a fork unsafe: OpenBLAS starts its own when numpy is imported.
+# Threads of libraries would make a fork unsafe: OpenBLAS starts threads when numpy is imported.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class ForkedProcess:
-    """A process that the server forks as soon as it comes to it, with the part of `subprocess.Popen` that is used."""
+    """A process that the server forks when it reaches the request; it has the used part of `subprocess.Popen`."""
 
     def __init__(self, server: ForkServer, requests: socket.socket, request: bytes, stderr: BinaryIO) -> None:
-        """Ask for it.
+        """Send the request for the process.
 
         Raises:
-            OSError: the server is gone, or this process can open no more files.
+            OSError: the server has ended, or this process cannot open more files.
         """
         with ExitStack() as ours, ExitStack() as theirs:
             answers, to_answer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,7 +53,7 @@ class ForkedProcess:
             read_messages, write_messages = os.pipe()
             self.stdout: BinaryIO = ours.enter_context(open(read_messages, "rb"))
             theirs.callback(os.close, write_messages)
-            working_folder = os.open(".", os.O_PATH)  # by its path it need not be there any more
+            working_folder = os.open(".", os.O_PATH)  # its path may no longer exist
             theirs.callback(os.close, working_folder)
             sent = [read_task, write_messages, stderr.fileno(), working_folder, to_answer.fileno()]
             socket.send_fds(requests, [request], sent)
@@ -63,12 +63,12 @@ class ForkedProcess:
         self._pidfd: int | None = None
 
     def is_forked(self) -> bool:
-        """Whether it was, once that is certain."""
+        """Wait until the server has forked the process or failed to, and return whether it has."""
         with self._lock:
             return self._is_forked()
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal; where the server has not come to it yet, it never will."""
+        """Send a signal; if the server has not forked the process yet, end the server so that it never does."""
         with self._lock:
             try:
                 is_forked = self._is_forked(socket.MSG_DONTWAIT)
@@ -81,17 +81,17 @@ class ForkedProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended.
+        """Wait until the process has ended.
 
         Returns:
-            Its exit code; that of a killed process where the server, which alone knows it, is gone.
+            Its exit code, or that of a killed process if the server, the only one to know it, has ended.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended.
+            subprocess.TimeoutExpired: the process has not ended.
         """
         if not self.is_forked():
             return -signal.SIGKILL
@@ -106,8 +106,8 @@ class ForkedProcess:
         raise subprocess.TimeoutExpired(_SERVER, timeout or 0.0)
 
     def close(self) -> None:
-        """Give back what was open for it."""
-        with suppress(OSError):  # nobody takes what was written
+        """Close the pipes and sockets of the process."""
+        with suppress(OSError):  # the pipe has no reader
             self.stdin.close()
         self.stdout.close()
         self._answers.close()
@@ -115,10 +115,10 @@ class ForkedProcess:
             os.close(self._pidfd)
 
     def _is_forked(self, flags: int = 0) -> bool:
-        """Whether the server has forked it, which it answers with a pidfd, or will not, which closes the socket.
+        """Whether the server has forked the process: it then sends a pidfd, otherwise it closes the socket.
 
         Raises:
-            BlockingIOError: neither yet, for one who does not wait.
+            BlockingIOError: no answer yet, and `flags` forbid to wait.
         """
         if self._pidfd is None:
             _, descriptors = process_tree.receive(self._answers, _ANSWER_BYTES, flags)
@@ -127,7 +127,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The server as who asks sees it; started with the first task."""
+    """The client side of the server, which starts with the first task."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,13 +139,13 @@ class ForkServer:
     def fork(
         self, work_folder: Path, *, imports: Sequence[str], environment: Mapping[str, str], stderr: BinaryIO
     ) -> ForkedProcess | None:
-        """Have it fork a child process; None where it cannot.
+        """Request a forked child process, or return None if the server cannot fork.
 
         Args:
-            work_folder: that of the task.
-            imports: modules that the fork is to have.
-            environment: of the fork.
-            stderr: the fork's.
+            work_folder: the task's work folder.
+            imports: modules to import before the fork.
+            environment: the fork's environment.
+            stderr: the fork's stderr.
         """
         request = {"work_folder": str(work_folder), "imports": imports, "environment": dict(environment)}
         with self._lock:
@@ -153,35 +153,35 @@ class ForkServer:
                 return None
             try:
                 return ForkedProcess(self, self._running(environment), json.dumps(request).encode("ascii"), stderr)
-            except OSError:  # no more processes or files, no pidfds, or the server has died, as the next one would
+            except OSError:  # a limit on processes or files, no pidfds, or a dead server, as the next would be
                 self._is_usable = False
                 self._end()
                 return None
 
     def prepare(self) -> None:
-        """Start it, and have it import JAX, while this process finds out what to ask for."""
-        with self._lock, suppress(OSError):  # the first task finds out why not
+        """Start the server and import JAX in it while this process prepares the first task."""
+        with self._lock, suppress(OSError):  # the first task will report the error
             if self._is_usable:
                 self._running(os.environ).send(json.dumps({"imports": ["jax"]}).encode("ascii"))
 
     def end(self) -> None:
-        """End it at once. What it has not come to yet it will not begin; what runs goes on."""
+        """End the server at once. Queued requests are dropped; running forks continue."""
         with self._lock:
             self._end()
 
     def forget(self) -> None:
-        """Leave it to the process that this one is a fork of."""
+        """Drop the server in a fork of this process; it remains the parent's."""
         if self._process is not None and self._requests is not None:
-            self._process.returncode = 0  # it is no child of this process
+            self._process.returncode = 0  # it is not a child of this process
             self._requests.close()
         self._lock = threading.Lock()
         self._process = self._requests = None
 
     def _running(self, environment: Mapping[str, str]) -> socket.socket:
-        """The socket for requests to a server that has inherited what a fresh process would inherit now.
+        """Return the request socket of a server that has inherited the same state as a fresh process would now.
 
         Raises:
-            OSError: none can be started.
+            OSError: the server cannot start.
         """
         inherited = _inherited()
         if self._inherited != inherited:
@@ -220,12 +220,12 @@ class ForkServer:
 
 
 def _inherited() -> object:
-    """What a process takes over from who starts it, as far as it may matter to JAX."""
+    """Return the state that a process inherits from its parent and that may affect JAX."""
     environment = {name: value for name, value in os.environ.items() if name not in _MAY_DIFFER}
     return environment, os.sched_getaffinity(0), Path("/proc/self/limits").read_bytes()
 
 
-# One for all threads of this process.
+# Shared by all threads of this process.
 SERVER = ForkServer()
 if sys.platform == "linux":
     os.register_at_fork(after_in_child=SERVER.forget)

@@ -1,7 +1,7 @@
-"""What a child process hands to the command about a step: what it knows of it, and XLA's plan as XLA wrote it.
+"""The result that a child process hands to the command: a step's capture without its program, and XLA's raw plan.
 
-The command, which makes the report, is the one that decodes the plan and checks it, so that this is done once. Neither
-this nor the text of the source lines needs JAX.
+Only the command, which makes the report, decodes and checks the plan, so this happens once. Neither this nor reading
+the source lines needs JAX.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _FILE = "step.msgpack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """What is known of a step.
+    """The result of a child process for one step.
 
     Attributes:
-        lowered: the capture without its program, as `encoded_without_program` has encoded it.
-        search_path: where the child looks for modules, for the text of source lines; the user's code may have added
-            to it.
-        plan: None where another machine is to make it.
-        cache_key: of the plan in the user's cache, also of one that is still to be made; empty: it is not kept there.
+        lowered: the capture without its program, encoded by `encoded_without_program`.
+        search_path: the child's module search path, for the text of source lines; the user's code may have extended
+            it.
+        plan: the plan; None if another machine will make it.
+        cache_key: the plan's key in the user's cache, also before the plan is made; empty if it is not cached.
     """
 
     lowered: bytes
@@ -39,28 +39,28 @@ class Handover:
 
     @classmethod
     def of(cls, lowered: Capture, plan: Plan | None, cache_key: str) -> Handover:
-        """In the child, what is known of a step."""
+        """Build the handover, in the child."""
         folders = tuple(os.fsencode(os.path.abspath(folder)) for folder in sys.path if isinstance(folder, str))
         return cls(lowered=encoded_without_program(lowered), search_path=folders, plan=plan, cache_key=cache_key)
 
     def write(self, folder: Path) -> None:
-        """Leave it in a work folder."""
+        """Write the handover to a work folder."""
         (folder / _FILE).write_bytes(msgspec.msgpack.encode(self))
 
     @classmethod
     def read(cls, folder: Path) -> Handover:
-        """The one that was left in a work folder."""
+        """Read the handover from a work folder."""
         return _DECODER.decode((folder / _FILE).read_bytes())
 
     def capture(self) -> Capture:
-        """The capture of the step.
+        """Decode the capture of the step.
 
         Raises:
-            MemprofError, InternalError: see `with_plan`; or a capture cannot hold what is known of the step.
+            MemprofError, InternalError: see `with_plan`; or the encoded capture is invalid.
         """
         assert self.plan is not None
         search_path = [*map(os.fsdecode, self.search_path)]
         return with_plan(decoded_without_program(self.lowered), self.plan, search_path=search_path)
 
 
-_DECODER = msgspec.msgpack.Decoder(Handover)  # made once: see `untrusted.convert` on threads
+_DECODER = msgspec.msgpack.Decoder(Handover)  # created once: see `untrusted.convert` on threads

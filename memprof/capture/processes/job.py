@@ -1,8 +1,8 @@
-"""The job of `jax.distributed` that this process is one of: what its processes tell each other of a run.
+"""The `jax.distributed` job of this process: communication between its processes about a run.
 
-Each process of a job is a command of its own with a child that runs the user's code, and it is that code which calls
-`jax.distributed.initialize`: the children form the job. For a built-in workload the child does. A process alone is a
-job of one.
+Each process of a job has its own command, with a child that runs the user's code. That code calls
+`jax.distributed.initialize`, so the children form the job. For a built-in workload, the child makes this call itself. A
+single process is a job of one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ADDRESS = "JAX_COORDINATOR_ADDRESS"
 
 
 def join() -> None:
-    """Join the job whose first process is at `JAX_COORDINATOR_ADDRESS`, where that is set.
+    """Join the job whose first process is at `JAX_COORDINATOR_ADDRESS`, if that variable is set.
 
     Raises:
-        MemprofError: nothing says how many processes there are, and which of them this is.
+        MemprofError: the number of processes and the index of this one are unknown.
     """
     if _ADDRESS not in os.environ:
         return
@@ -40,7 +40,7 @@ def join() -> None:
 
 
 def refuse_rows() -> None:
-    """Raises `MemprofError` where this process is one of several: each of them would tell of all rows."""
+    """Raise `MemprofError` if this process is one of several: each of them would report all rows."""
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         raise MemprofError(
             f"steps of several rows run in one process, and this is one of {jax.process_count()} of a job: give each"
@@ -49,7 +49,7 @@ def refuse_rows() -> None:
 
 
 def gathered(text: bytes) -> list[bytes]:
-    """What all processes give, in the order of their numbers. All of them have to call this, or it waits forever."""
+    """Gather a text from each process, in the order of their indices. All must call this, or it waits forever."""
     if jax.process_count() == 1:
         return [text]
     lengths = np.ravel(multihost_utils.process_allgather(np.array(len(text))))
@@ -59,13 +59,13 @@ def gathered(text: bytes) -> list[bytes]:
 
 
 def session_name() -> str:
-    """A name for one session of traces, the same in all processes: the time at which it begins, by the first one."""
+    """Return a name for one trace session, equal in all processes: its start time by the first process's clock."""
     [first, *_] = gathered(str(int(time.time())).encode())
     return datetime.fromtimestamp(int(first), UTC).strftime("%Y_%m_%d_%H_%M_%S")
 
 
 def leave() -> None:
-    """Wait until all processes are done, and leave the job: it would take one that just ends for one that died."""
+    """Wait until all processes are done, and leave the job, which would treat a process that just exits as crashed."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
 

@@ -1,4 +1,4 @@
-"""Compile and run in child processes, and bring back captures or what went wrong. Needs no JAX in this process."""
+"""Compile and run steps in child processes, and return captures or errors. This process needs no JAX."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from memprof.errors import MemprofError
 if TYPE_CHECKING:
     from memprof.capture.processes.cluster import Cluster
 
-# What one compile of a large step takes at its highest, jax and its libraries included.
+# Peak memory of one compile of a large step, including jax and its libraries.
 _MEMORY_PER_JOB_BYTES = 2 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileResult:
-    """What came of a task: a capture, or the error that stands in its place."""
+    """The result of a task: a capture or an error."""
 
     task: Task
     capture: Capture | None
@@ -56,17 +56,17 @@ class CompileResult:
 
 
 def compile_in_child(task: Task, *, progress: Progress, children: Children | None = None) -> Capture:
-    """Build and compile a step in a process of its own, and run it there where the task says so.
+    """Build and compile a step in a separate process, and run it there if the task asks for it.
 
-    With a cluster, the process lowers the step, and one of a worker compiles it.
+    With a cluster, the process only lowers the step, and a process of a worker compiles it.
 
     Args:
-        progress: called with the name of each stage as it begins.
-        children: those that it is to end with; None: it is alone.
+        progress: called with the name of each stage when it begins.
+        children: child processes that end together with this one, if any.
 
     Raises:
-        MemprofError: a mistake that the child found.
-        WorkloadError: the step failed, or compiling or running it took the child down; its last lines are in `details`.
+        MemprofError: the child found a user's mistake.
+        WorkloadError: the step failed, or its compile or run crashed the child; `details` has the child's last lines.
     """
     if task.settings.cluster is not None:
         with _cluster_of([task]) as cluster:
@@ -82,14 +82,14 @@ def compile_in_child(task: Task, *, progress: Progress, children: Children | Non
 def compile_all(
     tasks: Sequence[Task], *, num_jobs: int, progress: Callable[[str, str], None]
 ) -> Iterator[CompileResult]:
-    """Compile tasks in parallel and give each result as soon as it is there, in whatever order.
+    """Compile tasks in parallel, and yield each result as soon as it is available, in any order.
 
-    A task that fails does not touch the others. When the caller stops listening (Ctrl-C, an error), the children that
-    are still at work end at once.
+    A failed task does not affect the others. If the caller stops iterating (Ctrl-C, an error), the running children end
+    at once.
 
     Args:
-        num_jobs: how many at most at a time.
-        progress: called with a task's label and the name of each stage as it begins; from several threads.
+        num_jobs: maximum number of concurrent tasks.
+        progress: called with a task's label and the name of each stage when it begins; from several threads.
 
     Raises:
         MemprofError: the tasks' cluster cannot be reached, or cannot compile them.
@@ -126,17 +126,17 @@ def trace_in_child(
     """Like `compile_in_child`, with a trace of the timed steps.
 
     Args:
-        write_session: called with the capture and the folder of the trace, which goes when it returns.
+        write_session: called with the capture and the folder of the trace, which is removed when it returns.
 
     Returns:
-        The capture, and what `write_session` has returned; None where the step ran out of memory.
+        The capture and the result of `write_session`, or None instead of the result if the step ran out of memory.
 
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`; or what `write_session` raises.
     """
     with _done(replace(task, traces=True), progress) as folder:
         capture = _captured(Handover.read(folder))
-        assert capture is not None  # what runs is compiled
+        assert capture is not None  # a step that runs is compiled, not read from the cache
         if capture.measured is None or capture.measured.out_of_memory is not None:
             return capture, None
         return capture, write_session(capture, folder / TRACE_FOLDER)
@@ -147,8 +147,8 @@ def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Captu
     """Write a step as an ONNX model in a child process.
 
     Yields:
-        What is known of the step, without a program; what was written; and the files, gone with the block: the model,
-        and large weights.
+        The step's capture without a program, a record of the export, and the files: the model and large weights. The
+        files are removed when the block exits.
 
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`; or onnx is not installed.
@@ -165,10 +165,10 @@ def exported_in_child(task: Task, *, progress: Progress) -> Iterator[tuple[Captu
 
 
 def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int | str]:
-    """Count how many operations steps compute again, by tracing them: no compile, so that it takes seconds.
+    """Count the operations that steps recompute, by tracing alone: without a compile, this takes seconds.
 
     Returns:
-        For each its floating-point operations, or the sentence that says why it cannot be built or traced.
+        The recomputed FLOPs of each step, or the sentence that says why it cannot be built or traced.
 
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`.
@@ -179,7 +179,7 @@ def recomputed_in_child(task: CountingTask, *, progress: Progress) -> list[int |
 
 
 def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
-    """How many compiles to have under way: as many as a cluster takes, with a few that are on their way there.
+    """Return the number of concurrent compiles: the capacity of the cluster and a few more that are being lowered.
 
     Raises:
         MemprofError: the cluster cannot be reached, or cannot compile for the target.
@@ -193,7 +193,7 @@ def num_at_a_time(settings: CompileSettings, target: Target | None) -> int:
 
 
 def default_num_jobs() -> int:
-    """As many as there are processors, as far as the free memory goes."""
+    """Return the number of processors, limited by the free memory."""
     num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free_bytes = free_memory_bytes()
     by_memory = num_processors if free_bytes is None else free_bytes // _MEMORY_PER_JOB_BYTES
@@ -203,7 +203,7 @@ def default_num_jobs() -> int:
 def plan_in_child(
     program: PortableProgram, task: PlanTask, *, progress: Progress, children: Children | None = None
 ) -> Plan:
-    """Compile a program that is lowered already in a process of its own.
+    """Compile an already lowered program in a separate process.
 
     Raises:
         MemprofError, WorkloadError: see `compile_in_child`.
@@ -215,13 +215,13 @@ def plan_in_child(
 
 
 def plan_on_worker(program: PortableProgram, task: PlanTask, *, children: Children) -> Plan:
-    """`plan_in_child` on a worker of a cluster, which loads this function by its name."""
+    """Run `plan_in_child` on a worker of a cluster, which loads this function by its name."""
     return plan_in_child(program, task, progress=lambda stage: None, children=children)
 
 
 @contextmanager
 def _cluster_of(tasks: Sequence[Task]) -> Iterator[Cluster | None]:
-    """A connection to the cluster of tasks, which is the same for all; None where all is done here."""
+    """Connect to the cluster of the tasks, which all share one; yield None if they have no cluster."""
     addresses = {task.settings.cluster for task in tasks} - {None}
     if not addresses:
         yield None
@@ -241,10 +241,10 @@ def _compile_on(
     children: Children,
     lowering: threading.Semaphore,
 ) -> Capture:
-    """Lower a step here, where the user's code lives, and have it compiled on a cluster.
+    """Lower a step on this machine, which has the user's code, and compile it on a cluster.
 
     Args:
-        lowering: held while it is lowered.
+        lowering: held during lowering.
     """
     progress("waiting")
     with lowering:
@@ -268,7 +268,7 @@ def _compile_on(
 
 @contextmanager
 def _done(task: AnyTask, progress: Progress, children: Children | None = None) -> Iterator[Path]:
-    """Have a child do a task, and give the work folder with what came of it; the folder is gone with the child."""
+    """Run a task in a child, and yield the work folder with its results; the folder is removed with the child."""
     with work_folder() as folder, _finished(folder, task, progress, children):
         yield folder
 
@@ -281,13 +281,13 @@ def _finished(folder: Path, task: AnyTask, progress: Progress, children: Childre
 
 
 def _captured(step: Handover) -> Capture | None:
-    """The capture of a step that a child has handed over. A plan that is none leaves the user's cache.
+    """Return the capture of a step from a child, and remove an invalid plan from the user's cache.
 
     Returns:
-        None where it was in the cache as it had been written, and is none of this step.
+        None if an invalid plan came from the cache: undamaged, but not a plan of this step.
 
     Raises:
-        MemprofError, InternalError: what the compiler has made does not hold together (see `with_plan`).
+        MemprofError, InternalError: the compiler's result is inconsistent (see `with_plan`).
     """
     assert step.plan is not None
     try:
@@ -301,7 +301,7 @@ def _captured(step: Handover) -> Capture | None:
 
 
 def free_memory_bytes() -> int | None:
-    """Memory that new processes can use without swapping; None where the system does not tell (not Linux)."""
+    """Return the memory that new processes can use without swapping, or None if it is unknown (not Linux)."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

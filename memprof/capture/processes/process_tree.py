@@ -1,8 +1,8 @@
-"""Processes and what they start: who outlives whom, and how all that one of them started is ended.
+"""Trees of processes: their lifetimes, and how to end all descendants of a process.
 
-A process can leave its group and its session, and its parent can end before it. So those that a piece of work started
-are found in two other ways: Linux gives the orphans of a process that asked for them (a "subreaper") to that process,
-and what a process starts inherits its environment, with the folder for temporary files that is the work's alone.
+A process can leave its group and its session, and its parent can end before it. So memprof finds the descendants of a
+task in two other ways. Linux reparents orphans to an ancestor that asked for it (a "subreaper"). And a process inherits
+the environment of its parent, which names the task's own folder for temporary files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-_PATIENCE_SECONDS = 10.0  # a process that is killed ends in milliseconds, unless the kernel holds it
+_PATIENCE_SECONDS = 10.0  # a killed process ends in milliseconds unless the kernel blocks it
 _LOADING_SECONDS = 1.0
 _PAUSE_SECONDS = 0.005
 _MOST_DESCRIPTORS, _INT_BYTES = 5, array.array("i").itemsize
@@ -29,22 +29,22 @@ _PPID, _VSIZE, _ENV_END = 4 - 3, 23 - 3, 51 - 3
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process whose parent ends, among those that this one and its children start."""
+    """Become the parent of all descendants whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent ends, which may have happened already."""
+    """Make the system kill this process when its parent ends, and exit if the parent has already ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def end_descendants(child: int | None = None) -> None:
-    """Kill all that this process started, and all that those started, for a process that has adopted its orphans.
+    """Kill all descendants of this process, which must have adopted its orphans.
 
     Args:
-        child: one that is known to live; without /proc it is all that can be found.
+        child: a child known to be alive; without /proc, the only one that can be found.
     """
     end = time.monotonic() + _PATIENCE_SECONDS
     if child is not None:
@@ -55,32 +55,32 @@ def end_descendants(child: int | None = None) -> None:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process, and all that it has started and that have not left it."""
+    """Kill a process and all descendants that are still connected to it."""
     _kill([*_descendants(pid), pid])
 
 
 def end_orphans(children: Collection[int]) -> None:
-    """Kill all that this process has adopted.
+    """Kill all processes that this one has adopted.
 
     Args:
-        children: those of its children that it has started itself.
+        children: the children that this process started itself.
     """
     end = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < end:
         orphans = [pid for pid in _all() if _parent(pid) == os.getpid() and pid not in children]
         if not orphans:
             return
-        _kill(orphans)  # what they have started will be adopted next
+        _kill(orphans)  # this process then adopts their children
         time.sleep(_PAUSE_SECONDS)
         for pid in orphans:
             os.waitpid(pid, os.WNOHANG)
 
 
 def end_all_of(work_folder: Path) -> None:
-    """Kill all processes that have a folder of ours for their temporary files, whoever started them.
+    """Kill all processes that use a work folder for temporary files, whichever process started them.
 
-    A fork shows the environment of its server, and not that folder; but a supervisor has its stderr there, and takes
-    the worker with it.
+    A fork shows the environment of its server, without that folder. But its supervisor has its stderr there, and the
+    worker dies with the supervisor.
     """
     end = time.monotonic() + _PATIENCE_SECONDS
     while (found := _processes_of(work_folder)) and time.monotonic() < end:
@@ -89,7 +89,7 @@ def end_all_of(work_folder: Path) -> None:
 
 
 def receive(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int]]:
-    """A message with the descriptors that came with it, which no other program is to inherit.
+    """Receive a message and its descriptors, which other programs must not inherit.
 
     `socket.recv_fds` ignores its flags (Python 3.11 to 3.13).
     """
@@ -103,7 +103,7 @@ def receive(connection: socket.socket, size: int, flags: int = 0) -> tuple[bytes
 
 
 def _reap() -> bool:
-    """Take note of all children that have ended. Returns whether there are others."""
+    """Reap all children that have ended, and return whether others remain."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -133,23 +133,23 @@ def _is_of(work_folder: Path, pid: int) -> bool:
             b"TMPDIR=" + os.fsencode(work_folder) in _environment(process).split(b"\0")
             or (process / "fd" / "2").readlink().parent == work_folder
         )
-    except OSError:  # it has ended, is somebody else's, or has closed its stderr
+    except OSError:  # it has ended, is another user's, or has closed its stderr
         return False
 
 
 def _environment(process: Path) -> bytes:
-    """What a process was started with.
+    """Return the environment of a process at its start.
 
-    It reads as empty until the program is loaded, though who started it goes on already: for milliseconds, for tens
-    of them where the processors are busy.
+    It reads as empty until the program is loaded, while the parent already continues. This takes milliseconds, or tens
+    of milliseconds on busy processors.
 
     Raises:
-        OSError: it has ended, or is somebody else's.
+        OSError: the process has ended, or is another user's.
     """
     end = time.monotonic() + _LOADING_SECONDS
     while True:
         status = _status(process)
-        is_loading = status[_ENV_END] == b"0" and status[_VSIZE] != b"0"  # without memory: the kernel's, or a zombie
+        is_loading = status[_ENV_END] == b"0" and status[_VSIZE] != b"0"  # without memory: a kernel thread or a zombie
         environment = (process / "environ").read_bytes()
         if environment or not is_loading or time.monotonic() > end:
             return environment
@@ -171,12 +171,12 @@ def _parent(pid: int) -> int | None:
 
 
 def _status(process: Path) -> list[bytes]:
-    """What `/proc/PID/stat` says, without the first two fields.
+    """Return the fields of `/proc/PID/stat`, without the first two.
 
     Raises:
-        OSError: it has ended.
+        OSError: the process has ended.
     """
-    # The name of the program comes before, in parentheses, and may hold anything.
+    # The second field is the program's name in parentheses, which may contain any character.
     return (process / "stat").read_bytes().rpartition(b")")[2].split()
 
 
@@ -184,7 +184,7 @@ def _kill(pids: Iterable[int]) -> None:
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it has ended, or has become somebody else's
+        except (ProcessLookupError, PermissionError):  # it has ended, or its pid now belongs to another user's process
             continue
 
 

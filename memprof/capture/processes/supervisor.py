@@ -1,14 +1,15 @@
-"""Two processes for one piece of work: one does it, the other watches and cleans up.
+"""Two processes per task: a worker, and a supervisor that watches it and cleans up.
 
-What is compiled is the user's code. It may print gigabytes, close its standard streams, stop or kill itself, leave
-threads, and start processes that outlive it. So the process that the command starts forks before it imports anything:
-the worker does the work, and the supervisor
+The worker runs the user's code. That code may print gigabytes, close its standard streams, stop or kill itself, leave
+threads, and start processes that outlive it. So the process that the command starts forks before it imports anything.
+The worker runs the task, and the supervisor
 
-- hands the worker's messages on, whole lines only, and keeps the end of what anybody prints;
-- says how the worker has ended: then it ends all that the worker started, at once;
-- does the same, and removes the work folder, when the command is gone or wants no more: when its stdin ends.
+- forwards the worker's messages in whole lines, and keeps the end of all printed output;
+- ends all processes that the worker started when the worker ends, and reports its exit code;
+- ends the worker and its processes, and removes the work folder, when its own stdin ends: the command has ended or
+  needs no more results.
 
-The worker dies with the supervisor, should somebody kill that one.
+If the supervisor is killed, the worker dies with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from memprof.capture.processes import process_tree
 from memprof.capture.processes.task import Message, encoded, no_process
 from memprof.capture.processes.work_folder import remove_folder
 
-_KEPT_BYTES = 64 * 1024  # of what the worker prints
+_KEPT_BYTES = 64 * 1024  # of the worker's output
 _CHUNK_BYTES = 64 * 1024
 _MAX_REMOVALS = 100
 
@@ -32,13 +33,13 @@ _MAX_REMOVALS = 100
 def fork_worker(work_folder: Path) -> int:
     """Fork into a worker and the supervisor, which watches it until stdin ends. Only the worker returns.
 
-    Its standard streams are its own: nobody answers, and what it prints is kept apart.
+    The worker has its own standard streams: its stdin is empty, and its output is collected separately.
 
     Args:
-        work_folder: removed by the supervisor at the end.
+        work_folder: the work folder, which the supervisor removes at the end.
 
     Returns:
-        The descriptor on which the worker sends its messages, each a line.
+        The descriptor for the worker's messages, one per line.
     """
     process_tree.adopt_orphans()
     woken, wake = os.pipe()
@@ -50,7 +51,7 @@ def fork_worker(work_folder: Path) -> int:
     supervisor = os.getpid()
     try:
         worker = os.fork()
-    except OSError as error:  # as many processes as there may be
+    except OSError as error:  # the limit on processes is reached
         _write(encoded(no_process(error)))
         os._exit(0)
     if worker != 0:
@@ -70,10 +71,10 @@ def fork_worker(work_folder: Path) -> int:
 
 
 def _supervise(watch: _Watch, work_folder: Path) -> NoReturn:
-    with suppress(BrokenPipeError):  # the command is gone
+    with suppress(BrokenPipeError):  # the command has ended
         watch.run()
     process_tree.end_descendants(watch.worker)
-    for _ in range(_MAX_REMOVALS):  # what cannot be killed at once may put back what was just removed
+    for _ in range(_MAX_REMOVALS):  # a process that cannot be killed at once may recreate files
         remove_folder(work_folder)
         if not work_folder.exists():
             break
@@ -81,10 +82,10 @@ def _supervise(watch: _Watch, work_folder: Path) -> NoReturn:
 
 
 class _Watch:
-    """What the supervisor does until its stdin ends."""
+    """The work of the supervisor until its stdin ends."""
 
     def __init__(self, *, worker: int, woken: int, messages: int, printed: int) -> None:
-        self.worker: int | None = worker  # None: it has ended
+        self.worker: int | None = worker  # None after it has ended
         self._woken = woken
         self._messages = messages
         self._printed = printed
@@ -92,10 +93,10 @@ class _Watch:
         self._line = b""
 
     def run(self) -> None:
-        """Watch until the command wants no more.
+        """Watch until stdin ends.
 
         Raises:
-            BrokenPipeError: the command is gone.
+            BrokenPipeError: the command has ended.
         """
         open_descriptors = {0, self._woken, self._messages, self._printed}
         for descriptor in (self._messages, self._printed):
@@ -116,7 +117,7 @@ class _Watch:
                     open_descriptors = {0}
 
     def _status(self) -> int | None:
-        """How the worker has ended; None while it lives. One that is stopped goes on: nobody else would wake it."""
+        """Return the worker's exit code, or None while it lives. Resume stopped processes, as no one else would."""
         ended = None
         while True:
             try:
@@ -132,7 +133,7 @@ class _Watch:
                 self.worker = None
 
     def _end(self, exit_code: int) -> None:
-        """End what the worker has left, and tell the command what there is to tell."""
+        """End the processes that the worker left, and send its remaining messages and output to the command."""
         process_tree.end_descendants()
         while self._relay():
             pass
@@ -142,7 +143,7 @@ class _Watch:
         _write(encoded(Message(kind="ended", text=str(exit_code), details=text)))
 
     def _relay(self) -> bool:
-        """Hand on the lines that are complete. Returns whether there may be more."""
+        """Forward the complete lines, and return whether there may be more."""
         data = _read(self._messages)
         if not data:
             return False
@@ -151,7 +152,7 @@ class _Watch:
         return True
 
     def _keep(self) -> bool:
-        """Keep the end of what was printed. Returns whether there may be more."""
+        """Keep the end of the printed output, and return whether there may be more."""
         data = _read(self._printed)
         self._tail = (self._tail + data)[-_KEPT_BYTES:]
         return bool(data)

@@ -1,7 +1,7 @@
-"""What the command and its child processes say to each other: one task, then messages, each a line of JSON.
+"""The protocol between the command and its child processes: one task, then messages, each a line of JSON.
 
-Each line is decoded to the record that it was encoded from. What a task builds its step from, a recipe, is a record of
-a room above this one: its type goes with it by name.
+Each line decodes to the record that it encodes. A task builds its step from a recipe, a record of a higher layer, so
+the line includes the name of the recipe's type.
 """
 
 from __future__ import annotations
@@ -35,36 +35,37 @@ _Record = TypeVar("_Record")
 
 
 class Recipe(Protocol):
-    """A record that knows how to build a step: plain values and paths, and all choices made and checked.
+    """A record that can build a step: plain values and paths, with all choices made and checked.
 
     Attributes:
-        imports: modules that building it takes; none where it runs the user's code, for which nothing may be imported
-            in advance (see `fork_server.py`).
+        imports: modules needed to build the step; empty if the recipe runs the user's code, which allows no earlier
+            imports (see `fork_server.py`).
     """
 
     imports: ClassVar[tuple[str, ...]]
 
     def build(self, target: Target | None) -> StepSpec:
-        """Build it, in the child process: this may run the user's code.
+        """Build the step in the child process; this may run the user's code.
 
         Args:
-            target: what was asked for; where it is a mesh, the arguments of the step lie on it.
+            target: the requested target; if it is a mesh, the arguments of the step lie on it.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One compile, and what comes after it.
+    """One compile, and an optional run or export of the step.
 
     Attributes:
-        label: what tells it from other tasks.
-        target: what to compile for; None for the best there is.
-        num_steps: how many steps to run and time once it is compiled; 0: none.
-        traces: whether to trace these steps, into `TRACE_FOLDER` of the work folder.
-        lowers_only: whether to leave in the work folder what it takes to compile the step elsewhere, and to end.
-        exports: name of a file of the work folder to write the step to as an ONNX model, and to end; empty: none.
-        verifies: whether the model's results are compared with JAX's.
-        settings: the time limit counts for the steps, too.
+        label: name that distinguishes the task from others.
+        target: the target of the compile; None for the best one available.
+        num_steps: number of steps to run and time after the compile.
+        traces: whether to trace these steps into `TRACE_FOLDER` of the work folder.
+        lowers_only: whether to stop after lowering, with the inputs of the compile in the work folder.
+        exports: file name in the work folder for an ONNX model of the step, which is then not compiled; empty for no
+            export.
+        verifies: whether to compare the ONNX model's results with JAX's.
+        settings: settings of the compile; its time limit includes the steps.
     """
 
     recipe: Recipe
@@ -80,7 +81,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountingTask:
-    """Steps of which it is counted, by tracing alone, how many operations each computes again: `RECOMPUTED_FILE`."""
+    """Steps whose recomputed operations are counted, by tracing alone, into `RECOMPUTED_FILE`."""
 
     recipes: tuple[Recipe, ...]
     target: Target | None
@@ -92,7 +93,7 @@ _COMPILING = "memprof.capture.compile"
 
 
 def common_imports(task: AnyTask) -> tuple[str, ...]:
-    """The modules that it has in common with other tasks; none where it runs the user's code."""
+    """Return the modules that the task shares with other tasks; empty if it runs the user's code."""
     if isinstance(task, PlanTask):
         return (_COMPILING,)
     of_recipes = [recipe.imports for recipe in ((task.recipe,) if isinstance(task, Task) else task.recipes)]
@@ -103,14 +104,14 @@ def common_imports(task: AnyTask) -> tuple[str, ...]:
 class Message:
     """One message.
 
-    The worker says of its work: `stage` (a stage begins), then how it came out: `done`, `error` (a `MemprofError`) or
-    `workload_error` (the step failed). It leaves this last one in `RESULT_FILE` where the user's code has closed the
-    pipe. The supervisor says `ended`, when the worker has.
+    The worker sends `stage` when a stage begins, and then the outcome: `done`, `error` (a `MemprofError`) or
+    `workload_error` (the step failed). If the user's code has closed the pipe, the outcome is in `RESULT_FILE`. The
+    supervisor sends `ended` when the worker has ended.
 
     Attributes:
         kind: see above.
         text: the stage's name, the error's sentence, or the exit code (negative: the signal that killed the worker).
-        details: the traceback of a step that failed, or the end of what the worker printed.
+        details: the traceback of a failed step, or the end of the worker's output.
         error_type: the class of a `MemprofError`.
     """
 
@@ -121,18 +122,18 @@ class Message:
 
 
 def encoded(record: Message) -> bytes:
-    """A message as a line, in ASCII: paths and sentences may hold what UTF-8 cannot."""
+    """Encode a message as an ASCII line: paths and sentences may contain characters that UTF-8 cannot encode."""
     return _line(msgspec.to_builtins(record))
 
 
 def decoded(line: bytes | str, kind: type[_Record]) -> _Record:
-    """The message that a line holds."""
+    """Decode the message in a line."""
     message: _Record = _converted(json.loads(line), kind)
     return message
 
 
 def encoded_task(task: AnyTask) -> bytes:
-    """A task as a line."""
+    """Encode a task as a line."""
     recipes = (task.recipe,) if isinstance(task, Task) else getattr(task, "recipes", ())
     fields = {name: getattr(task, name) for name in task.__dataclass_fields__ if name not in ("recipe", "recipes")}
     return _line(
@@ -145,7 +146,7 @@ def encoded_task(task: AnyTask) -> bytes:
 
 
 def decoded_task(line: bytes | str) -> AnyTask:
-    """The task that a line holds. Imports what its recipes are made of."""
+    """Decode the task in a line, and import the modules of its recipes."""
     found = json.loads(line)
     fields, recipes = found["fields"], tuple(_converted(recipe, _type(name)) for name, recipe in found["recipes"])
     fields["target"] = _converted(fields["target"], Target | None)
@@ -156,7 +157,7 @@ def decoded_task(line: bytes | str) -> AnyTask:
 
 
 def plain(record: object) -> Any:
-    """A record as plain JSON values."""
+    """Convert a record to plain JSON values."""
     return msgspec.to_builtins(record, enc_hook=os.fspath)
 
 
@@ -174,7 +175,7 @@ def _line(value: Any) -> bytes:
 
 
 def no_process(error: OSError) -> Message:
-    """That no process can be started for the work."""
+    """Return the error message for a process that cannot be started."""
     return Message(
         kind="error",
         text=f"no process to compile in can be started ({error.strerror or error}): this machine, or a limit on the"

@@ -1,7 +1,7 @@
-"""Folders that a command needs while it works, gone when it ends; what a killed command left goes with the next one.
+"""Temporary folders of a command. The next command removes the folders of killed ones.
 
-Each is locked for as long as its command lives, and the system gives the lock of a dead process back, whatever killed
-it. So a folder of ours that can be locked belongs to nobody.
+A command keeps its folder locked until it ends, and the system releases the lock of any dead process. So a memprof
+folder that can be locked is abandoned.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _LOCK = "in-use.lock"
-_UNLOCKED_SECONDS = 60.0  # a folder of ours is without its lock for a moment, when it is new
+_UNLOCKED_SECONDS = 60.0  # a new folder is briefly without its lock
 
 
 @contextmanager
 def work_folder(parent: Path | None = None, *, prefix: str = "memprof-") -> Iterator[Path]:
-    """A new folder, gone when the block is left. Those of commands that were killed go first.
+    """Create a folder that is removed when the block exits; first remove the folders of killed commands.
 
     Args:
-        parent: where it is to be; None: where temporary files go.
+        parent: the folder's parent; None for the system's folder for temporary files.
 
     Raises:
-        MemprofError: it cannot be made.
+        MemprofError: the folder cannot be created.
     """
     try:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
@@ -55,7 +55,7 @@ def work_folder(parent: Path | None = None, *, prefix: str = "memprof-") -> Iter
 
 
 def remove_abandoned(parent: Path, *, prefix: str = "memprof-") -> None:
-    """Remove the folders of commands that were killed, and end what still works in them."""
+    """Remove the folders of killed commands, and end the processes that still use them."""
     if fcntl is None:
         return
     name = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}")  # as `tempfile.mkdtemp` makes them
@@ -69,29 +69,29 @@ def remove_abandoned(parent: Path, *, prefix: str = "memprof-") -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, also where somebody has made parts of it read-only."""
-    with suppress(OSError):  # what cannot be changed cannot be removed either
+    """Remove a folder, even if parts of it are read-only."""
+    with suppress(OSError):  # a file whose mode cannot be changed cannot be removed either
         folder.chmod(stat.S_IRWXU)
         for path, names, _ in os.walk(folder):
             for child in (Path(path, name) for name in names):
                 if not child.is_symlink():
                     child.chmod(stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.is_file():  # the user's code has put one there
+    if folder.is_file():  # the user's code has put a file in its place
         folder.unlink()
 
 
 def _make(parent: Path, prefix: str) -> tuple[Path, int]:
-    """A new folder and the descriptor that holds its lock."""
+    """Create a folder, and return it with the descriptor that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # a file system without locks: there nobody takes a folder for abandoned
+        with suppress(OSError):  # a file system without locks, where no folder counts as abandoned
             if fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _LOCK).exists():
             return folder, lock
-        os.close(lock)  # another command had locked it first, and removed it
+        os.close(lock)  # another command locked it first and removed it
 
 
 def _is_ours(folder: Path) -> bool:
@@ -104,7 +104,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder for a while, if its command is gone. Yields whether it is."""
+    """Lock a folder during the block if its command has ended, and yield whether it has."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
@@ -123,7 +123,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _is_old_and_empty(folder: Path) -> bool:
-    """Whether it is one of a command that was killed before it could lock it."""
+    """Whether the folder belongs to a command that was killed before it could lock the folder."""
     try:
         return time.time() - folder.lstat().st_mtime > _UNLOCKED_SECONDS and not any(folder.iterdir())
     except OSError:

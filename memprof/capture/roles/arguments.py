@@ -1,4 +1,4 @@
-"""The arguments of a step: abstract, by name, and leaf by leaf with their roles."""
+"""The arguments of a step: abstract values, names, and a role for each leaf."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ TRAINS_NOTHING = (
 
 
 def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
-    """What turns an array into its shape and dtype on the devices of a target.
+    """Return a function that turns an array into its shape and dtype on the devices of a target.
 
     Args:
-        memory_kinds: the memory that arguments live in, by path prefix, where it is not the device's own.
+        memory_kinds: the memory kind of arguments outside device memory, by path prefix.
     """
 
     def place(path: str, value: Any, on_no_device: bool) -> jax.ShapeDtypeStruct:
         own = getattr(value, "sharding", None)
         sharding = None if on_no_device else devices.sharding
         if getattr(own, "num_devices", 1) > 1 or devices.on_device.num_devices > 1:
-            # Where the step does not say, XLA decides, as it does for arrays.
+            # If the step gives no sharding, XLA chooses one, as it does for arrays.
             sharding = own if getattr(own, "num_devices", 1) > 1 else None
             _check_divides(path, value.shape, sharding, devices)
         prefix = longest_prefix(path, memory_kinds)
         if prefix is not None:
-            # A device that is not there lists no memories and forgets the kind: it is said again after lowering.
+            # An absent device lists no memories and loses the kind, so it is set again after lowering.
             sharding = sharding or devices.as_written
             sharding = sharding.with_memory_kind(memory_kinds[prefix])
         dtype = jax.dtypes.canonicalize_dtype(value.dtype, allow_extended_dtype=True)
@@ -53,7 +53,7 @@ def place_on(devices: Devices, memory_kinds: Mapping[str, str]) -> Place:
 
 
 def _check_divides(path: str, shape: tuple[int, ...], sharding: Any, devices: Devices) -> None:
-    """Raises `MemprofError` for a sharding that is on no mesh, or that does not divide the array."""
+    """Raise `MemprofError` if a sharding has no mesh or does not divide the array evenly."""
     if sharding is None:
         return
     if not isinstance(sharding, NamedSharding) or sharding.num_devices != devices.as_written.num_devices:
@@ -70,13 +70,13 @@ def _check_divides(path: str, shape: tuple[int, ...], sharding: Any, devices: De
 def argument_leaves(
     step: TracedStep, lowered: jax.stages.Lowered, roles: Mapping[str, Role | str]
 ) -> tuple[tuple[ArgumentLeaf, ...], tuple[str, ...]]:
-    """All leaves of the step's arguments, and sentences about roles that are in doubt.
+    """Return all leaves of the step's arguments, and sentences about doubtful roles.
 
     Args:
-        roles: those that the user gives, by path prefix.
+        roles: the user's roles, by path prefix.
 
     Raises:
-        MemprofError: a role that the user gives is none, or is for a path that is not there.
+        MemprofError: a role of the user is invalid, or its path does not exist.
     """
     paths = _own_paths(step.paths, nnx_variables(step.arguments))
     owners = [longest_prefix(path, step.arguments) or path for path in paths]
@@ -87,7 +87,7 @@ def argument_leaves(
     parameter_numbers = {flat: number for number, flat in enumerate(kept, num_tokens)}
     if None in given:
         found, doubts = _inferred(step, paths, owners, given, sorted(parameter_numbers))
-    else:  # nothing is left to find out by following the arguments through the program, which takes as long as lowering
+    else:  # skip following the arguments through the program, which takes as long as lowering
         found, doubts = [role for role in given if role is not None], []
     positions = {name: number for number, name in enumerate(step.names)}
     infos = jax.tree.leaves(step.traced.args_info)
@@ -110,7 +110,7 @@ def argument_leaves(
 
 
 def _token(number: int) -> ArgumentLeaf:
-    """What orders the effects of a program, such as prints: a parameter without data."""
+    """Return the leaf of a token: a parameter without data that orders effects such as prints."""
     return ArgumentLeaf(
         path=f"tokens[{number}]",
         role=Role.OTHER_STATE,
@@ -123,7 +123,7 @@ def _token(number: int) -> ArgumentLeaf:
 
 
 def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role | None]:
-    """The role of each leaf as far as the user gives it."""
+    """Return the role that the user gives each leaf, if any."""
     given = given_roles(roles, paths)
     prefixes = [longest_prefix(path, given) for path in paths]
     return [None if prefix is None else given[prefix] for prefix in prefixes]
@@ -132,10 +132,10 @@ def _given(roles: Mapping[str, Role | str], paths: Sequence[str]) -> list[Role |
 def _inferred(
     step: TracedStep, paths: Sequence[str], owners: Sequence[str], given: Sequence[Role | None], used: Sequence[int]
 ) -> tuple[list[Role], list[str]]:
-    """The role of each leaf by what the program does with it, and sentences about what is in doubt.
+    """Infer the role of each leaf from its use in the program, and return sentences about doubtful leaves.
 
     Args:
-        used: the leaves that the program takes.
+        used: the leaves that the compiled program keeps.
     """
     by_type = claims_by_type(step.arguments)
     ends = replace(ends_of(step, paths, owners), states=typed_states(by_type, paths))
@@ -155,7 +155,7 @@ def _inferred(
 
 
 def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> StepEnds:
-    """Where the arguments of a step lie, and its results."""
+    """Return the places of a step's arguments and results."""
     return StepEnds(
         arguments=paths,
         results=[jax.tree_util.keystr(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(step.traced.out_info)],
@@ -167,7 +167,7 @@ def ends_of(step: TracedStep, paths: Sequence[str], owners: Sequence[str]) -> St
 
 
 def _mesh_axes(sharding: Any) -> tuple[str, ...] | None:
-    """The axes of a mesh that the sharding of an argument divides it over; None: it has no such sharding."""
+    """Return the mesh axes that an argument is sharded over, or None if it has no such sharding."""
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
         return None
     parts = (part if isinstance(part, tuple) else (part,) for part in sharding.spec)
@@ -175,12 +175,12 @@ def _mesh_axes(sharding: Any) -> tuple[str, ...] | None:
 
 
 def _own_paths(paths: Sequence[str], variables: frozenset[str]) -> list[str]:
-    """The paths of the leaves; an NNX variable goes by its own path, not by that of its value."""
+    """Return the paths of the leaves. An NNX variable is named by its own path, not by that of its value."""
     return [own if (own := path.removesuffix(".value")) in variables else path for path in paths]
 
 
 def _parts(paths: Sequence[str], owners: Sequence[str]) -> list[str]:
-    """What each leaf is a part of: its argument, or the argument's own part where the step has only one."""
+    """Return the owner of each leaf: its argument, or a direct child if the step has only one argument."""
     if len(set(owners)) > 1:
         return list(owners)
     return [([*all_prefixes(path)][-2:] or [path])[0] for path in paths]

@@ -1,9 +1,9 @@
-"""Which axes of a program's values are one and the same: the batch's, a layer's width, the vocabulary, ...
+"""Equal axes of a program's values: the batch axis, a layer's width, the vocabulary, ...
 
-Every axis of every value has a number, and what an operation does joins numbers: adding two arrays joins their axes one
-by one, a product joins the two axes that it sums over, a transpose only moves them. In `x @ w + b`, the second axis of
-`x` is the first of `w`, the second of `w` is the first of `b`, and the first of `x` is that of the result, which no
-parameter has. Axes of one element have number 0, which is joined with nothing: they stretch to whatever they meet.
+Each axis of each value has a number, and operations join numbers. An addition joins the axes of two arrays one by one,
+a product joins the two axes that it sums over, and a transpose only moves them. In `x @ w + b`, the second axis of `x`
+is the first of `w`, and the second of `w` is the first of `b`. The first axis of `x` is also that of the result, and no
+parameter has it. Axes of one element have the number 0, which is never joined, because they broadcast to any size.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Numbers = tuple[int, ...]
 
 
 class Axes:
-    """Numbers of axes, of which some are joined."""
+    """Axis numbers, as a union-find structure."""
 
     def __init__(self) -> None:
         self._parents = [0]
         self._summed: set[int] = set()
 
     def new(self, shape: Sequence[int]) -> Numbers:
-        """A number for each axis of a new value."""
+        """Return a number for each axis of a new value."""
         return tuple(0 if size == 1 else self._next() for size in shape)
 
     def _next(self) -> int:
@@ -31,7 +31,7 @@ class Axes:
         return len(self._parents) - 1
 
     def find(self, number: int) -> int:
-        """The number that stands for all those that it is joined with."""
+        """Return the representative of all numbers joined with this one."""
         parents = self._parents
         while parents[number] != number:
             parents[number] = parents[parents[number]]
@@ -39,22 +39,22 @@ class Axes:
         return number
 
     def found(self, numbers: Iterable[int]) -> frozenset[int]:
-        """The numbers that stand for these, without axes of one element."""
+        """Return the representatives of these numbers, without axes of one element."""
         return frozenset(self.find(number) for number in numbers) - {0}
 
     def join(self, left: int, right: int) -> None:
-        """Says that two axes are one."""
+        """Record that two axes are equal."""
         left, right = self.find(left), self.find(right)
         if left and right:
             self._parents[max(left, right)] = min(left, right)
 
     def join_all(self, left: Numbers, right: Numbers) -> None:
-        """Says that the axes of two values of one shape are the same."""
+        """Record that two values of one shape have equal axes."""
         for one, other in zip(left, right, strict=False):
             self.join(one, other)
 
     def of_results(self, equation: Any, operands: Sequence[Numbers]) -> list[Numbers]:
-        """The axes of an operation's results."""
+        """Return the axes of an operation's results."""
         shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
         rule = _RULES.get(equation.primitive.name.removesuffix("_p"), _alike)
         results = []
@@ -75,7 +75,7 @@ class Axes:
                 self._summed.add(operands[0][left])
 
     def summed(self) -> frozenset[int]:
-        """The axes that some product sums over."""
+        """Return the axes that at least one product sums over."""
         return self.found(self._summed)
 
 
@@ -84,7 +84,7 @@ _Rule = Callable[[Any, Sequence[Sequence[int]], Sequence[int]], _Pairs]
 
 
 def contracted(equation: Any) -> list[tuple[int, int, bool]]:
-    """The axes of a product's two operands that it sums over (True) or goes along in both; for all else, none."""
+    """Return the axis pairs that a product sums over (True) or batches over (False); empty for other operations."""
     if equation.primitive.name == "dot_general":
         summed, along = equation.params["dimension_numbers"]
         return [
@@ -98,7 +98,7 @@ def contracted(equation: Any) -> list[tuple[int, int, bool]]:
 
 
 def free_axes(equation: Any, operands: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    """The axes of a product's two operands that stay in its result, each of one operand alone."""
+    """Return the axes of a product's result that come from the left operand only, and from the right one only."""
     if equation.primitive.name == "conv_general_dilated":
         numbers = equation.params["dimension_numbers"]
         return (operands[0][numbers.lhs_spec[0]],), (operands[1][numbers.rhs_spec[0]],)
@@ -116,7 +116,7 @@ def _is_plain(equation: Any) -> bool:
 
 
 def _alike(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    """Element by element, or nearly so: the axes of one length in operands of as many axes as the result has."""
+    """Pair axes of equal length, for operands with the rank of the result: elementwise operations, or nearly so."""
     del equation
     for operand, shape in enumerate(shapes):
         if len(shape) == len(result):
@@ -126,7 +126,7 @@ def _alike(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]
 
 
 def _sliced(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    """A part of the operand along each of its axes, or the operand with something changed or added."""
+    """Pair each axis with itself: the result is a part of the operand, or the operand changed or padded."""
     del equation, shapes
     return ((axis, 0, axis) for axis in range(len(result)))
 
@@ -174,7 +174,7 @@ def _reduced(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[in
 
 
 def _reshaped(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    """Axes that stay, and of those that are merged into one or split into several the outermost."""
+    """Pair axes that stay; for axes that are merged or split, pair the outermost ones."""
     del equation
     if 0 in result:
         return
@@ -215,7 +215,7 @@ def _convolution(equation: Any, shapes: Sequence[Sequence[int]], result: Sequenc
 
 
 def _gathered(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    """Rows that stay whole keep their axis; the others have the axes of the indices."""
+    """Pair the axes of whole rows with the operand's, and the others with the axes of the indices."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     kept = [place for place in range(len(shapes[0])) if place not in gone]
@@ -228,7 +228,7 @@ def _gathered(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[i
 
 
 def _scattered(equation: Any, shapes: Sequence[Sequence[int]], result: Sequence[int]) -> _Pairs:
-    """The result is the first operand with rows of the third in it."""
+    """Pair axes with the first operand's, and with the third's, whose rows are written into it."""
     numbers = equation.params["dimension_numbers"]
     for axis in range(len(result)):
         yield axis, 0, axis

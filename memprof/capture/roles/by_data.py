@@ -1,12 +1,12 @@
-"""What each argument leaf is to the parameters: data that they are applied to, or something that lies along them.
+"""The relation of each argument leaf to the parameters: data that they are applied to, or arrays along their axes.
 
-With the parameters known, the program tells what is read as data. The axes that products with parameters leave as they
-are (`x @ w` leaves the first one of `x`) and along which parameters are repeated (`+ b`) are those of the data, unless
-a parameter has them too: arrays whose first axis is one of them are a batch. Masks, permutations and means of features
-lie along axes of parameters.
+Once the parameters are known, the program shows what it reads as data. Data axes are the axes that products with
+parameters keep (`x @ w` keeps the first axis of `x`) and along which parameters are broadcast (`+ b`), unless a
+parameter has them too. An array whose first axis is a data axis is part of a batch. Masks, permutations and feature
+means lie along axes of parameters.
 
-A step without gradients has no parameters that training would tell. There, `applied` finds them by what they meet:
-a layer's weights are multiplied with what data and weights of their own argument have made before.
+A step without gradients trains no parameters. For such a step, `applied` finds them by the values that they meet: a
+layer's weights multiply values computed earlier from data and from other weights of the same argument.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from memprof.capture.roles.walk import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataUse:
-    """What one argument leaf is to the parameters.
+    """The relation of one argument leaf to the parameters.
 
     Attributes:
-        has_batch_axis: its first axis is one that parameters are applied along.
-        is_along_parameters: its first axis is one of a parameter.
+        has_batch_axis: parameters are applied along its first axis.
+        is_along_parameters: a parameter has its first axis.
         is_weight: a matrix product applies it to data.
         is_scale: it multiplies parameters, or their gradients, element by element.
-        is_statistic: it meets nothing but data that no parameter has been applied to.
+        is_statistic: it meets only data to which no parameter has been applied.
     """
 
     has_batch_axis: bool = False
@@ -37,38 +37,38 @@ class DataUse:
 
 
 def data_uses(program: Program, parameters: set[int], left: set[int]) -> list[DataUse]:
-    """What each leaf is to the parameters.
+    """Return the relation of each leaf to the parameters.
 
     Args:
         parameters: numbers of the leaves that are parameters.
-        left: those of which it is not known what they are.
+        left: numbers of the leaves with unknown roles.
     """
     return _DataUses(program, bits_of(parameters), bits_of(left)).all()
 
 
 def applied(program: Program, left: set[int]) -> set[int]:
-    """Leaves that are parameters of a step without gradients, by what they meet; not all of them."""
+    """Return parameters of a step without gradients, found by the values that they meet; some may be missing."""
     return _Applied(program, bits_of(left)).all()
 
 
 def applied_together(program: Program, left: set[int]) -> list[set[int]]:
-    """For each product of such a step: the leaves of one argument that it applies, a weight and its scales."""
+    """Return the leaves of one argument that each product of such a step applies: a weight and its scales."""
     operands = dict.fromkeys(_Applied(program, bits_of(left)).operands())
     return [set(program.leaves(operand)) for operand in operands]
 
 
 def looked_up(program: Program, left: set[int], parameters: set[int]) -> set[int]:
-    """Weights of which data says the rows, multiplied with what data and parameters have made: an adapter of many."""
+    """Return weights whose rows data selects and that multiply activations, such as one adapter among many."""
     return _Applied(program, bits_of(left)).looked_up(bits_of(parameters))
 
 
 def numbers_looked_up(program: Program, left: set[int]) -> set[int]:
-    """Integers, with their scales, of which data says the rows, and which become floats: no table of indices."""
+    """Return integers, and their scales, whose rows data selects and that become floats (not a table of indices)."""
     return _Applied(program, bits_of(left)).numbers_looked_up() & left
 
 
 def ambiguous(program: Program, left: set[int]) -> set[int]:
-    """Leaves of which use says two things: the two of a product of which neither is known, and tables of rows."""
+    """Return leaves with ambiguous use: tables of rows, and both operands of a product if neither is known."""
     bits = bits_of(left)
     lookups = (meeting for meeting in program.walk.meetings if meeting.kind is Kind.LOOKUP)
     tables = joined_bits(meeting.left for meeting in lookups if meeting.right and meeting.left.bit_count() == 1)
@@ -78,7 +78,7 @@ def ambiguous(program: Program, left: set[int]) -> set[int]:
 
 
 class _DataUses:
-    """The axes of the data, and what that makes of each leaf."""
+    """The data axes, and the relation of each leaf to them."""
 
     def __init__(self, program: Program, parameters: int, left: int) -> None:
         self._program = program
@@ -108,7 +108,7 @@ class _DataUses:
         ]
 
     def _population_axes(self, of_parameters: list[tuple[int, ...]]) -> frozenset[int]:
-        """The first axis of all parameters alike, where a whole step is mapped over several copies of a model."""
+        """Return the first axis that all parameters share if the step is mapped over several copies of a model."""
         firsts = {self._walk.axes.find(axes[0]) for axes in of_parameters if axes}
         if len(of_parameters) < 2 or len(firsts) != 1 or not all(of_parameters):
             return frozenset()
@@ -122,7 +122,7 @@ class _DataUses:
         return numbers[0] if numbers else 0
 
     def _has_batch_axis(self, n: int) -> bool:
-        """By its first axis; where that has one element, or is the only one, by being multiplied with a parameter."""
+        """Whether the first axis is a data axis. If it has one element or is the only axis, products decide, too."""
         first = self._first_axis(n)
         if first in self._data_axes:
             return True
@@ -136,7 +136,7 @@ class _DataUses:
         )
 
     def _is_parameters(self, sources: int) -> bool:
-        """Whether a value is made from parameters, and from nothing else but what lies along them (masks, scales)."""
+        """Whether a value is made only from parameters and from arrays along their axes (masks, scales)."""
         if sources not in self._known:
             others = self._program.leaves(sources & ~self._parameters)
             along = self._parameter_axes | self._population
@@ -156,10 +156,10 @@ class _DataUses:
         return self._walk.axes.found(numbers)
 
     def _weights(self) -> int:
-        """Leaves on the one side of a product whose other side comes from data; not those that have its axes.
+        """Return leaves that a product applies to data and that have no data axes.
 
-        A table of which data says the rows is none: it may be weights as well as a data set. Nor is what data meets
-        element by element, too: points to which distances are taken (`|x|^2 - 2 x @ y + |y|^2`), times of a solver.
+        A table whose rows data selects is excluded, because it may be weights or a data set. So is a leaf that also
+        meets data element by element: points in a distance (`|x|^2 - 2 x @ y + |y|^2`), or times of a solver.
         """
         weights = joined_bits(
             one
@@ -195,7 +195,7 @@ class _DataUses:
 
 
 class _Applied:
-    """Parameters of a step without gradients: what meets values that data and their own argument have made."""
+    """Parameters of a step without gradients: leaves that meet values made from data and from their own argument."""
 
     def __init__(self, program: Program, left: int) -> None:
         self._program = program
@@ -210,7 +210,7 @@ class _Applied:
         return set(self._program.leaves(joined_bits(self.operands()) | self._by_lookups() | self._with_biases()))
 
     def operands(self) -> list[int]:
-        """Values of one argument that a product applies."""
+        """Return the values of one argument that a product applies."""
         return [
             one
             for meeting in self._meetings
@@ -256,7 +256,7 @@ class _Applied:
         )
 
     def _with_biases(self) -> int:
-        """A bias repeated along the result of a product or of an embedding, and what of its argument made it."""
+        """Return biases broadcast along the result of a product or embedding, with the weights that made it."""
         products = [meeting for meeting in self._meetings if meeting.kind is Kind.PRODUCT]
         in_products = self._by_lookups() | joined_bits(
             one for meeting in products for one in (meeting.left, meeting.right) if self._is_of_one(one)
@@ -279,10 +279,10 @@ class _Applied:
         return bool(sources) and not sources & ~self._left and bool(self._siblings(sources))
 
     def _has_met_data(self, one: int, other: int) -> bool:
-        """Whether a value is made both from the argument of these leaves and from another one."""
+        """Whether a value is made from the argument of these leaves and also from another argument."""
         siblings = self._siblings(one)
         return not other & one and bool(other & siblings) and bool(other & ~siblings)
 
     def _siblings(self, sources: int) -> int:
-        """All leaves of the argument of these; of none, where they are of several."""
+        """Return all leaves of the argument that these belong to, or no leaves if they belong to several."""
         return next((members for members in self._members if not sources & ~members), 0)

@@ -1,17 +1,16 @@
-"""The arguments of a step by its compiled program alone: their names, shapes and roles. Needs no JAX.
+"""The arguments of a step from its compiled program alone: names, shapes and roles. Needs no JAX.
 
-A program that somebody else has compiled comes without the step. But JAX writes the path of each argument into the
-program (`state.params['dense']['kernel']`), and what becomes of the arguments can be followed in a compiled program as
-in a traced one (`updates.py`). In order:
+A program compiled elsewhere comes without the step. But JAX writes the path of each argument into the program
+(`state.params['dense']['kernel']`), and the uses of the arguments can be followed in a compiled program as in a traced
+one (`updates.py`). These rules apply, in order:
 
-- roles that the user gives; random keys, by their type;
+- the user's roles; random keys, by their type;
 - averages of parameters, and arrays that the program trains;
-- keys of the path that say it: those that Flax, Optax and nearly everybody calls things by (`params`, `opt_state`);
-- what all others in the smallest container around it are;
-- what is carried from step to step, and scalars: state of another kind;
-- for what is left, what it looks like. What is called `x` or `tokens` is input data. So is what has integers, or the
-  first axis that most values of the forward pass have, the batch's; other arrays are parameters that are not trained.
-  These are guesses, which the report names.
+- conventional keys in the path, as in Flax, Optax and most other code (`params`, `opt_state`);
+- the role shared by all other leaves of the smallest container around it;
+- leaves carried from step to step, and scalars, are other state;
+- otherwise a guess, which the report names. A leaf called `x` or `tokens` is input data. So are integers, and arrays
+  whose first axis is the most frequent one in the forward pass, the batch axis. Other arrays are untrained parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from memprof.analysis.records.categories import Role
 from memprof.capture.roles.leaf import all_prefixes, given_roles, longest_prefix, shortened
 from memprof.capture.roles.updates import ArgumentUse, Array, Result, argument_uses
 
-# The first key of a path that is one of these says what the argument is for.
+# The first key of a path that is listed here decides the role.
 _SAYING = {
     **dict.fromkeys(("params", "parameters", "frozen_params", "trainable_params"), Role.PARAMS),
     **dict.fromkeys(("opt_state", "opt_states", "optimizer_state", "optim_state", "inner_state"), Role.OPTIMIZER_STATE),
@@ -43,7 +42,7 @@ _SAYING = {
         Role.OTHER_STATE,
     ),
 }
-# These say it of what the program neither trains nor carries.
+# Names of input data, for leaves that the program neither trains nor carries.
 _OF_DATA = frozenset(
     "x y xs ys inputs outputs targets target labels label tokens images image data graph input_ids attention_mask obs"
     " observations features text".split()
@@ -56,19 +55,20 @@ _OF_JAX = {
     "pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "c64": "complex64",
     "c128": "complex128", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
 }  # fmt: skip
-# A first axis that so many times fewer values have is still that of a batch, another one than the step's say.
+# A first axis with this many times fewer values than the most frequent one still counts as a batch axis: a step can
+# have more than one batch.
 _AS_MANY = 4
 _BITS = re.compile(r"([su])(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """One argument, and what is known of it.
+    """One argument, and the facts known about it.
 
     Attributes:
-        has_name: whether the program says what it is called; else the path is made of its number.
-        role: None as long as nothing tells.
-        is_guess: the role is what it looks like, and nothing more.
+        has_name: the program contains its name; otherwise the path is made from its number.
+        role: None while it is unknown.
+        is_guess: the role is a guess from its name or shape.
     """
 
     path: str
@@ -80,7 +80,7 @@ class _Leaf:
 
     @property
     def owner(self) -> str:
-        """The argument that it is a part of."""
+        """The argument that it belongs to."""
         return [*all_prefixes(self.path)][-1]
 
     @property
@@ -89,21 +89,21 @@ class _Leaf:
 
     @property
     def is_key(self) -> bool:
-        """A random key: the two words of the default generator, four of another."""
+        """Whether it is a random key: two words for the default generator, four for another one."""
         return self.array.dtype == "uint32" and self.array.shape in ((2,), (4,))
 
 
 def arguments_of_program(
     program: Program, table: BufferTable, roles: Mapping[str, str]
 ) -> tuple[tuple[ArgumentLeaf, ...], tuple[str, ...]]:
-    """The arguments of a compiled program, and sentences about roles that had to be guessed.
+    """Return the arguments of a compiled program, and sentences about guessed roles.
 
     Args:
-        roles: those that the user gives, by path prefix.
+        roles: the user's roles, by path prefix.
 
     Raises:
-        MemprofError: a role that the user gives is none, or is for a path that is not there.
-        InternalError: the program does not have the shape that it should have.
+        MemprofError: a role of the user is invalid, or its path does not exist.
+        InternalError: the program has an unexpected shape.
     """
     parameters = [program.instructions[index] for index in program.entry.parameters]
     paths = _paths(parameters)
@@ -132,7 +132,7 @@ def arguments_of_program(
 
 
 def _paths(parameters: Sequence[Instruction]) -> list[str]:
-    """The path of each argument; `arguments[3]` where the program does not tell."""
+    """Return the path of each argument, or `arguments[3]` if the program contains no name."""
     names = [parameter.op_name.replace("\\'", "'") for parameter in parameters]
     return [
         name if _PATH.fullmatch(name) and names.count(name) == 1 else f"arguments[{number}]"
@@ -151,7 +151,7 @@ def _with_uses(flow: _Flow, arrays: Sequence[Array], paths: Sequence[str]) -> li
 
 
 def _array(instruction: Instruction, leaf: int = 0) -> Array:
-    """One array of a result, with JAX's name of its type. What has no data (a token) is a scalar of none."""
+    """Return one array of a result, with JAX's name of its dtype. A token has no data: shape `()` and dtype `""`."""
     if not instruction.shape.leaves:
         return Array((), "")
     found = instruction.shape.leaves[leaf]
@@ -161,13 +161,13 @@ def _array(instruction: Instruction, leaf: int = 0) -> Array:
 
 
 class _Flow:
-    """What each group of a program is made from: see `updates.Result`.
+    """The origins of each group of a program; see `updates.Result`.
 
     Attributes:
-        differentiated: the arguments that what is differentiated reads.
-        is_differentiated: whether the program has a backward pass, by its names.
-        num_along: how many operations before the backward pass put several arrays together to one with such a first
-            axis, by its length.
+        differentiated: the arguments that differentiated operations read, as bits.
+        is_differentiated: the program has a backward pass, by its op names.
+        num_along: by the length of the first axis, the number of operations before the backward pass that combine
+            several arrays into one with that first axis.
     """
 
     def __init__(self, program: Program, groups: AliasSets, arrays: Sequence[Array]) -> None:
@@ -191,7 +191,7 @@ class _Flow:
         self.num_along = Counter(axis for operation in operations for axis in self._first_axis(operation))
 
     def results(self) -> list[Result]:
-        """What each result of the program is made from."""
+        """Return the origins of each result of the program."""
         root = self._program.instructions[self._program.entry.root]
         return [
             Result(
@@ -205,17 +205,17 @@ class _Flow:
         ]
 
     def _add(self, operation: Operation, is_elementwise: Sequence[bool]) -> bool:
-        """Carry what the operands of an operation are made from on to its results. Returns whether that is news."""
+        """Propagate the origins of an operation's operands to its results. Return whether any changed."""
         directly = forward = sources = 0
         of_gradients = operation.named is Named.BACKWARD
-        # XLA adds the gradient of rows that were looked up at once to what it is added to later: an average, say.
+        # XLA scatters the gradient of an embedding directly into a value that it is added to later, such as an average.
         is_sum = of_gradients and self._program.instructions[operation.index].opcode == "scatter"
         for (number, group), keeps_shape in zip(operation.inputs, is_elementwise, strict=True):
             is_phased = operation.named in _PHASES and not (is_sum and number == 0)
             sources |= self._sources[group]
-            if is_phased:  # what has been updated already speaks of what it was updated with, too
+            if is_phased:  # an updated value also carries the leaves that updated it, which do not count here
                 self.differentiated |= self._itself[group] if self._of_gradients[group] else self._directly[group]
-            if group == operation.choice:  # what decides between two values does not go into either
+            if group == operation.choice:  # the predicate of a select enters neither value
                 continue
             of_gradients |= self._of_gradients[group]
             directly |= 0 if is_phased else self._directly[group]
@@ -244,29 +244,29 @@ class _Flow:
 
 
 def _keeps_shape(program: Program, operation: Operation) -> list[bool]:
-    """For each input of an operation whether it goes into the result element by element."""
+    """Return for each input of an operation whether it enters the result element by element."""
     instruction = program.instructions[operation.index]
     if instruction.opcode in _CONTRACTIONS or not instruction.shape.leaves:
         return [False] * len(operation.inputs)
     shapes = {leaf.dimensions for leaf in instruction.shape.leaves}
-    # Of collectives that XLA has combined each is an operation with the operand that is its own.
+    # A combined collective is split into one operation per operand, each with its own operand only.
     numbers = dict.fromkeys(number for number, _ in operation.inputs)
     operands = (program.instructions[instruction.operands[number]] for number in numbers)
     return [leaf.dimensions in shapes for operand in operands for leaf in operand.shape.leaves]
 
 
 def _told(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
-    """With the role that somebody or something says, if any does."""
+    """Return the leaf with the role that the user, its use or its name gives it, if any."""
     use = leaf.use
     prefix = longest_prefix(leaf.path, given)
     said = next((_SAYING[key] for key in _KEY.findall(leaf.path) if key in _SAYING), None) if leaf.has_name else None
-    role = Role.OTHER_STATE if said is Role.KV_CACHE and not leaf.array.shape else said  # how far it is filled
+    role = Role.OTHER_STATE if said is Role.KV_CACHE and not leaf.array.shape else said  # its fill level
     if prefix is not None:
         role = given[prefix]
     elif leaf.is_key or (use.is_average and leaf.is_float):
         role = Role.OTHER_STATE
     elif use.is_trained and leaf.is_float and leaf.array.shape:
-        # What mirrors parameters has their names, too: `momentum['params']`.
+        # State that mirrors parameters repeats their names: `momentum['params']`.
         role = Role.PARAMS if use.is_differentiated else Role.OPTIMIZER_STATE
     elif said is None and use.is_differentiated_for:
         role = Role.PARAMS
@@ -274,7 +274,7 @@ def _told(leaf: _Leaf, given: Mapping[str, Role]) -> _Leaf:
 
 
 def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
-    """With the role of all others whose role is known in the smallest container around it that has such."""
+    """Return the leaf with the role shared by all known leaves of the smallest container around it with any."""
     for prefix in list(all_prefixes(leaf.path))[1:] if leaf.has_name else ():
         roles = {
             each.role
@@ -295,10 +295,11 @@ def _by_container(leaf: _Leaf, leaves: Sequence[_Leaf]) -> _Leaf:
 
 
 def _by_looks(leaf: _Leaf, num_along: Mapping[int, int], most: int) -> _Leaf:
-    """With the role of what looks like it.
+    """Return the leaf with a role guessed from its name and shape.
 
     Args:
-        num_along: see `_Flow`; `most` is the highest number among what is left.
+        num_along: see `_Flow`.
+        most: the largest of these numbers among the remaining leaves.
     """
     use, shape = leaf.use, leaf.array.shape
     if not shape or (use.is_carried and not use.is_kept):

@@ -1,7 +1,8 @@
-"""Roles that the types of the containers in the argument tree tell.
+"""Roles by the container types in the argument tree.
 
-The frameworks are never imported: where none of their classes was ever made, none of their objects can be among the
-arguments. A class is known by where it is defined, so that a user's own class of the same name is not mistaken for it.
+The frameworks are never imported: if a framework was not imported by the user, the arguments contain no objects of its
+classes. A class is identified by the package that defines it, so a user's own class of the same name is not mistaken
+for it.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from memprof.capture.roles.leaf import Claim, longest_prefix
 _Find = Callable[[Any], Iterator[tuple[str, Claim]]]
 OPTIMIZER_STATE = Claim(role=Role.OPTIMIZER_STATE, reason="state of an optimizer")
 SIMULATION = Claim(role=Role.OTHER_STATE, reason="state of a simulation")
-# Packages, besides optax, whose records of a state are those of an optimizer, or of a simulation.
+# Packages, besides optax, whose state records belong to an optimizer, or to a simulation.
 _OPTIMIZERS = ("jaxopt", "optimistix", "kfac_jax")
 _SIMULATORS = ("jax_md",)
-# Two that what the program does overrules.
+# Weak claims: the use in the program overrules them.
 MODEL_STATE = Claim(role=Role.OTHER_STATE, reason="beside the parameters in a training state")
 INEXACT = Claim(role=Role.PARAMS, reason="an inexact array of an Equinox module")
 
 
 def claims_by_type(arguments: Mapping[str, Any]) -> dict[str, Claim]:
-    """Claims by path: a claim holds for all leaves under its path, and that of the longest path decides.
+    """Return claims by path. A claim holds for all leaves under its path; the longest path decides.
 
     Args:
         arguments: the step's arguments by name.
     """
     claims: dict[str, Claim] = {}
-    for find in (_training_states, _equinox_modules, _nnx_variables, _simulations):  # the later one is surer
+    for find in (_training_states, _equinox_modules, _nnx_variables, _simulations):  # later ones are more certain
         claims.update(_found(find, arguments))
-    # An optimizer's state mirrors the parameters, modules and all: nothing inside it is what it is elsewhere.
+    # An optimizer's state mirrors the parameters, including their modules, so types inside it mean nothing.
     states = dict(_found(_optimizer_states, arguments))
     inside = {path for path in claims if longest_prefix(path, states) is not None}
     return {path: claim for path, claim in claims.items() if path not in inside} | states
 
 
 def nnx_variables(arguments: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of NNX variables, whose arrays are their `.value`."""
+    """Return the paths of NNX variables. Their arrays are their `.value`."""
     return frozenset(path for path, _ in _found(_nnx_variables, arguments))
 
 
@@ -54,7 +55,7 @@ def _found(find: _Find, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Cla
 
 
 def _nodes(tree: Any, is_wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """The outermost nodes of a kind in a tree, with their paths."""
+    """Yield the outermost wanted nodes of a tree, with their paths."""
     for keys, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_wanted):
         if is_wanted(node):
             yield jax.tree_util.keystr(keys), node
@@ -68,18 +69,18 @@ def _is_defined_in(package: str, node: Any, *, name: str | None = None) -> bool:
 
 
 def _is_optax_state(node: Any) -> bool:
-    # `LookaheadParams` are parameters, two of each.
+    # `LookaheadParams` holds two copies of the parameters.
     is_record = isinstance(node, tuple) and hasattr(type(node), "_fields") and type(node).__name__ != "LookaheadParams"
     return is_record and _is_defined_in("optax", node)
 
 
 def _is_state_of(packages: Iterable[str], node: Any) -> bool:
-    """Whether a node is a record of one of these packages that they call a state."""
+    """Whether a node's type is defined in one of these packages and named `...State`."""
     return type(node).__name__.endswith("State") and any(_is_defined_in(package, node) for package in packages)
 
 
 def _is_optimizer_state(node: Any) -> bool:
-    """A state of an optimizer, or those of a chain of transformations, of which some may be the user's own."""
+    """Whether a node is an optimizer's state, or the states of a chain of transformations, also the user's own."""
     if _is_optax_state(node) or _is_state_of(_OPTIMIZERS, node):
         return True
     return type(node) is tuple and any(map(_is_optimizer_state, node)) and all(isinstance(part, tuple) for part in node)
@@ -91,13 +92,16 @@ def _optimizer_states(tree: Any) -> Iterator[tuple[str, Claim]]:
 
 
 def _simulations(tree: Any) -> Iterator[tuple[str, Claim]]:
-    """A force is a gradient too: the data flow of molecular dynamics is that of momentum without friction."""
+    """Yield the states of simulations.
+
+    A force is a gradient too: molecular dynamics has the data flow of momentum without friction.
+    """
     for path, _ in _nodes(tree, lambda node: _is_state_of(_SIMULATORS, node)):
         yield path, SIMULATION
 
 
 def _fields(node: Any) -> Mapping[str, Any]:
-    """A container's parts by their keys: a mapping's, or the fields of a record."""
+    """Return a container's parts by key: the items of a mapping, or the fields of a record."""
     if isinstance(node, Mapping):
         return node
     names = getattr(type(node), "_fields", getattr(type(node), "__dataclass_fields__", ()))
@@ -105,7 +109,7 @@ def _fields(node: Any) -> Mapping[str, Any]:
 
 
 def _is_training_state(node: Any) -> bool:
-    """A record with `params` and an optimizer's state, as Flax's `TrainState` has them, or the collections of Flax."""
+    """Whether a node has `params` and an optimizer's state, as Flax's `TrainState`, or holds Flax collections."""
     parts = _fields(node)
     if "params" not in parts:
         return False
@@ -128,7 +132,7 @@ def _training_states(tree: Any) -> Iterator[tuple[str, Claim]]:
         nested = _fields(node)["params"]
         if (
             isinstance(nested, Mapping) and "params" in nested and _are_collections(nested)
-        ):  # all collections, kept whole
+        ):  # `params` holds all collections of the module
             yield path + params, MODEL_STATE
             yield (
                 f"{path}{params}['params']",
@@ -137,7 +141,7 @@ def _training_states(tree: Any) -> Iterator[tuple[str, Claim]]:
 
 
 def _children(node: Any) -> Iterator[tuple[str, Any]]:
-    """The direct children of a node with their paths."""
+    """Yield the direct children of a node with their paths."""
     for keys, child in jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda part: part is not node):
         yield jax.tree_util.keystr(keys), child
 
@@ -152,7 +156,7 @@ def _equinox_modules(tree: Any) -> Iterator[tuple[str, Claim]]:
                 yield path + jax.tree_util.keystr(keys), INEXACT
 
 
-# Kinds of NNX variables by the names of their classes; what derives from one is one.
+# Roles of NNX variables by class name; subclasses inherit the role.
 _NNX_ROLES = {
     "Param": Role.PARAMS,
     "OptState": Role.OPTIMIZER_STATE,

@@ -1,8 +1,8 @@
-"""What a traced step does with each leaf of its arguments.
+"""The uses of each argument leaf in a traced step.
 
-The step is followed twice. The first pass finds the parameters: what is differentiated reads them, and their next
-values are made from them and from gradients. In the second pass every new parameter stands for itself, so that only
-the update of a parameter counts as made from its gradient, and not whatever is made from the new parameter.
+The step is followed twice. The first pass finds the parameters: differentiated operations read them, and their next
+values are made from them and from gradients. In the second pass each new parameter stands for itself. So only the
+update of a parameter counts as made from its gradient; values computed from the new parameter do not.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from memprof.capture.roles.walk import Made, Walk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnds:
-    """Where the arguments of a step lie, and its results.
+    """The places of a step's arguments and results.
 
     Attributes:
         arguments: the path of each argument leaf.
         results: the keys of each result.
-        owners: the number of the argument that each leaf is a part of, in order.
-        positions: of the positional arguments, by name.
-        known: results by the leaves whose next values they are, where the framework says so.
-        fields: of the named tuple that the step returns, if it does.
-        states: leaves that by their types are the state of an optimizer or a simulation, and no parameters.
+        owners: the number of the argument that each leaf belongs to, in order.
+        positions: positions of the positional arguments, by name.
+        known: the result that is the next value of a leaf, by leaf, if the framework says so.
+        fields: field names of the named tuple that the step returns, if any.
+        states: leaves that are state of an optimizer or a simulation by their types, and so no parameters.
     """
 
     arguments: Sequence[str]
@@ -48,9 +48,9 @@ class Program:
 
     Attributes:
         invars: its inputs, one for each argument leaf.
-        owners: the number of the argument that each leaf is a part of.
-        uses: what becomes of each leaf.
-        walk: what was seen on the way.
+        owners: the number of the argument that each leaf belongs to.
+        uses: the uses of each leaf.
+        walk: the observations of the last pass.
         inputs: the leaves as values.
     """
 
@@ -62,11 +62,11 @@ class Program:
 
     @property
     def is_training(self) -> bool:
-        """Whether the step updates parameters with their gradients, or returns these."""
+        """Whether the step updates parameters with their gradients, or returns the gradients."""
         return any(use.is_parameter or use.is_differentiated_for for use in self.uses)
 
     def leaves(self, bits: int) -> Iterator[int]:
-        """The numbers of leaves in a set of bits."""
+        """Return the numbers of the leaves in a bit set."""
         return (number for number in range(len(self.invars)) if bits >> number & 1)
 
 
@@ -85,14 +85,14 @@ def follow(jaxpr: Any, ends: StepEnds) -> Program:
 
 
 class _Pass:
-    """One pass, and what it tells of the leaves; sets of leaves are bits."""
+    """One pass, and the facts about leaves that it finds. Sets of leaves are bits."""
 
     def __init__(self, jaxpr: Any, ends: StepEnds, new: Mapping[int, int]) -> None:
         self._ends = ends
         self.walk = Walk()
         self.inputs = self.walk.arguments(jaxpr.invars)
         self._results = self.walk.follow(jaxpr, self.inputs, Named.UNPHASED, new)
-        # Where a parameter comes back is settled by the pass that sees its update.
+        # The place where a parameter comes back was decided by the pass that saw its update.
         for result, number in new.items():
             self._results[result] = self.walk.updated.get(number, self._results[result])
         self._arrays, self._result_arrays = [*map(_array, jaxpr.invars)], [*map(_array, jaxpr.outvars)]
@@ -114,32 +114,32 @@ class _Pass:
         return [n for n in range(len(self.inputs)) if bits >> n & 1]
 
     def parameters(self) -> int:
-        """Leaves that are differentiated and trained, and neither moments nor averages of others."""
+        """Return leaves that are differentiated and trained, and are neither moments nor averages of others."""
         floats = bits_of({n for n, array in enumerate(self._arrays) if _is_float(array)})
         found = self.trained & self.walk.differentiated & floats & ~bits_of(self._ends.states)
         found &= ~self._moments(found) & ~self.accepted()
         return found & ~self.averages(found)
 
     def accepted(self) -> int:
-        """Leaves whose next value a random draw chooses: the positions of a sampler."""
+        """Return leaves whose next value a random draw chooses: the positions of a sampler."""
         return self._where(lambda n, made: bool(made.accepted >> n & 1))
 
     def _moments(self, trained: int) -> int:
-        """Leaves that are read only together with another one whose update they enter: a velocity to look ahead."""
+        """Return leaves read only together with another leaf whose update they enter: a look-ahead velocity."""
         together = trained & ~self.walk.differentiated_alone
         return joined_bits(
             1 << n for n in self.leaves(together) if any(self._enters(n, other) for other in self.leaves(trained))
         )
 
     def _enters(self, n: int, other: int) -> bool:
-        """Whether a leaf enters the update of another one, and not the other way round."""
+        """Whether a leaf enters the update of another one, but not the reverse."""
         own, its = self._made[n], self._made[other]
         if n == other or own is None or its is None:
             return False
         return bool(its.directly >> n & 1) and not own.directly >> other & 1
 
     def averages(self, parameters: int) -> int:
-        """Leaves that parameters of their shape enter, and that enter no new parameters."""
+        """Return leaves that parameters of their shape enter, and that enter no new parameters."""
         alike: dict[Array, int] = {}
         entered = 0
         for n in self.leaves(parameters):
@@ -153,7 +153,7 @@ class _Pass:
         )
 
     def _entering(self, parameters: int) -> int:
-        """Leaves that enter the update of parameters, now or, through others that come back, later."""
+        """Return leaves that enter the update of parameters now, or in a later step through other carried leaves."""
         entering, pending = 0, parameters
         while pending:
             reached = joined_bits(made.directly for n in self.leaves(pending) if (made := self._made[n]) is not None)
@@ -195,7 +195,7 @@ class _Pass:
         ]
 
     def _returned_gradients(self) -> set[int]:
-        """Leaves in whose shape the step returns what the backward pass alone has made."""
+        """Return leaves in whose shape the step returns a value made by the backward pass alone."""
         return {
             n
             for n, made in enumerate(self._made)
@@ -211,7 +211,7 @@ class _Pass:
         return value is not None and value.evidence is Evidence.CONTAINER
 
     def _is_kept(self, n: int, made: Made) -> bool:
-        """Whether a leaf is returned as it is, or only decays."""
+        """Whether a leaf is returned unchanged, or only decays."""
         if made.itself:
             return made.itself == 1 << n
         is_of_itself = not (made.sources | made.directly) & ~(1 << n) and not made.is_random
@@ -227,10 +227,10 @@ def _is_float(array: Array) -> bool:
 
 
 def bits_of(numbers: Set[int]) -> int:
-    """A set of leaves as bits."""
+    """Return a set of leaves as bits."""
     return sum(1 << number for number in numbers)
 
 
 def joined_bits(sets: Iterable[int]) -> int:
-    """All leaves of several sets."""
+    """Return the union of several sets of leaves."""
     return functools.reduce(operator.or_, sets, 0)

@@ -1,14 +1,14 @@
-"""Which arguments of a step are a cache of keys and values: written at an index, and read by attention.
+"""KV caches among a step's arguments: arrays that are written at an index and read by attention.
 
 Attention is found by its data flow: a product (queries with keys), an exponential of it (the softmax), and a product of
-that with another value (the values). Either the cache itself is read there, or a projection of it (the compressed keys
-and values of latent attention), or the keys and values that are written into it (a prefill may attend to the prompt's
-own keys before it stores them).
+that with another value (the values). Attention reads the cache itself, a projection of it (the compressed keys and
+values of latent attention), or the keys and values that are written into it (a prefill may attend to the prompt's own
+keys before it stores them).
 
-Attention may read keys and values that the step does not write: those that the encoder of an encoder-decoder has made,
-or a prefix that many sequences share. Such a leaf reaches both products without a product in between, and the queries
-are made with weights and without the leaf. A product with weights lies between an encoder's result and its keys; an
-attention over raw data makes its queries from these data, or without weights. See `Caches.only_read`.
+Attention may also read keys and values that the step does not write: those from the encoder of an encoder-decoder, or a
+prefix that many sequences share. Such a leaf reaches both products without a product in between, and the queries are
+made with weights and without the leaf. An encoder's result is different: a product with weights lies between it and its
+keys. So is raw data: its attention makes the queries from the same data, or without weights. See `Caches.only_read`.
 
 Example: `cache = cache.at[:, position].set(k)`, then `softmax(q @ cache.T) @ values`. The scatter writes the product
 `k` into `cache`; the cache is an operand of the first product, whose exponential weights `values`.
@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 
 
 class Held(NamedTuple):
-    """What attention could read in a value. Sets of argument leaves and of results of products, as bits.
+    """The content of a value, as far as attention could read it. Sets of argument leaves and of products are bits.
 
     Attributes:
-        holds: those whose elements the value holds: moved, cast, rescaled or added.
-        made_of: the leaves that it is computed from, except those that attention has read on the way.
-        scored: the products that the value is computed from, except those before an exponential.
-        weighted: those before an exponential.
-        counts: it is computed from an iota, as a mask of positions is.
-        is_mask: it is such a mask, as booleans or as numbers.
-        is_masked: it has been multiplied by such a mask.
+        holds: leaves and products whose elements the value holds: moved, cast, rescaled or added.
+        made_of: leaves that it is computed from, except those that attention read on the way.
+        scored: products that it is computed from, except those before an exponential.
+        weighted: products before an exponential.
+        counts: it is computed from an iota, as position masks are.
+        is_mask: it is a position mask, as booleans or as numbers.
+        is_masked: it has been multiplied by a position mask.
         sliced: the shape of the array that it is a slice of.
     """
 
@@ -60,14 +60,14 @@ class Held(NamedTuple):
 
 NOTHING_HELD = Held()
 
-# Operations whose result holds the elements of all operands, and those of which only some operands are such.
+# Operations whose result holds the elements of all operands. Operations that hold only some operands follow below.
 _HOLD_ALL = frozenset(
     "concatenate stack tile stop_gradient reshape transpose broadcast_in_dim squeeze expand_dims convert_element_type"
     " bitcast_convert_type rev copy copy_p pvary reshard mesh_cast layout_constraint device_put sharding_constraint pad"
     " mul div add sub and or shift_left shift_right_logical shift_right_arithmetic"
     " reduce_precision round clamp neg abs max min reduce_max".split()  # the last ones quantise
 )
-# What keeps a value in its place, or moves all of it.
+# Operations that keep a value in its place, or move all of it.
 _MOVES = frozenset(
     "stop_gradient reshape transpose broadcast_in_dim squeeze expand_dims convert_element_type rev copy copy_p pvary"
     " reshard device_put sharding_constraint reduce_precision".split()
@@ -82,7 +82,7 @@ _PRODUCT = "dot_general"
 
 
 class _Product(NamedTuple):
-    """The operands of a product, and whether it goes along an axis that both have."""
+    """The operands of a product, and whether it has a batch axis."""
 
     left: Held
     right: Held
@@ -90,23 +90,23 @@ class _Product(NamedTuple):
 
 
 class Caches:
-    """What attention reads, and what is written at an index, on a walk through a program."""
+    """The values that attention reads and the values written at an index, collected on a walk through a program."""
 
     def __init__(self) -> None:
         self._products: dict[int, tuple[int, Any]] = {}
-        self._operands: dict[int, _Product] = {}  # of each product, by its bit
-        self._attentions: set[tuple[int, int, bool]] = set()  # products before the softmax, values, whether it is along
+        self._operands: dict[int, _Product] = {}  # by the bit of the product
+        self._attentions: set[tuple[int, int, bool]] = set()  # products before the softmax, values, is_along
         self._read_by_kernels = 0
-        self._kernels: set[tuple[Held, int]] = set()  # queries, and what the kernel reads of their head size
+        self._kernels: set[tuple[Held, int]] = set()  # queries, and the kernel's operands of their head size
         self._writes: set[tuple[int, int]] = set()
         self._first_product = 0
 
     def start(self, num_leaves: int) -> None:
-        """The walk begins, with that many argument leaves: the bits after theirs are for products."""
+        """Begin the walk with this many argument leaves. Products use the bits after theirs."""
         self._first_product = num_leaves
 
     def leaves(self) -> int:
-        """The leaves that are written at an index and hold what attention reads, as bits."""
+        """Return the leaves that are written at an index and read by attention, as bits."""
         read = self._read_by_kernels
         for scored, values, _ in self._attentions:
             read |= values | self._held_by_operands(scored)
@@ -118,15 +118,15 @@ class Caches:
         return found & self._all_leaves
 
     def only_read(self, weights: int) -> int:
-        """The leaves that attention reads as keys and values, written or not, as bits; not the queries' own sources.
+        """Return the leaves that attention reads as keys and values, written or not, as bits, without query sources.
 
         Args:
-            weights: the leaves that are parameters: queries must be made with some of them.
+            weights: the parameter leaves; queries must be made with some of them.
         """
         reads = {(queries, held, held) for queries, held in self._kernels}
         for scored, values, is_along in self._attentions:
             for left, right, are_scores_along in map(self._operands.__getitem__, self._bits(scored)):
-                if is_along and are_scores_along:  # for each sequence or head: a codebook has one for all
+                if is_along and are_scores_along:  # batched over sequences or heads; a codebook is not
                     reads |= {(left, right.holds, values), (right, left.holds, values)}
         found = 0
         for queries, keys, values in reads:
@@ -150,13 +150,13 @@ class Caches:
         return [product for product in self._operands if product & products]
 
     def of_result(self, equation: Any, operands: Sequence[Held]) -> Held:
-        """What the results of an operation hold."""
+        """Return the content of an operation's results."""
         name = equation.primitive.name
         if name == _PRODUCT:
             return self._product(equation, *operands)
         everything = reduce(or_, operands) if operands else Held(counts=name == "iota")
         if "attention" in name or (name == "pallas_call" and "attention" in str(equation.params.get("name", ""))):
-            self._kernel(equation, operands)  # it says by its name alone what it does
+            self._kernel(equation, operands)  # only its name shows that it is attention
             return Held(holds=self._bit(equation))
         if name in _EXPONENTIALS:
             weighted = everything.scored | everything.weighted
@@ -183,7 +183,7 @@ class Caches:
         self._operands[product] = _Product(before.left | left, before.right | right, is_along)
         made_of = left.made_of | right.made_of
         for one, other in ((left, right), (right, left)):
-            # The weights of attention hold no elements themselves, as a state that decays exponentially does.
+            # Attention weights hold no elements themselves, unlike a state that decays exponentially.
             if one.weighted and not one.holds:
                 self._attentions.add((one.weighted, other.holds, is_along))
                 made_of = 0
@@ -198,10 +198,10 @@ class Caches:
         if name == "dynamic_update_slice":
             return self._written(operands[0], operands[1])
         if name == "select_n" and len(operands) == 3:
-            # A position can be written by a mask of positions, too. A sampler that accepts a state has no such mask.
+            # A position mask can also write a position. A sampler that accepts a state has no such mask.
             return self._mixed(operands[1:]) if _counts_alone(operands[0]) else operands[1].holds | operands[2].holds
         if name == "concatenate" and any(each.sliced == equation.outvars[0].aval.shape for each in operands):
-            return self._mixed(operands)  # a window that moves on: what is cut off at one end comes in at the other
+            return self._mixed(operands)  # a sliding window: it drops elements at one end and appends at the other
         if name in _SUMS and any(each.is_masked for each in operands):
             return self._mixed(operands)  # `cache + one_hot * new`
         if name in _HOLD_FIRST:
@@ -218,7 +218,7 @@ class Caches:
         return target.holds | update.holds
 
     def _mixed(self, operands: Sequence[Held]) -> int:
-        """What several values together hold, either of which may be written into the other."""
+        """Return what several values hold together. Record that each may be written into any other."""
         holds = 0
         for each in operands:
             holds |= each.holds
@@ -233,7 +233,7 @@ class Caches:
 
     @staticmethod
     def _is_mask(name: str, operands: Sequence[Held]) -> bool:
-        """Whether a result is a mask of positions: their comparison, or what is computed from such masks alone."""
+        """Whether a result is a position mask: a comparison of positions, or computed from such masks alone."""
         if name in _COMPARISONS:
             return any(map(_counts_alone, operands))
         operands = operands[:1] if name in _HOLD_FIRST else operands
@@ -246,7 +246,7 @@ def _counts_alone(held: Held) -> bool:
 
 
 def _is_masked(name: str, operands: Sequence[Held]) -> bool:
-    """Whether a result has been multiplied by a mask of positions: now, or before it was moved."""
+    """Whether a result has been multiplied by a position mask, now or before it was moved."""
     if name == "mul":
         return any(each.is_mask for each in operands) and any(each.holds for each in operands)
     return name in _MOVES and operands[0].is_masked

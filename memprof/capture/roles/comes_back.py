@@ -1,9 +1,9 @@
-"""Which result of a step is the next value of which argument leaf: what comes back from step to step.
+"""Pairs of an argument leaf and the result that is its next value: the leaves that come back from step to step.
 
-Containers say it first: an argument, or a part of one, that the step returns with the same keys, shapes and dtypes is
-its own next value, leaf by leaf. Where several containers are equal (online and target parameters), the data flow
-chooses: the pairs are those in which the results are made from the arguments. A single array has no such structure. It
-comes back if its elements flow into a result of its shape, under its own name, or at its own place among the results.
+Containers decide first: if the step returns an argument, or a part of one, with the same keys, shapes and dtypes, the
+returned leaves are the next values. If several containers are equal (online and target parameters), the data flow
+chooses the pairs whose results are made from the arguments. A single array has no such structure. It comes back if its
+elements flow into a result of its shape, or if a result has its name or its place.
 
 Example: `step(params, target, x) -> (new_params, new_target, loss)` has two pairs of equal containers. `new_params` is
 made from `params`, and `new_target` from both, so each argument comes back in its own place.
@@ -23,10 +23,10 @@ from memprof.capture.roles.walk import Made
 
 
 class Evidence(Enum):
-    """Why a result is taken for the next value of an argument leaf."""
+    """The evidence that a result is the next value of an argument leaf."""
 
     CONTAINER = auto()  # a container of several leaves, or a name, comes back
-    PLACE = auto()  # the argument and the result stand at the same place, after others that come back
+    PLACE = auto()  # the argument and the result have the same position, after others that come back
     ELEMENTS = auto()  # its elements flow into a result of its shape
 
 
@@ -47,8 +47,8 @@ class Ends:
     """The leaves at one end of a step: of its arguments, or of its results.
 
     Attributes:
-        paths: `state.params['w']` of an argument; of a result the keys alone, `[0].params['w']`.
-        made: what each leaf is made from.
+        paths: `state.params['w']` for an argument; only the keys for a result, `[0].params['w']`.
+        made: the origins of each leaf.
     """
 
     paths: Sequence[str]
@@ -69,13 +69,13 @@ def next_values(
     differentiated: int,
     known: Mapping[int, int],
 ) -> list[NextValue | None]:
-    """The next value of each argument leaf; None where it does not come back.
+    """Return the next value of each argument leaf, or None if it does not come back.
 
     Args:
-        positions: of the step's positional arguments, by name.
-        fields: of the named tuple that the step returns, if it does.
-        differentiated: the leaves that what is differentiated reads.
-        known: results by the leaves whose next values they are, where the framework says so.
+        positions: positions of the step's positional arguments, by name.
+        fields: field names of the named tuple that the step returns, if any.
+        differentiated: the leaves that differentiated operations read, as bits.
+        known: the result that is the next value of a leaf, by leaf, if the framework says so.
     """
     matching = _Matching(arguments, results, positions, fields, differentiated)
     for leaf, result in known.items():
@@ -98,10 +98,10 @@ class _Matching:
         self._positions, self._fields, self._differentiated = positions, fields, differentiated
         self.found: list[NextValue | None] = [None] * len(arguments.paths)
         self._taken: set[int] = set()
-        self._nodes: dict[str, str] = {}  # the container of results in which one of arguments comes back
+        self._nodes: dict[str, str] = {}  # the result container of each argument container that comes back
 
     def pair(self, leaf: int, result: int, evidence: Evidence) -> None:
-        """Take a result for the next value of a leaf."""
+        """Record a result as the next value of a leaf."""
         self.found[leaf] = NextValue(result=result, evidence=evidence)
         self._taken.add(result)
 
@@ -145,7 +145,7 @@ class _Matching:
         return Evidence.ELEMENTS if is_made_from and not is_loss else None
 
     def _is_at_its_place(self, one: str, other: str) -> bool:
-        """Whether an argument and a result have one place, and so have the arguments before it that come back."""
+        """Whether an argument and a result share a position, and so do all returned arguments before it."""
         position, (around, place) = self._positions.get(one), self._place(other)
         if position is None or position != place:
             return False
@@ -158,7 +158,7 @@ class _Matching:
         return all(before) and any(are_in_place.values())
 
     def _place(self, result: str) -> tuple[str, int | None]:
-        """The tuple that a result is in, and its number there; a named tuple is one, too."""
+        """Return the tuple or named tuple that holds a result, and the result's number in it."""
         around, _, number = result.rpartition("[")
         if number[:-1].isdigit():
             return around, int(number[:-1])
@@ -166,7 +166,7 @@ class _Matching:
         return ("", self._fields.index(name)) if name in self._fields else (result, None)
 
     def _assigned(self, inside: Mapping[str, list[int]], outside: Mapping[str, list[int]]) -> Iterator[tuple[str, str]]:
-        """Pairs of equal containers by their scores; those that do not depend on each other stay alone."""
+        """Yield pairs of equal containers by their scores. Containers that don't depend on each other stay unpaired."""
         ones, others = list(inside), list(outside)
         scores = np.array([[self._score(one, inside[one], other, outside[other]) for other in others] for one in ones])
         if not scores.size:
@@ -178,7 +178,7 @@ class _Matching:
             one, other = ones[row], others[column]
             pairs = list(zip(inside[one], outside[other], strict=True))
             is_own = self._is_alike(one, other) or any(self._is_made_from(*pair) for pair in pairs)
-            # Gradients that are returned beside new parameters are nobody's next value.
+            # Gradients that are returned beside new parameters are not a next value.
             is_gradient = are_updated and all(self._is_gradient(result) for _, result in pairs)
             if is_own or (not is_gradient and any(self._depends(*pair) for pair in pairs)):
                 yield one, other
@@ -197,7 +197,7 @@ class _Matching:
         return score + _SAME_PLACE * (self._place(other)[1] == self._positions.get(one, -1))
 
     def _is_alike(self, one: str, other: str) -> bool:
-        """Whether two equal containers have one name, or one place at the ends of the step."""
+        """Whether two equal containers share a name, or a position at the ends of the step."""
         return _last_name(one) == _last_name(other) != "" or self._is_at_its_place(one, other)
 
     def _is_made_from(self, leaf: int, result: int) -> bool:
@@ -220,7 +220,7 @@ class _Matching:
 
 
 def _containers(ends: Ends) -> dict[_Signature, dict[str, list[int]]]:
-    """The containers at one end of a step by what they hold: paths inside, shapes and dtypes."""
+    """Return the containers at one end of a step by their contents: inner paths, shapes and dtypes."""
     members: dict[str, list[int]] = {}
     for number, path in enumerate(ends.paths):
         for prefix in (*all_prefixes(path), *([] if path[:1] not in ("", "[", ".") else [""])):
@@ -234,6 +234,6 @@ def _containers(ends: Ends) -> dict[_Signature, dict[str, list[int]]]:
 
 
 def _last_name(path: str) -> str:
-    """The last key of a path if it is a name, not a number."""
+    """Return the last key of a path if it is a name, not a number."""
     key = path[len(next(iter(list(all_prefixes(path))[1:]), "")) :].strip(".[]'\"")
     return "" if key.isdigit() else key

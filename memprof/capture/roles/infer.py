@@ -1,17 +1,17 @@
-"""The role of every argument leaf, and what could not be inferred.
+"""The role of each argument leaf, and the leaves whose role could not be inferred.
 
 The principle: a gradient of the loss with respect to the *params* updates them; *optimizer_state* enters that update
 and comes back; *other_state* comes back otherwise; the *batch* does not come back. The data flow of the traced program
-proves it; types of containers are evidence where it leaves the question open.
+proves this; container types are evidence if the data flow leaves the role open.
 
-In order: roles that the user gives; random keys; what the program trains, averages or carries; the types of containers;
-what is read along the axes of the data. For what is left:
+The rules, in order: the user's roles; random keys; leaves that the program trains, averages or carries; container
+types; leaves that are read along data axes. For the remaining leaves:
 
-- a leaf beside others of one kind in one container is of that kind: a bias beside weights that are not trained, a count
-  of nodes beside a graph's features; not beside a batch what lies along parameters (masks, permutations, means);
+- a leaf in a container with leaves of one role only gets that role: a bias beside untrained weights, a count of nodes
+  beside a graph's features. Leaves along parameter axes (masks, permutations, means) do not become part of a batch;
 - an argument whose arrays all have the same first axis, and that does not come back, is input data;
-- an argument that is called `params`, exactly, holds parameters where the step takes no gradients;
-- float arrays of different shapes that what is differentiated reads are parameters that the step does not train.
+- an argument called exactly `params` holds parameters if the step takes no gradients;
+- float arrays of different shapes that differentiated operations read are untrained parameters.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Leaf:
     """One leaf of the arguments.
 
     Attributes:
-        argument: the name of the argument that it is a part of.
-        given: the role that the user gives; None where there is none.
+        argument: the name of the argument that it belongs to.
+        given: the user's role, or None.
     """
 
     path: str
@@ -91,7 +91,7 @@ class Leaf:
 
 
 def typed_states(by_type: Mapping[str, Claim], paths: Sequence[str]) -> frozenset[int]:
-    """Leaves that by their types are the state of an optimizer or a simulation."""
+    """Return the leaves that are state of an optimizer or a simulation by their types."""
     claims = _typed(by_type, paths)
     return frozenset(n for n, claim in enumerate(claims) if claim in (OPTIMIZER_STATE, SIMULATION))
 
@@ -102,11 +102,11 @@ def _typed(by_type: Mapping[str, Claim], paths: Sequence[str]) -> list[Claim | N
 
 
 def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: Program) -> list[Claim]:
-    """A claim for each leaf.
+    """Return a claim for each leaf.
 
     Args:
-        by_type: what the types of the step's arguments tell, by path (see `claims_by_type`).
-        program: the step, followed.
+        by_type: claims by the types of the step's arguments, by path (see `claims_by_type`).
+        program: the followed step.
     """
     typed = _typed(by_type, [leaf.path for leaf in leaves])
     optimizers = bits_of({n for n, claim in enumerate(typed) if claim is OPTIMIZER_STATE})
@@ -135,7 +135,7 @@ def infer_roles(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], program: P
 
 
 def trains_nothing(leaves: Sequence[Leaf], claims: Sequence[Claim], program: Program) -> bool:
-    """Whether state comes back from a step, and no gradient updates any of it."""
+    """Whether a step returns state that no gradient updates."""
     is_trained = program.is_training or any(claim in (_UNUSED, _UPDATED) for claim in claims)
     states = (
         leaf.use.is_changed and claim.role is Role.OTHER_STATE and claim is not _KEY
@@ -146,7 +146,7 @@ def trains_nothing(leaves: Sequence[Leaf], claims: Sequence[Claim], program: Pro
 
 
 def disagreements(leaves: Sequence[Leaf], claims: Sequence[Claim]) -> list[str]:
-    """Sentences about arguments whose role, as their types tell it, is not what the program does with them."""
+    """Return sentences about arguments whose role by type contradicts their use in the program."""
     return [
         *_disagreement(
             leaves,
@@ -178,9 +178,9 @@ def _may_be_cache(leaf: Leaf) -> bool:
 
 
 def _only_read(leaves: Sequence[Leaf], claims: Sequence[Claim | None], program: Program, weights: int) -> set[int]:
-    """Leaves that may be keys and values that the step only reads; see `Caches.only_read`.
+    """Return leaves that may be keys and values that the step only reads; see `Caches.only_read`.
 
-    Not where a step differentiates, as a sampler of a network's weights does: there, products go both ways.
+    The set is empty if the step differentiates, as a sampler of a network's weights does: there, products go both ways.
     """
     if program.is_training or program.walk.differentiated:
         return set()
@@ -191,7 +191,7 @@ def _only_read(leaves: Sequence[Leaf], claims: Sequence[Claim | None], program: 
 def _claim_only_read(
     leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program
 ) -> None:
-    """Claim keys and values that attention only reads; beside parameters only those of each sequence of the batch."""
+    """Claim keys and values that attention only reads. Beside parameters they must have a batch axis."""
     parameters = _parameters(claims)
     with_parameters = {leaves[n].argument for n in parameters}
     for n in _only_read(leaves, claims, program, bits_of(parameters)):
@@ -206,10 +206,10 @@ def _may_be_only_read(leaf: Leaf, claim: Claim | None) -> bool:
 
 
 def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: int) -> Claim | None:
-    """What training tells, and types where it tells nothing.
+    """Return the claim that training supports or, if there is none, the claim by type.
 
     Args:
-        optimizers: the leaves that are an optimizer's state by their types, as bits.
+        optimizers: the leaves that are optimizer state by their types, as bits.
     """
     use = leaf.use
     if leaf.given is not None:
@@ -239,9 +239,9 @@ def _first_claim(leaf: Leaf, typed: Claim | None, program: Program, optimizers: 
 
 
 def _is_update_counter(leaf: Leaf, program: Program) -> bool:
-    """Whether a scalar counts the updates for the update itself: for a schedule, or for the correction of a bias.
+    """Whether a scalar counts updates for the update itself, as for a schedule or a bias correction.
 
-    A float counts if its next value is made of itself alone. That of the scale of a loss is made of gradients.
+    A float is a counter if its next value is made from itself alone. The next loss scale is made from gradients.
     """
     use = leaf.use
     counts = use.is_kept and not use.is_same if leaf.is_float else use.is_changed
@@ -250,7 +250,7 @@ def _is_update_counter(leaf: Leaf, program: Program) -> bool:
 
 
 def _claim_changed(leaf: Leaf, program: Program) -> Claim | None:
-    """What is known of an array that comes back changed, by what it has to do with gradients."""
+    """Return a claim for an array that comes back changed, by its relation to gradients."""
     use = leaf.use
     if not program.is_training:
         is_sampler = any(each.is_accepted for each in program.uses)
@@ -261,7 +261,7 @@ def _claim_changed(leaf: Leaf, program: Program) -> Claim | None:
 
 
 def _claim_whole_averages(by_type: Mapping[str, Claim], leaves: Sequence[Leaf], claims: list[Claim | None]) -> None:
-    """Claim the counters of an optimizer's state all of whose arrays are averages."""
+    """Claim the counters in an optimizer's state whose arrays are all averages."""
     members: dict[str, list[int]] = {}
     for n, leaf in enumerate(leaves):
         if (prefix := longest_prefix(leaf.path, by_type)) is not None:
@@ -276,7 +276,8 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
     """Claim parameters of a step without gradients.
 
     Args:
-        only_read: leaves that attention may read as keys and values: a table of pages is looked up, as weights are.
+        only_read: leaves that attention may read as keys and values. They are excluded, because page tables are looked
+            up as weights are.
     """
     for n, leaf in enumerate(leaves):
         if claims[n] is None and leaf.argument == "params" and leaf.shape:
@@ -294,7 +295,7 @@ def _claim_applied(leaves: Sequence[Leaf], claims: list[Claim | None], program: 
         claims[n] = _APPLIED
     with_parameters = {leaves[n].argument for n in _parameters(claims)}
     for n in numbers_looked_up(program, left):
-        if claims[n] is None and leaves[n].argument in with_parameters:  # not a data set, of which rows are chosen, too
+        if claims[n] is None and leaves[n].argument in with_parameters:  # a data set is looked up, too
             claims[n] = _APPLIED
 
 
@@ -303,7 +304,7 @@ def _parameters(claims: Sequence[Claim | None]) -> set[int]:
 
 
 def _quantised(leaves: Sequence[Leaf], claims: Sequence[Claim | None], together: set[int]) -> list[int]:
-    """The integers of quantised weights: a product applies them with parameters that are smaller, their scales."""
+    """Return the integers of quantised weights: a product applies them with smaller parameters, their scales."""
     sizes = {n: prod(leaves[n].shape) for n in together}
     largest = max((sizes[n] for n in together if claims[n] is _APPLIED), default=None)
     integers = [n for n in together if jax.numpy.issubdtype(leaves[n].dtype, jax.numpy.integer)]
@@ -312,7 +313,7 @@ def _quantised(leaves: Sequence[Leaf], claims: Sequence[Claim | None], together:
 
 
 def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | None:
-    """What is known of a leaf that is not trained, once the parameters are known."""
+    """Return a claim for an untrained leaf, based on the known parameters."""
     use = leaf.use
     if not leaf.shape:
         return typed
@@ -320,7 +321,7 @@ def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | No
         is_data = data.has_batch_axis and not data.is_along_parameters
         is_data = is_data and not use.is_contained and not use.keeps_elements
         return _DATA if is_data else _CARRIED
-    if data.has_batch_axis:  # of a container that comes back, what else is in it tells
+    if data.has_batch_axis:  # if its container comes back, the neighbours decide
         return None if use.is_contained else _DATA
     if data.is_weight:
         return _FROZEN
@@ -332,20 +333,20 @@ def _claim_by_data(leaf: Leaf, data: DataUse, typed: Claim | None) -> Claim | No
 def _without_false_state(
     n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse]
 ) -> Claim | None:
-    """A claim, unless it takes data for state because a result, as the loss of each example is, looks like it."""
+    """Return a leaf's claim, corrected if data was taken for state because of a similar result (per-example loss)."""
     if claims[n] is not _CARRIED or not data[n].has_batch_axis or leaves[n].use.is_in_place:
         return claims[n]
     is_beside_data = any(
         claim is _DATA and leaf.argument == leaves[n].argument for leaf, claim in zip(leaves, claims, strict=True)
     )
-    is_result = len(leaves[n].shape) == 1 and not leaves[n].use.is_added_to  # the sum is a score, or a position
+    is_result = len(leaves[n].shape) == 1 and not leaves[n].use.is_added_to  # a running sum is a score, or a position
     return _DATA if is_beside_data or is_result else _CARRIED
 
 
 def _beside(
     n: int, leaves: Sequence[Leaf], claims: Sequence[Claim | None], data: Sequence[DataUse], program: Program
 ) -> Claim | None:
-    """By what else is in the smallest container of a leaf of which anything is known."""
+    """Return a claim from the other leaves of the smallest container with known roles."""
     leaf = leaves[n]
     for prefix in list(all_prefixes(leaf.path))[1:]:
         roles = {
@@ -364,7 +365,7 @@ def _beside(
 
 def _by_role(leaf: Leaf, data: DataUse, role: Role, program: Program) -> Claim | None:
     if role is Role.PARAMS:
-        if not leaf.shape and program.is_training:  # it would be trained, too
+        if not leaf.shape and program.is_training:  # a parameter would be trained
             return None
         is_other = data.is_statistic or (data.is_scale and bool(leaf.shape))
         return _BESIDE if leaf.is_float and not is_other else None
@@ -373,12 +374,12 @@ def _by_role(leaf: Leaf, data: DataUse, role: Role, program: Program) -> Claim |
     if role is Role.OPTIMIZER_STATE:
         return _BESIDE_OPTIMIZER if leaf.shape or leaf.use.enters_update else None
     if role is Role.KV_CACHE and not leaf.use.is_carried:
-        return None  # a mask, or lengths, of keys and values that are only read
+        return None  # a mask for read-only keys and values, or their lengths
     return _BESIDE_STATE
 
 
 def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence[DataUse], program: Program) -> None:
-    """Claim what is left, argument by argument."""
+    """Claim the remaining leaves, argument by argument."""
     has_batch = any(claim is not None and claim.role is Role.BATCH for claim in claims)
     unknown = ambiguous(program, {n for n, claim in enumerate(claims) if claim is None})
     members: dict[str, list[int]] = {}
@@ -386,7 +387,7 @@ def _complete(leaves: Sequence[Leaf], claims: list[Claim | None], data: Sequence
         members.setdefault(leaf.argument, []).append(n)
     for numbers in members.values():
         arrays = [n for n in numbers if claims[n] is None and leaves[n].shape]
-        # A batch may come with the step's key.
+        # A batch may contain the step's key.
         is_all_left = all(claims[n] in (None, _KEY) for n in numbers) and not any(
             data[n].is_along_parameters or (n in unknown and (len(arrays) == 1 or not leaves[n].is_float))
             for n in arrays

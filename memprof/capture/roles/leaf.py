@@ -1,4 +1,4 @@
-"""An argument leaf: its path as JAX writes it (`state.params['dense']['kernel']`), and the role it is given."""
+"""Argument leaves: paths as JAX writes them (`state.params['dense']['kernel']`), and the roles given for them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Claim:
 
 
 def longest_prefix(path: str, prefixes: Iterable[str]) -> str | None:
-    """The longest prefix of `path` that ends where one of its keys ends; None where there is none."""
+    """Return the longest of these prefixes of `path` that ends at the end of a key, or None."""
     known = prefixes if isinstance(prefixes, (dict, frozenset, set)) else frozenset(prefixes)
     return next((prefix for prefix in all_prefixes(path) if prefix in known), None)
 
 
 def all_prefixes(path: str) -> Iterator[str]:
-    """The path itself and those of all the containers that it lies in, from the inside out."""
+    """Return the path itself and the paths of all containers around it, from the inside out."""
     return (path[:stop] for stop in range(len(path), 0, -1) if path[stop : stop + 1] in ("", ".", "["))
 
 
 def parse_roles(texts: Iterable[str]) -> dict[str, str]:
-    """What `--role` says: from `state.ema=other_state` to roles by path prefix.
+    """Parse the values of `--role`, such as `state.ema=other_state`, to roles by path prefix.
 
     Raises:
         MemprofError: a text has another form.
@@ -44,10 +44,10 @@ def parse_roles(texts: Iterable[str]) -> dict[str, str]:
 
 
 def given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[str, Role]:
-    """The roles that the user gives, by path prefix.
+    """Validate the user's roles, by path prefix.
 
     Raises:
-        MemprofError: one is none, or is for a path that is not there.
+        MemprofError: a role is invalid, or its path does not exist.
     """
     known = {
         path[:stop] for path in paths for stop in range(1, len(path) + 1) if path[stop : stop + 1] in ("", ".", "[")
@@ -67,5 +67,5 @@ def given_roles(roles: Mapping[str, Role | str], paths: Sequence[str]) -> dict[s
 
 
 def shortened(names: Sequence[str], limit: int = 3) -> str:
-    """The first names of a list, for a sentence."""
+    """Join the first names of a list for a sentence, with the number of the others."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,16 +1,15 @@
-"""What becomes of each argument of a step, by what its results are made from.
+"""The uses of each argument of a step, derived from the origins of its results.
 
-The program itself tells what is trained:
+The program itself shows what it trains:
 
-- parameters are read by what is differentiated, and a result of their shape is made from them directly and from
+- parameters are read by differentiated operations, and a result of their shape is made from them directly and from
   gradients;
 - optimizer state is updated with gradients in the same way, and the new parameters are made from it;
-- averages of parameters (a target network, weights to evaluate with) are made from the new parameters, which are not
-  made from them;
-- what comes back in its own shape without gradients is state of another kind (batch statistics, counters).
+- averages of parameters (a target network, evaluation weights) are made from the new parameters, but not the reverse;
+- leaves that come back in their own shape without gradients are other state (batch statistics, counters).
 
-It does not matter here whether the program is one that JAX has traced or one that XLA has compiled. Sets of argument
-leaves are bits of an integer.
+The rules are the same for programs traced by JAX and for programs compiled by XLA. Sets of argument leaves are bits of
+an integer.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from typing import NamedTuple
 
 
 class Array(NamedTuple):
-    """What an argument or a result is."""
+    """The shape and dtype of an argument or a result."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class Result(NamedTuple):
-    """What one result of a step is made from.
+    """The origins of one result of a step.
 
     Attributes:
-        directly: leaves that reach it through operations outside of differentiation alone.
-        forward: leaves that reach it without passing through the backward pass and in one shape all the way.
+        directly: leaves that reach it only through operations outside differentiation.
+        forward: leaves that reach it without the backward pass and without a change of shape.
         sources: arrays that it depends on in any way; keys and scalars do not count.
         of_gradients: an operation of the backward pass lies upstream.
     """
@@ -46,25 +45,25 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentUse:
-    """What becomes of one argument leaf.
+    """The uses of one argument leaf.
 
     Attributes:
-        is_differentiated: what is differentiated reads it as it comes, or cast or reshaped.
+        is_differentiated: differentiated operations read it unchanged, cast or reshaped.
         is_trained: a result of its shape and dtype is made from it and from gradients.
-        is_average: parameters of its shape go into it, and it goes into no new parameters.
-        is_carried: it has a next value: a result of its shape and dtype takes its place.
-        is_kept: is carried, but not changed: it is returned as it is, or after a decay.
-        is_same: it is returned as it is.
+        is_average: parameters of its shape enter it, and it enters no new parameters.
+        is_carried: it has a next value: a result of its shape and dtype replaces it.
+        is_kept: it is carried, but returned unchanged or only decayed.
+        is_same: it is returned unchanged.
         is_differentiated_for: the step returns its gradient.
-        is_parameter: is differentiated and trained, and is neither a moment nor an average of another leaf.
+        is_parameter: it is differentiated and trained, and is neither a moment nor an average of another leaf.
         is_accepted: a random draw decides whether its next value is the proposed one, as in a Metropolis test.
         enters_update: new parameters are made from it, now or in a later step.
-        is_contained: its next value lies in the same container, or under the same name.
-        is_in_place: is contained, or its next value stands at its own place among the results.
+        is_contained: its next value lies in the same container, or has the same name.
+        is_in_place: it is contained, or its next value has its own position among the results.
         keeps_elements: its elements flow into its next value.
-        is_added_to: something is added to its elements, and their next values are the sums.
+        is_added_to: its next value is its elements plus something.
         is_made_from: the leaves that its next value is made from directly.
-        is_key: random keys are made of it.
+        is_key: random keys are made from it.
     """
 
     is_differentiated: bool
@@ -86,19 +85,19 @@ class ArgumentUse:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it comes back, and not as it was."""
+        """Whether it comes back changed."""
         return self.is_carried and not self.is_kept
 
 
 def argument_uses(
     inputs: Sequence[Array], owners: Sequence[int], results: Sequence[Result], differentiated: int
 ) -> list[ArgumentUse]:
-    """What becomes of each leaf.
+    """Return the uses of each leaf.
 
     Args:
         inputs: the argument leaves.
-        owners: the number of the argument that each leaf is a part of, in order.
-        differentiated: the leaves that what is differentiated reads.
+        owners: the number of the argument that each leaf belongs to, in order.
+        differentiated: the leaves that differentiated operations read, as bits.
     """
     numbers: dict[Array, int] = {}
     for n, array in enumerate(inputs):
@@ -130,7 +129,7 @@ def argument_uses(
 
 
 def _new_values(inputs: Sequence[Array], results: Sequence[Result]) -> list[list[int]]:
-    """For each leaf the results that may be its new value: of its shape, made from it directly and from gradients."""
+    """Return candidate new values of each leaf: results of its shape, made from it directly and from gradients."""
     places: dict[Array, list[int]] = {}
     for place, result in enumerate(results):
         if result.of_gradients:
@@ -143,8 +142,9 @@ def _new_values(inputs: Sequence[Array], results: Sequence[Result]) -> list[list
 def _averages(
     inputs: Sequence[Array], results: Sequence[Result], candidates: Sequence[Sequence[int]], differentiated: int
 ) -> set[int]:
-    """The leaves that new parameters go into, and that go into no new parameters."""
-    # First who has the least to choose from, and what is made from the fewest leaves: moments before parameters.
+    """Return the leaves that new parameters enter, and that enter no new parameters."""
+    # Leaves with the fewest candidates choose first, and take the result made from the fewest leaves. So moments come
+    # before parameters.
     order = sorted(
         (n for n, places in enumerate(candidates) if places and inputs[n].shape),
         key=lambda n: (bool(differentiated >> n & 1), len(candidates[n])),
@@ -170,7 +170,7 @@ def _averages(
 
 
 def argument_like(gradients: Sequence[Array], inputs: Sequence[Array], owners: Sequence[int]) -> set[int]:
-    """The leaves of the first argument whose shapes are, one by one, those of the gradients that the step returns."""
+    """Return the leaves of the first argument whose shapes and dtypes equal the returned gradients', one by one."""
     for owner in dict.fromkeys(owners):
         members = [n for n, each in enumerate(owners) if each == owner]
         if [inputs[n] for n in members] == list(gradients):

@@ -1,11 +1,11 @@
-"""One pass through a traced step: what each value is made from, and how the arguments meet on the way.
+"""One pass through a traced step: the origins of each value, and the operations in which arguments meet.
 
-JAX names every operation after the transformations around it: `jvp(` marks what is differentiated, `transpose(` what
-differentiation derives, and neither mark the rest of the step.
+JAX names each operation after the transformations around it: `jvp(` marks differentiated operations, `transpose(` marks
+the operations derived by differentiation, and the rest of the step has neither mark.
 
-A second pass can be given the results that are new parameters (`Walk.updated`). Everything downstream of such a result
-then counts as made from the parameter, and no longer from the gradient that updated it: a target network mixed with
-new parameters, or an environment in which a new policy acts, is not updated by a gradient itself.
+A second pass can receive the results that are new parameters (`Walk.updated`). Everything downstream of such a result
+then counts as made from the parameter, and no longer from the gradient that updated it. A target network mixed with new
+parameters, or an environment in which a new policy acts, is not itself updated by a gradient.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from memprof.capture.roles.caches import NOTHING_HELD, Caches, Held
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a value is made from. Sets of argument leaves are bits of an integer.
+    """The origins of a value. Sets of argument leaves are bits of an integer.
 
     Attributes:
-        directly: leaves that reach it through operations outside of differentiation alone.
-        forward: leaves that reach it without passing through the backward pass and in one shape all the way.
-        lineage: leaves whose elements go into its own: through neither the backward pass, nor a product, nor a sum.
-        added: leaves that go into it in its own shape, moved or added to, and not changed otherwise.
+        directly: leaves that reach it only through operations outside differentiation.
+        forward: leaves that reach it without the backward pass and without a change of shape.
+        lineage: leaves whose elements flow into its own, without the backward pass, a product or a sum.
+        added: leaves that flow into it in its own shape, moved or added to, but not changed otherwise.
         sources: arrays that it depends on in any way; keys and scalars do not count.
-        itself: the leaf that it is, unchanged.
-        accepted: leaves between which and a proposal a random draw decides, as a Metropolis test does.
-        of_gradients: an operation of the backward pass lies upstream, and no boolean in between.
+        itself: the leaf that it equals, unchanged.
+        accepted: leaves that a random draw keeps or replaces by a proposal, as in a Metropolis test.
+        of_gradients: an operation of the backward pass lies upstream, without a boolean in between.
         is_random: random bits lie upstream.
-        is_draw: it compares random bits with something that is made from arrays.
-        held: what attention could read in it (see `caches.py`).
+        is_draw: it compares random bits with a value made from arrays.
+        held: its content, as far as attention could read it (see `caches.py`).
         axes: the numbers of its axes.
     """
 
@@ -80,22 +80,22 @@ class Kind(Enum):
     """How two values meet."""
 
     PRODUCT = auto()  # a matrix product or a convolution
-    LOOKUP = auto()  # the second one says which rows of the first one
+    LOOKUP = auto()  # the second value selects rows of the first one
     SCALED = auto()  # element by element, as a mask or a scale
     BESIDE = auto()  # element by element in another way
     STRETCHED = auto()  # a value is repeated along new axes
-    NUMBERS = auto()  # integers become floats: they are no indices
+    NUMBERS = auto()  # integers become floats, so they are no indices
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two values in one operation that is not of the backward pass.
+    """Two values in one operation outside the backward pass.
 
     Attributes:
         left, right: their sources.
-        left_free, right_free: the axes of the result that each alone gives it.
+        left_free, right_free: the axes of the result that come from one of them only.
         is_backward_made: one of them comes from the backward pass.
-        is_along: a product that goes along an axis that both have, for each of its places apart.
+        is_along: the operation is a product with a batch axis.
     """
 
     kind: Kind
@@ -109,14 +109,14 @@ class Meeting:
 
 @dataclass(slots=True)
 class Walk:
-    """What was seen on a pass through a jaxpr and all jaxprs inside it.
+    """The observations of a pass through a jaxpr and all jaxprs inside it.
 
     Attributes:
-        differentiated: leaves that what is differentiated reads.
-        differentiated_alone: those of them that it reads before they are combined with other leaves.
-        keys: leaves that random keys are made of.
-        caches: what attention reads, and what is written at an index.
-        updated: what new parameters are made from, by the number of the parameter; filled where `follow` is given them.
+        differentiated: leaves that differentiated operations read.
+        differentiated_alone: leaves that they read before these are combined with other leaves.
+        keys: leaves that random keys are made from.
+        caches: the values that attention reads, and the values written at an index.
+        updated: the origins of new parameters, by the number of the parameter, if `follow` receives new parameters.
     """
 
     axes: Axes = field(default_factory=Axes)
@@ -129,7 +129,7 @@ class Walk:
     _phases: dict[str, Named] = field(default_factory=dict)
 
     def arguments(self, invars: Sequence[Any]) -> list[Made]:
-        """The leaves of a step's arguments as values."""
+        """Return the leaves of a step's arguments as values."""
         self.caches.start(len(invars))
         return [self._leaf(number, invar.aval) for number, invar in enumerate(invars)]
 
@@ -147,11 +147,11 @@ class Walk:
         )
 
     def follow(self, jaxpr: Any, made: Sequence[Made], around: Named, new: Mapping[int, int] = _NONE) -> list[Made]:
-        """What the results of a jaxpr are made from.
+        """Return the origins of a jaxpr's results.
 
         Args:
-            made: what its inputs are made from.
-            around: the phase of the operation that the jaxpr lies in.
+            made: the origins of its inputs.
+            around: the phase of the operation that contains the jaxpr.
             new: results that are new parameters, with the numbers of these parameters.
         """
         known: dict[Any, Made] = dict(zip(jaxpr.invars, made, strict=True))
@@ -160,7 +160,7 @@ class Walk:
         def of(atom: Any) -> Made:
             if isinstance(atom, core.Literal):
                 return Made(axes=self.axes.new(getattr(atom.aval, "shape", ())))
-            if atom not in known:  # a constant that the function has closed over
+            if atom not in known:  # a constant in the function's closure
                 known[atom] = Made(axes=self.axes.new(getattr(atom.aval, "shape", ())))
             return known[atom]
 
@@ -203,19 +203,19 @@ class Walk:
     def _operation(self, equation: Any, made: list[Made], phase: Named) -> list[Made]:
         name = equation.primitive.name
         everything = _joined(made)
-        if name == "select_n":  # what decides between two values does not go into either
+        if name == "select_n":  # the predicate of a select enters neither value
             everything = replace(_decided(made[0], made[1:]), sources=everything.sources)
         if name == "random_wrap":
             self.keys |= made[0].lineage
         if phase is not Named.UNPHASED:
             for each in made:
-                # What has been updated already speaks of what it was updated with, too.
+                # An updated value also carries the leaves that updated it, which do not count here.
                 self.differentiated |= 0 if each.of_gradients else each.directly
                 is_alone = not each.of_gradients and each.directly.bit_count() == 1
                 self.differentiated_alone |= each.directly if is_alone else 0
         is_backward = phase is Named.BACKWARD
         axes = self.axes.of_results(equation, [each.axes for each in made])
-        if axes and not is_backward:  # what prints has no results
+        if axes and not is_backward:  # a print has no results
             self.meetings.update(_meetings(equation, made, axes[0]))
         held = self.caches.of_result(equation, [each.held for each in made])
         is_draw = everything.is_draw or (name in _COMPARISONS and _is_drawn(made))
@@ -269,7 +269,7 @@ class Walk:
             joined = [before | after for before, after in zip(carried, results[:num_carried], strict=True)]
             if joined == carried:
                 stacked = [replace(each, axes=(turns, *each.axes), itself=0) for each in results[num_carried:]]
-                # Not a leaf that only the first turn starts with: something is added to it in every turn.
+                # A leaf counts as added to only if each iteration adds to it, not just the first.
                 return [*map(_added_in_turns, carried, results), *stacked]
             carried = joined
 
@@ -279,18 +279,18 @@ def _added_in_turns(carried: Made, after: Made) -> Made:
 
 
 def _decided(by: Made, cases: Sequence[Made]) -> Made:
-    """One of several values; where a draw decides between them, the leaves that they go back to are accepted."""
+    """Return one of several values. If a random draw chooses it, the leaves in its lineage are accepted."""
     chosen = _joined(cases)
     return replace(chosen, accepted=chosen.accepted | chosen.lineage) if by.is_draw else chosen
 
 
 def _is_drawn(made: Sequence[Made]) -> bool:
-    """Whether a comparison is one of random bits alone with something that is made from arrays."""
+    """Whether a comparison compares purely random bits with a value made from arrays."""
     return any(each.is_random and not each.sources for each in made) and any(each.sources for each in made)
 
 
 def _new_variables(jaxpr: Any, new: Mapping[int, int]) -> dict[Any, int]:
-    """The variables of a jaxpr that hold new parameters: its results, and those among which a result is chosen."""
+    """Return the variables that hold new parameters: results of the jaxpr, and the values that they are chosen from."""
     inputs = set(jaxpr.invars)
     found = {
         jaxpr.outvars[place]: number for place, number in new.items() if isinstance(jaxpr.outvars[place], core.Var)
@@ -304,7 +304,7 @@ def _new_variables(jaxpr: Any, new: Mapping[int, int]) -> dict[Any, int]:
 
 
 def _chosen_from(equation: Any, place: int) -> Sequence[Any]:
-    """The operands of which one is a result of an equation, as it is."""
+    """Return the operands that a result of an equation is chosen from, unchanged."""
     name = equation.primitive.name
     if name == "select_n":
         return list(equation.invars[1:])
@@ -327,9 +327,9 @@ def _chosen_from(equation: Any, place: int) -> Sequence[Any]:
     return found
 
 
-# Operations that only say where or when values are to be.
+# Operations that only decide where or when a value exists.
 _UNCHANGED = frozenset({"optimization_barrier", "device_put", "sharding_constraint", "copy", "copy_p"})
-# Operations each of whose results is made of many elements, even where the shapes happen to be equal.
+# Operations whose result elements are made from many elements, even if the shapes happen to be equal.
 _CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
 # Operations that add to elements, choose between them or move them.
 _ADDITIONS = frozenset(
@@ -375,7 +375,7 @@ def _meetings(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meetin
 
 
 def _stretched(equation: Any, made: Sequence[Made], axes: Numbers) -> list[Meeting]:
-    """The operands that are repeated along axes of the result."""
+    """Return the operands that are broadcast along axes of the result."""
     if equation.primitive.name == "broadcast_in_dim":
         kept = equation.params["broadcast_dimensions"]
         places = {axis: place for place, axis in enumerate(kept)}
@@ -403,7 +403,7 @@ def _is_boolean(aval: Any) -> bool:
 
 
 def _is_decision(aval: Any) -> bool:
-    """A boolean, or the number of a branch."""
+    """Whether a value is a boolean or an integer, such as a branch index."""
     return _is_boolean(aval) or bool(jax.numpy.issubdtype(getattr(aval, "dtype", float), jax.numpy.integer))
 
 
@@ -412,17 +412,17 @@ def _is_array(aval: Any) -> bool:
 
 
 def is_key(aval: Any) -> bool:
-    """A random key, new style or, as the two words of the default generator, old style."""
+    """Whether a value is a random key: a new-style key, or the two words of an old-style key."""
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)) or (
         tuple(aval.shape) == (2,) and aval.dtype == jax.numpy.uint32
     )
 
 
 def scan_layout(equation: Any, body: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried from turn to turn.
+    """Return the number of constant inputs of a scan, and the number of carried ones.
 
-    Inferred from the shapes, since the names of the parameters that say it change between versions of JAX: what is
-    mapped over has one axis more outside of the body than in it.
+    The numbers are inferred from the shapes, because the names of the scan parameters change between versions of JAX. A
+    mapped input has one more axis outside the body than inside.
     """
 
     def num_alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
@@ -434,7 +434,7 @@ def scan_layout(equation: Any, body: Any) -> tuple[int, int]:
 
 
 def _elementwise(equation: Any, made: Sequence[Made], outvar: Any) -> int:
-    """The leaves that reach a result through operands of its own shape."""
+    """Return the leaves that reach a result through operands of its own shape."""
     if equation.primitive.name in _CONTRACTIONS:
         return 0
     leaves = 0
@@ -454,7 +454,7 @@ def _joined(made: Sequence[Made]) -> Made:
 
 
 def called_jaxpr(equation: Any) -> Any:
-    """The jaxpr that an operation only calls (`jit`, `checkpoint`, `custom_vjp_call`, ...); None for any other."""
+    """Return the jaxpr that an operation only calls (`jit`, `checkpoint`, `custom_vjp_call`, ...), or None."""
     for value in equation.params.values():
         inner = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
         if (

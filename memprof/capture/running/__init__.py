@@ -1,1 +1,1 @@
-"""A compiled step on real devices: what it is fed, and what is measured."""
+"""Runs of a compiled step on real devices: its arguments and its measurements."""

@@ -1,4 +1,4 @@
-"""The arguments of one step after another, on the devices that it runs on: new ones, and results of the step before."""
+"""The arguments of consecutive steps on their devices: new values, and results of the previous step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from memprof.errors import MemprofError
 
 
 class Arguments:
-    """The arguments of one step after another.
+    """The arguments of consecutive steps.
 
-    Results with the shapes and dtypes of an argument's leaves, one after the other, take its place in the next step,
-    as `state` does in `state, metrics = step(state, batch)`. That goes for arguments that are donated, or hold
-    parameters or optimizer state; a batch or a learning rate that happens to look like a result is left alone. All
-    others are new in each step.
+    If consecutive results have the shapes and dtypes of an argument's leaves, they replace it in the next step, as
+    `state` does in `state, metrics = step(state, batch)`. This applies only to arguments that are donated or hold
+    parameters, optimizer state or a KV cache, not to a batch or a learning rate that happens to match a result. All
+    other arguments are new in each step.
     """
 
     def __init__(self, spec: StepSpec, compiled: CompiledStep) -> None:
-        """Finds out which arguments may come from a result.
+        """Determine which arguments may come from a result.
 
         Raises:
-            MemprofError: the step has no real arguments.
+            MemprofError: the step's arguments are shapes without values.
         """
         self._abstract, self._structure = jax.tree.flatten(compiled.arguments)
         self._spans = _argument_spans(spec, compiled)
@@ -48,34 +48,34 @@ class Arguments:
         self._next: dict[int, list[Any]] = {}
 
     def prepare(self, step: int) -> None:
-        """Put all arguments of a step on the device, ahead of it."""
+        """Put all arguments of a step on the device in advance."""
         self._next = dict(enumerate(self._of_step(step)))
 
     def of_step(self, step: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """All arguments of a step, positional and by keyword, on the device."""
+        """Return all positional and keyword arguments of a step, on the device."""
         args, kwargs = jax.tree.unflatten(self._structure, chain.from_iterable(self._of_step(step)))
         return args, kwargs
 
     def take(self, result: Any) -> None:
-        """Keep of a step's result what goes into the next one."""
+        """Keep the parts of a step's result that are arguments of the next step."""
         results = jax.tree.leaves(result)
         if self._places is None:
             self._places = self._find_places(results)
         self._next = {number: results[place] for number, place in self._places.items()}
-        if self._is_sharded:  # XLA may have chosen other shardings for results than for arguments; else nothing moves
+        if self._is_sharded:  # XLA may choose other shardings for results than for arguments; otherwise this is a no-op
             self._next = {number: self._placed(leaves, number) for number, leaves in self._next.items()}
 
     def bytes_on(self, device: jax.Device) -> int:
-        """What a device of this process holds of the arguments that `prepare` has made."""
+        """Return the bytes on one device of this process of the arguments that `prepare` made."""
         shards = chain.from_iterable(leaf.addressable_shards for leaf in chain.from_iterable(self._next.values()))
         return sum(shard.data.nbytes for shard in shards if shard.device == device)
 
     def _of_step(self, step: int) -> list[list[Any]]:
-        kept, self._next = self._next, {}  # what the step donates must be in nobody's hands but its own
+        kept, self._next = self._next, {}  # no other reference to a donated argument may exist
         return [kept[number] if number in kept else self._new(number, step) for number in range(len(self._spans))]
 
     def _find_places(self, results: list[Any]) -> dict[int, slice]:
-        """Which results take the place of which argument: the first ones that look like it."""
+        """Find the results that replace each argument: the first ones with equal shapes and dtypes."""
         places: dict[int, slice] = {}
         taken: set[int] = set()
         for number, span in enumerate(self._spans):
@@ -101,7 +101,7 @@ class Arguments:
 
 
 def _argument_spans(spec: StepSpec, compiled: CompiledStep) -> list[slice]:
-    """The leaves of each argument: of those that a feed counts, else of those that the user knows by name."""
+    """Return the leaves of each argument: as the feed counts arguments, otherwise by their names."""
     if spec.feed is not None:
         sizes = [len(jax.tree.leaves(argument)) for argument in compiled.arguments[0]]
     else:
@@ -116,10 +116,10 @@ def _from_feed(feed: Feed) -> Callable[[int, int], list[Any]]:
 
 
 def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice]) -> Callable[[int, int], list[Any]]:
-    """The arguments that a step without a feed was given, copied for each step: it may donate them.
+    """Return the given arguments of a step without a feed, copied for each step because it may donate them.
 
     Raises:
-        MemprofError: they are shapes alone.
+        MemprofError: the arguments are shapes without values.
     """
     given = jax.tree.leaves(compiled.given)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given):
@@ -134,21 +134,21 @@ def _own_arguments(spec: StepSpec, compiled: CompiledStep, spans: Sequence[slice
 
 
 def _places_in_memory(abstract: Sequence[Any], structure: Any, compiled: CompiledStep) -> list[Any]:
-    """Where each leaf is to lie."""
+    """Return the sharding or device of each leaf."""
     own = [getattr(leaf, "sharding", None) or compiled.devices[0] for leaf in abstract]
     if compiled.lowered.target.topology.num_devices == 1:
         return own
-    chosen = structure.flatten_up_to(compiled.executable.input_shardings)  # None: the program does not take it
+    chosen = structure.flatten_up_to(compiled.executable.input_shardings)  # None: the program does not use it
     return [one or other for one, other in zip(chosen, own, strict=True)]
 
 
 def _one_if_all_are(places: list[Any]) -> Any:
-    """The place of the leaves of an argument: one where it is that of all, which is put there faster."""
+    """Return the place of an argument's leaves: a single one if all are equal, which makes the transfer faster."""
     return places[0] if len(set(places)) == 1 else places
 
 
 def _changes(leaf: ArgumentLeaf) -> bool:
-    """Whether a leaf is something that steps change."""
+    """Whether steps change a leaf."""
     return leaf.donated or leaf.role in (Role.PARAMS, Role.OPTIMIZER_STATE, Role.KV_CACHE)
 
 

@@ -1,4 +1,4 @@
-"""The arrays that are on the device: how many of each type, and what holds them."""
+"""The live arrays on the device: the number of each type, and the variables that hold them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import LiveArrays, LiveGroup
 from memprof.capture.targets.families import is_host
 
-_MOST_HOLDERS = 6  # from an array to what has a name
+_MOST_HOLDERS = 6  # references from an array up to a variable
 _MOST_OBJECTS = 50
 _NUM_ASKED = 3
 _IN_CONTAINER = "[...]"
@@ -26,28 +26,27 @@ _started = time.monotonic()  # of the script
 
 
 def type_text(array: Any) -> str:
-    """`float32[128,784]`."""
+    """Return the type of an array, such as `float32[128,784]`."""
     return array_type(array.dtype, array.shape)
 
 
 def since_start() -> float:
-    """Seconds since the script began."""
+    """Return the seconds since the script began."""
     return time.monotonic() - _started
 
 
 def count_seconds_from(started: float) -> None:
-    """Set when the script began, by the monotonic clock, which all processes of a machine share."""
+    """Set the start time of the script, by the monotonic clock that all processes of a machine share."""
     global _started
     _started = started
 
 
 def live_arrays(find_holders_of: Collection[str] = (), error: BaseException | None = None) -> LiveArrays:
-    """What is on the device now.
+    """Return the arrays that are on the device now.
 
     Args:
-        find_holders_of: types of arrays of which it is looked up what holds them, which walks over all of Python's
-            objects.
-        error: an error on its way, whose frames hold what their functions did.
+        find_holders_of: array types whose holders are searched for, which walks over all Python objects.
+        error: the error being raised, whose frames still hold their local variables.
     """
     found: dict[str, tuple[int, dict[Any, int]]] = {}
     wanted: dict[str, list[Any]] = {kind: [] for kind in find_holders_of}
@@ -81,21 +80,21 @@ def live_arrays(find_holders_of: Collection[str] = (), error: BaseException | No
 
 
 def _has_memory(array: Any) -> bool:
-    """Whether an array is in memory: it is not deleted, its computation has not failed, and on a CPU has begun.
+    """Whether an array is in memory: it is not deleted, its computation did not fail, and on a CPU it is complete.
 
-    A CPU takes memory when it computes, other devices when they are told to (jaxlib 0.10.2 to 0.12).
+    A CPU allocates memory when it computes, other devices when the computation is enqueued (jaxlib 0.10.2 to 0.12).
     """
     try:
         if not array.is_ready():
             return not is_host(next(iter(array.sharding.device_set)))
         array.block_until_ready()
-    except (RuntimeError, ValueError):  # its own error, or that it is deleted
+    except (RuntimeError, ValueError):  # its computation failed, or it is deleted
         return False
     return True
 
 
 def _bytes_on(array: Any) -> Iterator[tuple[Any, int]]:
-    """The bytes of an array on each device of this process that has a part of it."""
+    """Yield the bytes of an array on each device of this process that has a shard of it."""
     devices = array.sharding.addressable_devices
     size = array.nbytes if len(devices) == 1 and array.is_fully_addressable else _shard_bytes(array)
     for device in devices:
@@ -110,7 +109,7 @@ def _shard_bytes(array: Any) -> int:
 
 
 def _fullest(groups: list[dict[Any, int]]) -> Any:
-    """The device that holds most; None where nothing is on any."""
+    """Return the device with the most bytes, or None if no device has any."""
     totals: dict[Any, int] = {}
     for on_device in groups:
         for device, size in on_device.items():
@@ -119,16 +118,16 @@ def _fullest(groups: list[dict[Any, int]]) -> Any:
 
 
 def _holder_of_most(arrays: list[Any], error: BaseException | None) -> str:
-    """What holds arrays of one type, as far as a few of them tell: rather a container than a variable of one's own."""
+    """Return the holder of a few sampled arrays of one type, preferring a container to a plain variable."""
     few = [arrays[number * (len(arrays) - 1) // _NUM_ASKED] for number in range(_NUM_ASKED)] if arrays else []
     holders = [_holder(array, error) for array in few]
     return max(holders, key=lambda holder: (_IN_CONTAINER in holder, bool(holder)), default="")
 
 
 def _holder(array: Any, error: BaseException | None) -> str:
-    """The variable through which the script holds an array: `losses[...] in train (train.py:31)`; empty: none is found.
+    """Return the variable that holds an array, as `losses[...] in train (train.py:31)`, or an empty string.
 
-    Local variables are in no object that Python's garbage collector knows: they are looked up in the frames.
+    Python's garbage collector does not track local variables, so they are read from the frames.
     """
     names, own = _variables(error), {id(frame) for frame in _frames(None)}
     level: list[tuple[Any, str]] = [(array, "")]
@@ -151,7 +150,7 @@ def _holder(array: Any, error: BaseException | None) -> str:
 
 
 def _step(holder: Any, thing: Any) -> str | None:
-    """How one leads from a holder to what it holds; None: it is no way that a script would write."""
+    """Return the access from a holder to an object, such as `.params`, or None if a script would not write one."""
     if isinstance(holder, (list, tuple, set)) or type(holder).__name__ == "deque":
         return _IN_CONTAINER
     if isinstance(holder, dict):
@@ -166,15 +165,16 @@ def _step(holder: Any, thing: Any) -> str | None:
 
 
 def _copied(entries: dict[Any, Any]) -> dict[Any, Any]:
-    """A dictionary as it is now: the threads of the script go on.
+    """Copy a dictionary atomically, because the script's threads continue to run.
 
-    A list of its entries is not made in one go: its many tuples set off the garbage collector, and that JAX's callback.
+    Building a list of its entries is not atomic: its many tuples trigger the garbage collector, and with it JAX's
+    callback.
     """
     return dict.copy(entries)
 
 
 def _variables(error: BaseException | None) -> dict[int, tuple[str, str]]:
-    """The variables of a script, global and local, by what they hold: their name, and where they are."""
+    """Return the name and location of the script's global and local variables, by the id of their value."""
     found: dict[int, tuple[str, str]] = {}
     for module in list(sys.modules.values()):
         if not _is_of_script(getattr(module, "__file__", None)):
@@ -191,9 +191,9 @@ def _variables(error: BaseException | None) -> dict[int, tuple[str, str]]:
 
 
 def _locals_of(frame: types.FrameType) -> dict[str, Any]:
-    """The local variables of a function that runs.
+    """Return the local variables of a running function.
 
-    Up to Python 3.12 the frame keeps what it gives here, and with it arrays that the function has long forgotten.
+    Up to Python 3.12, the frame keeps the dictionary that it returns, and with it arrays that the function has dropped.
     """
     given = frame.f_locals
     found = dict(given)
@@ -215,5 +215,5 @@ def _frames(error: BaseException | None) -> Iterator[types.FrameType]:
 
 
 def _is_of_script(file: object) -> bool:
-    """Whether code is the user's own, as far as its place tells."""
+    """Whether a file is the user's own, judging by its path."""
     return isinstance(file, str) and not file.startswith((sys.prefix, sys.base_prefix, _OURS, "<"))

@@ -1,4 +1,4 @@
-"""Readings of memory while a step runs: XLA's allocator, and the resident memory of this process."""
+"""Memory readings of a running step: XLA's allocator, and this process's resident memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def read_pool(device: Any) -> PoolReading | None:
-    """XLA's allocator now; None on a device that does not count, such as the CPU."""
+    """Read XLA's allocator, or return None on a device without statistics, such as the CPU."""
     stats = device.memory_stats()
     if not stats or "peak_bytes_in_use" not in stats:
         return None
@@ -23,7 +23,7 @@ def read_pool(device: Any) -> PoolReading | None:
 def pool_memory(
     device: Any, before: PoolReading | None, first: PoolReading | None, last: PoolReading | None
 ) -> PoolMemory | None:
-    """The readings of a run put together; None where there are none."""
+    """Combine the readings of a run, or return None if any is missing."""
     if before is None or first is None or last is None:
         return None
     stats = device.memory_stats()
@@ -37,9 +37,10 @@ def pool_memory(
 
 
 def start_resident_peak() -> int | None:
-    """Begin to watch the peak of this process's resident memory; returns what it holds now (None: not on Linux).
+    """Reset the peak of this process's resident memory, and return its current bytes (None if not on Linux).
 
-    What the compiler has freed goes back to the system first: else the step would take it without a trace.
+    First return the memory that the compiler freed to the system; otherwise the step could reuse it without raising the
+    peak.
     """
     if not _STATUS.exists():
         return None
@@ -47,19 +48,19 @@ def start_resident_peak() -> int | None:
     if trim is not None:
         trim(0)
     try:
-        _CLEAR_REFS.write_text("5", encoding="ascii")  # sets the peak to what is resident now
+        _CLEAR_REFS.write_text("5", encoding="ascii")  # reset the peak to the current resident memory
     except OSError:
         return None
     return _status_bytes("VmRSS")
 
 
 def read_resident() -> int:
-    """What is resident now."""
+    """Return this process's current resident memory in bytes."""
     return _status_bytes("VmRSS")
 
 
 def resident_peak() -> int:
-    """The most that was resident since `start_resident_peak`."""
+    """Return the peak resident memory in bytes since `start_resident_peak`."""
     return _status_bytes("VmHWM")
 
 

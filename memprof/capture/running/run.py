@@ -1,11 +1,11 @@
-"""Run a compiled step over and over, on real arguments, and measure it.
+"""Run a compiled step repeatedly on real arguments, and measure it.
 
-Runs in the child process, after `compile.py`, so that the peak and the crash of one configuration are its own. The
-arguments are made on the host and moved to the device one by one: what making them takes there would hide the peak of
-the steps, since an allocator's peak is that of the whole process.
+This happens in the child process, after `compile.py`, so that each configuration has its own peak and its own crash.
+The arguments are made on the host and moved to the device one by one. If they were made on the device, the memory of
+this could hide the peak of the steps, because an allocator's peak covers the whole process.
 
-A sharded step runs on all devices of its mesh. Those of other processes of the same job are measured by them, and all
-tell each other at the end (see `job.py`).
+A sharded step runs on all devices of its mesh. Each process of a job measures its own devices, and all processes share
+their measurements at the end (see `job.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from memprof.errors import MemprofError
 from memprof.untrusted import convert
 
 NUM_WARMUP_STEPS = 2
-STEP_ANNOTATION = "step"  # what a trace calls a step
+STEP_ANNOTATION = "step"  # name of a step in a trace
 _PROGRESS_SECONDS = 0.5
 
 Progress = Callable[[str], None]
@@ -46,7 +46,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
-    """One step: the seconds from the call to the end of its results on the device, and its loss (None: it has none)."""
+    """One step: the seconds from the call until its results are ready on the device, and its loss, if any."""
 
     seconds: float
     loss: float | None
@@ -64,16 +64,16 @@ def measure(
     """Run a step `NUM_WARMUP_STEPS` + `num_steps` times.
 
     Args:
-        drivers: of the devices of this machine, in JAX's order, opened before JAX took hold of them; none on a CPU.
-        trace_folder: where to leave a trace of the timed steps, with the program beside it; None: none is taken.
-        progress: called with what the run is at.
+        drivers: drivers of this machine's devices, in JAX's order, opened before JAX used the devices; empty on a CPU.
+        trace_folder: folder for a trace of the timed steps, with the program beside it; None for no trace.
+        progress: called with the current stage of the run.
 
     Returns:
-        What was measured. Where memory ran out, it says so, and holds what was measured up to then.
+        The measurement. If memory ran out, it records this and the measurements up to then.
 
     Raises:
-        MemprofError: the step has no real arguments.
-        Exception: whatever else ends the run.
+        MemprofError: the step's arguments are shapes without values, or it names another device.
+        Exception: any other error that ends the run.
     """
     if not callable(compiled.executable):
         raise MemprofError(
@@ -99,13 +99,13 @@ def measure(
     progress("reading the trace")
     session, module = session_folder(trace_folder), module_name(compiled.plan.hlo_proto)
     trace = read_trace(session, module, num_devices=len(compiled.devices))
-    # Where there is a program of that name, XProf takes none from the trace (see `xprof_log.py`).
+    # If a program of this name exists, XProf does not take it from the trace (see `xprof_log.py`).
     (session / program_file_name(module, trace.program_id)).write_bytes(compiled.plan.hlo_proto)
     return replace(measured, op_times=trace.op_times)
 
 
 def _tracing(folder: Path) -> AbstractContextManager[None]:
-    """A trace without the calls of Python, which would hide the annotations of the steps under memprof's own code."""
+    """Trace without Python calls, which would hide the annotations of the steps under memprof's own code."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     options.session_id = job.session_name()  # all processes of a job write to one session
@@ -116,7 +116,7 @@ def _tracing(folder: Path) -> AbstractContextManager[None]:
 def timed_steps(
     executable: Callable[..., Any], arguments: Arguments, loss: Callable[[Any], float | None], numbers: range
 ) -> Iterator[TimedStep]:
-    """Run steps one after another, each to its end before the next begins."""
+    """Run steps one after another; each completes before the next begins."""
     for number in numbers:
         yield _timed_step(executable, arguments, loss, number)
 
@@ -124,7 +124,7 @@ def timed_steps(
 def _timed_step(
     executable: Callable[..., Any], arguments: Arguments, loss: Callable[[Any], float | None], number: int
 ) -> TimedStep:
-    """One step. Nothing of it but what the next one takes lives on when this returns."""
+    """Run one step, and keep only the parts of its result that the next step needs."""
     with jax.profiler.TraceAnnotation("feed"):
         args, kwargs = arguments.of_step(number)
     with jax.profiler.StepTraceAnnotation(STEP_ANNOTATION, step_num=number):
@@ -139,7 +139,7 @@ def _timed_step(
 
 
 class _Run:
-    """One run and what has been measured of it so far."""
+    """One run, and its measurements so far."""
 
     def __init__(self, *, spec: StepSpec, compiled: CompiledStep, progress: Progress) -> None:
         self.doing = "making the arguments"
@@ -156,7 +156,7 @@ class _Run:
         self._resident_before_bytes: int | None = None
 
     def start(self) -> None:
-        """Make the arguments of the first step, then read what they take."""
+        """Make the arguments of the first step, then read their memory."""
         self._progress(self.doing)
         self._arguments.prepare(0)
         is_alone = self._target.topology.num_devices == 1
@@ -168,7 +168,7 @@ class _Run:
         self._read()
 
     def steps(self, first: int, count: int, *, num_steps: int) -> None:
-        """Run `count` steps from number `first` on, of `num_steps` in all."""
+        """Run `count` steps beginning with number `first`, out of `num_steps` in total."""
         reported = -_PROGRESS_SECONDS
         steps = timed_steps(self._executable, self._arguments, self._loss, range(first, first + count))
         for number in range(first, first + count):
@@ -181,7 +181,7 @@ class _Run:
                 self._read()
 
     def measurement(self, drivers: Sequence[Driver]) -> Measurement:
-        """Everything that this process has measured up to now."""
+        """Return all measurements of this process up to now."""
         self._read()
         timed = self._done[NUM_WARMUP_STEPS:]
         resident = None
@@ -233,13 +233,13 @@ class _Run:
 
 
 def _with_devices(measured: Measurement, devices: tuple[MeasuredDevice, ...], *, num_devices: int) -> Measurement:
-    """With the devices of a run; what stands for all of them is that of the one with the highest peak."""
+    """Add the devices of a run; the device with the highest peak represents them all."""
     highest = max(devices, key=lambda each: each.pool.after_all_steps.peak_bytes if each.pool else 0)
     return replace(measured, pool=highest.pool, driver=highest.driver, devices=devices if num_devices > 1 else ())
 
 
 def _with_other_processes(measured: Measurement) -> Measurement:
-    """With the devices of all processes of the job, each of which calls this."""
+    """Add the devices of all processes of the job, each of which calls this."""
     if measured.num_processes == 1:
         return measured
     own = json.dumps(plain((measured.devices, measured.resident))).encode()
@@ -254,7 +254,7 @@ def _with_other_processes(measured: Measurement) -> Measurement:
 
 
 def _only_number(result: Any) -> float | None:
-    """The loss of a step that does not say which of its results that is: the only floating-point scalar."""
+    """Return the loss of a step without a feed: its only floating-point scalar result, if there is exactly one."""
     numbers = [
         leaf for leaf in jax.tree.leaves(result) if leaf.shape == () and jax.dtypes.issubdtype(leaf.dtype, np.floating)
     ]
@@ -262,11 +262,11 @@ def _only_number(result: Any) -> float | None:
 
 
 def _out_of_memory(error: Exception, doing: str, devices: Sequence[jax.Device]) -> OutOfMemory | None:
-    """The error as a result, if it says that memory ran out."""
+    """Convert the error to a result if it means that memory ran out."""
     message = str(error).partition("\n")[0] or "out of host memory"
     if not isinstance(error, MemoryError) and not xla_adapter.is_out_of_memory(message):
         return None
-    # Which device it was the error does not tell: the fullest.
+    # The error does not name the device, so take the fullest one.
     stats = max((device.memory_stats() or {} for device in devices), key=lambda each: each.get("bytes_in_use", 0))
     return OutOfMemory(
         doing=doing,

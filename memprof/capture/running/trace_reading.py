@@ -1,4 +1,4 @@
-"""What a trace of `jax.profiler` tells: the time of each operation. Runs in the child process, where JAX is."""
+"""Reader of `jax.profiler` traces: the time of each operation. It runs in the child process, which has JAX."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import jax
 from memprof.analysis.records.measurement import OpTime
 from memprof.errors import InternalError
 
-# A line of a device plane on which other lines are summed up; its events would count twice.
+# Lines of a device plane that summarize other lines; their events would count twice.
 _SUMMARIES = frozenset({"XLA Ops", "XLA Modules", "Steps", "XLA TraceMe"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What is read of a trace.
+    """The relevant content of a trace.
 
     Attributes:
-        op_times: of one program, over all traced steps, those that took most first.
-        program_id: the number that the trace gives to that program.
+        op_times: times of one program's operations over all traced steps, longest first.
+        program_id: the program's id in the trace.
     """
 
     op_times: tuple[OpTime, ...]
@@ -29,10 +29,10 @@ class Trace:
 
 
 def session_folder(trace_folder: Path) -> Path:
-    """The folder of the one session in a log directory of `jax.profiler`.
+    """Return the folder of the only session in a log directory of `jax.profiler`.
 
     Raises:
-        InternalError: there is not exactly one.
+        InternalError: there is not exactly one session.
     """
     sessions = list((trace_folder / "plugins" / "profile").glob("*"))
     if len(sessions) != 1:
@@ -41,13 +41,13 @@ def session_folder(trace_folder: Path) -> Path:
 
 
 def read_trace(session: Path, module_name: str, *, num_devices: int = 1) -> Trace:
-    """Add up the time of each operation of a program: the mean of the devices that the trace is of.
+    """Add up the time of each operation of a program, as the mean over the traced devices.
 
-    On a CPU an operation is an event of the thread that runs it, on a GPU of the stream; both carry the names of the
-    operation and of its program (jax 0.10.2; a GPU's trace was not seen).
+    On a CPU, an operation is an event of the thread that runs it, on a GPU an event of the stream. Both carry the names
+    of the operation and its program (jax 0.10.2; not checked with a GPU's trace).
 
     Raises:
-        InternalError: the trace holds no operation of that program.
+        InternalError: the trace has no operation of that program.
     """
     seconds: dict[str, float] = defaultdict(float)
     num_calls: dict[str, int] = defaultdict(int)

@@ -1,11 +1,11 @@
 """Log directories for XProf and for TensorBoard's profile plugin.
 
-A session is the folder `LOGDIR/plugins/profile/SESSION`. The memory viewer reads the compiled program from
-`MODULE(ID).hlo_proto.pb` in it, and the list of sessions comes from its `*.xplane.pb`. So a program that never ran can
-be shown too: its xplane, written here, holds nothing but the program, in the metadata where a real trace has it. With
-a program already in place, XProf (2.24) takes none from the trace.
+A session is the folder `LOGDIR/plugins/profile/SESSION`. The memory viewer reads the compiled program from its
+`MODULE(ID).hlo_proto.pb`, and the list of sessions comes from its `*.xplane.pb`. So XProf can also show a program that
+never ran: this module writes an xplane that contains only the program, in the same metadata as a real trace. If the
+program file already exists, XProf (2.24) does not extract the program from the trace.
 
-A session appears as a whole: it is put together beside its place and then renamed.
+A session appears atomically: it is built in a temporary folder and then renamed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memprof.files import check_folder_writable, make_folder
 SESSIONS = Path("plugins", "profile")
 _HOST = "memprof"
 
-# tsl/profiler/protobuf/xplane.proto, as far as it is written here. A map is a repeated message of key and value.
+# The fields of tsl/profiler/protobuf/xplane.proto that are written. A map is a repeated message of key and value.
 _XSpace = message_classes(
     "memprof.xplane",
     {
@@ -46,16 +46,16 @@ _XSpace = message_classes(
 
 
 def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> Path:
-    """Write a session of a program that was compiled and, as far as the session tells, never ran.
+    """Write a session of a compiled program, without a trace of a run.
 
     Args:
-        name: of the session; it gets a number where there is one of that name.
+        name: name of the session; a number is appended if the name is taken.
 
     Returns:
         The session's folder.
 
     Raises:
-        MemprofError: it cannot be written, or the capture has no program that can be read.
+        MemprofError: the session cannot be written, or the capture has no readable program.
     """
     if capture.trace is not None:
         raise MemprofError(f"{capture.label} is a trace: XProf shows compiled programs only")
@@ -69,24 +69,24 @@ def write_compiled_session(capture: Capture, log_folder: Path, *, name: str) -> 
 
 
 def write_traced_session(capture: Capture, trace_folder: Path, log_folder: Path, *, name: str) -> Path:
-    """Copy the one session in `trace_folder`, as `run.measure` leaves it: a trace with its program beside it.
+    """Copy the only session in `trace_folder`, which `run.measure` wrote: a trace with its program beside it.
 
-    The traces of a job of several processes become one session, a file of each: its name ends with the one that they
-    have agreed on.
+    The traces of a job with several processes become one session with one file per process. Its name ends with the
+    session name that the processes share.
 
     Returns:
         The session's folder.
 
     Raises:
-        MemprofError: it cannot be written.
+        MemprofError: the session cannot be written.
     """
     (traced,) = (trace_folder / SESSIONS).iterdir()
     measured = capture.measured
-    assert measured is not None  # what leaves a trace has run
+    assert measured is not None  # a traced step has run
     process = measured.process if measured.num_processes > 1 else None
 
     def fill(folder: Path) -> None:
-        for path in traced.iterdir():  # not `copytree`, whose error is a list of errors
+        for path in traced.iterdir():  # `copytree` would raise a list of errors
             shutil.copyfile(path, folder / _name_in_session(path.name, process))
 
     if process is None:
@@ -95,10 +95,10 @@ def write_traced_session(capture: Capture, trace_folder: Path, log_folder: Path,
 
 
 def check_log_folder(folder: Path) -> None:
-    """Find out before the work starts whether sessions can be written.
+    """Check in advance whether sessions can be written.
 
     Raises:
-        MemprofError: it is a file, or cannot be created or written to.
+        MemprofError: the folder is a file, or cannot be created or written to.
     """
     check_folder_writable(folder / SESSIONS)
 
@@ -117,7 +117,7 @@ def _write_session(log_folder: Path, name: str, fill: Callable[[Path], object]) 
 
 
 def _add_to_session(log_folder: Path, name: str, fill: Callable[[Path], object]) -> Path:
-    """Put files into a session that other processes write to as well, each file as a whole."""
+    """Add files to a session that other processes also write to, each file atomically."""
     sessions = log_folder / SESSIONS
     make_folder(sessions)
     session = sessions / name
@@ -135,7 +135,7 @@ def _add_to_session(log_folder: Path, name: str, fill: Callable[[Path], object])
 
 
 def _name_in_session(name: str, process: int | None) -> str:
-    """JAX calls the files of a trace by its host, on which other processes of a job may have run too."""
+    """Add the process to a file name: JAX names trace files by host, and several processes may share a host."""
     for ending in (".xplane.pb", ".trace.json.gz"):
         if process is not None and name.endswith(ending):
             return f"{name.removesuffix(ending)}_{process}{ending}"
@@ -143,7 +143,7 @@ def _name_in_session(name: str, process: int | None) -> str:
 
 
 def _take_free_name(half: Path, sessions: Path, name: str) -> Path:
-    """Rename a folder to the first free name. One that another command takes at the same time is not free."""
+    """Rename a folder to the first free name; try the next if another command takes it at the same time."""
     for number in itertools.count(1):
         place = sessions / (name if number == 1 else f"{name}-{number}")
         if place.exists():
@@ -157,13 +157,13 @@ def _take_free_name(half: Path, sessions: Path, name: str) -> Path:
 
 
 def module_name(hlo_proto: bytes) -> str:
-    """The name of the compiled program, `jit_step` for example, as far as the name of a file can hold it."""
+    """Return the name of the compiled program, such as `jit_step`, in a form valid as a file name."""
     name = str(parse_proto(hlo_proto).hlo_module.name)
     return re.sub(r"[^\w.-]+", "_", name) or "program"
 
 
 def program_file_name(module: str, program_id: int) -> str:
-    """The name under which XProf looks for a program."""
+    """Return the file name under which XProf searches for a program."""
     return f"{module}({program_id}).hlo_proto.pb"
 
 
@@ -171,7 +171,7 @@ def _xplane_of_program(module: str, hlo_proto: bytes) -> bytes:
     space = _XSpace()
     plane = space.planes.add(id=1, name="/host:metadata")
     stat_name = plane.stat_metadata.add(key=1).value
-    stat_name.id, stat_name.name = 1, "Hlo Proto"  # what XProf looks for, to the letter
+    stat_name.id, stat_name.name = 1, "Hlo Proto"  # the exact name that XProf expects
     event = plane.event_metadata.add(key=1).value
     event.id, event.name = 1, module
     event.stats.add(metadata_id=1, bytes_value=hlo_proto)

@@ -1,1 +1,1 @@
-"""From what a user gives to a lowered program: the step, its arguments, and the jit that it came with."""
+"""From the user's step to a lowered program: the step, its arguments, and its own jit."""

@@ -1,7 +1,8 @@
-"""The values that a step's optimization barriers pass on, found in the jaxpr.
+"""The values at a step's optimization barriers, found in the jaxpr.
 
-XLA schedules the operations before it removes the barriers. With jax 0.10.2 the scheduled program still names them;
-with jax 0.12.0.1 it does not, so a capture stores the op name and the source lines of each value at a barrier.
+XLA schedules the operations before it removes the barriers. With jax 0.10.2 the scheduled program still names the
+barriers. With jax 0.12.0.1 it does not, so a capture stores the op name and the source lines of each value at a
+barrier.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _BARRIER = "optimization_barrier"
 
 
 def fenced_values(jaxpr: core.ClosedJaxpr) -> Mapping[str, tuple[str, ...]]:
-    """The values at the barriers of a jaxpr and of the jaxprs inside it.
+    """Return the values at the barriers of a jaxpr and of the jaxprs inside it.
 
     Returns:
         All source lines in the tracebacks of the operations that made them, by the end of the op name:
@@ -43,7 +44,7 @@ def _fenced(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
 
 
 def _makers(jaxpr: core.Jaxpr) -> dict[int, tuple[Any, ...]]:
-    """The equation that makes each value, and the nested jits around it, by the identity of the value."""
+    """Return the equation that makes each value, and the nested jits around it, by the identity of the value."""
     makers: dict[int, tuple[Any, ...]] = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name == "jit":

@@ -1,9 +1,9 @@
-"""Floating-point operations of a traced step: its matrix products and convolutions, by the scope that they lie in.
+"""FLOPs of a traced step: its matrix products and convolutions, by scope.
 
-Counted in the jaxpr, before XLA rewrites the program into library calls whose sizes are no longer visible. A product of
-[b, m, k] by [b, k, n] counts 2·b·m·k·n, as everywhere in the literature (Chowdhery et al. 2022, PaLM, appendix B). A
-`scan` counts its body as often as it runs; a `while` of unknown length counts it once. The operations are those of all
-devices of a mesh: what `shard_map` has each of them do counts as often as there are devices.
+FLOPs are counted in the jaxpr, before XLA rewrites the program into library calls that hide the sizes. A product of
+[b, m, k] by [b, k, n] counts 2·b·m·k·n, as in the literature (Chowdhery et al. 2022, PaLM, appendix B). The body of a
+`scan` is multiplied by its trip count; the body of a `while`, whose trip count is unknown, counts once. The sum covers
+all devices of a mesh: the body of a `shard_map` is multiplied by the number of devices.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _BACKWARD, _RECOMPUTED = "transpose(", "rematted_computation"
 
 
 def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
-    """Count the operations of a jaxpr and of all jaxprs inside it.
+    """Count the FLOPs of a jaxpr and of all jaxprs inside it.
 
     Args:
         jaxpr: a `Jaxpr` or `ClosedJaxpr`.
         scope: the scopes around it, as JAX names them: `transpose(jvp(Transformer))/layers_0`.
 
     Returns:
-        Operations by scope; they add up to those of the whole step.
+        FLOPs by scope. They add up to the FLOPs of the whole step.
     """
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
     flops: Counter[str] = Counter()
@@ -35,7 +35,7 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
         if own:
             flops[inside] += own
         inner = [count_flops(inner, scope=inside) for inner in _inner_jaxprs(equation)]
-        if equation.primitive.name == "cond":  # one branch runs: the most expensive counts
+        if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
             most_expensive = max(inner, key=Counter.total)
             flops += most_expensive
         else:
@@ -46,7 +46,7 @@ def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
 
 
 def has_backward_pass(jaxpr: Any) -> bool:
-    """Whether an operation of a jaxpr, or of a jaxpr inside it, was made by reverse-mode differentiation."""
+    """Whether a jaxpr, or a jaxpr inside it, contains an operation from reverse-mode differentiation."""
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
     return any(
         _BACKWARD in str(equation.source_info.name_stack) or any(map(has_backward_pass, _inner_jaxprs(equation)))
@@ -55,15 +55,15 @@ def has_backward_pass(jaxpr: Any) -> bool:
 
 
 def recomputed_flops(flops: Counter[str]) -> int:
-    """The part of the operations that `jax.checkpoint` evaluates again."""
+    """Return the FLOPs that `jax.checkpoint` recomputes."""
     return sum(number for scope, number in flops.items() if _RECOMPUTED in scope)
 
 
 def _times(equation: Any) -> int:
-    """How often the jaxprs inside an equation run."""
+    """Return how often the jaxprs inside an equation run."""
     if equation.primitive.name == "scan":
         return int(equation.params["length"])
-    if equation.primitive.name == "shard_map":  # inside, shapes are those of one device along these axes
+    if equation.primitive.name == "shard_map":  # inside, shapes are per device along these axes
         shape = equation.params["mesh"].shape
         return prod(shape[axis] for axis in equation.params["newly_manual_axes"])
     return 1

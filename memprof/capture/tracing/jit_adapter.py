@@ -1,6 +1,6 @@
-"""What is private or unstable in the jits of JAX, Flax and Equinox: small functions, with the versions seen.
+"""Private and unstable APIs of the jits of JAX, Flax and Equinox, as small functions with the versions seen.
 
-What a compile takes of JAX and XLA is in `xla_adapter.py`.
+`xla_adapter.py` holds the private APIs of JAX and XLA that a compile needs.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _DOES_NOT_DIVIDE = re.compile(
     r"spec=(?P<spec>P.*?\))[,)].* array axis (?P<dimension>\d+) is partitioned (?P<parts>\d+) times, but the dimension"
     r" size is (?P<length>\d+) \(full shape: (?P<shape>\(.*?\))"
 )
-_INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # where the jits of the frameworks keep their `jax.jit`
+_INNER_JIT = {"flax": "jitted_fn", "equinox": "_cached"}  # the attribute of a framework's jit that holds its `jax.jit`
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 _PMAP = "jax._src.pmap"
-_MOST_FRAMES = 40  # from a call of a framework's jit to that of the `jax.jit` inside it
+_MOST_FRAMES = 40  # between a call of a framework's jit and the call of its inner `jax.jit`
 
 
 def is_framework_jit(fn: Any) -> bool:
-    """Whether a jitted function is Flax's or Equinox's, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
+    """Whether a function was jitted by Flax or Equinox, with a `jax.jit` inside (flax 0.12, equinox 0.13)."""
     return any(has_own(fn, attribute) for attribute in _INNER_JIT.values())
 
 
 @contextmanager
 def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
-    """Have the jit of a framework call something else than its own `jax.jit` for a while (flax 0.12, equinox 0.13).
+    """Replace the `jax.jit` inside a framework's jit within a `with` block (flax 0.12, equinox 0.13).
 
-    Equinox takes arrays for dynamic and everything else for static; here the shapes of arrays are dynamic too.
+    Equinox treats arrays as dynamic and everything else as static; here the shapes of arrays are dynamic, too.
 
     Yields:
         The `jax.jit` inside.
@@ -66,12 +66,12 @@ def inner_jit_replaced(fn: Any, replacement: Any) -> Iterator[Any]:
 
 
 def jit_options(jitted: Any) -> Any:
-    """The options that a function was jitted with: `donate_argnums`, `static_argnums`, ... (jax 0.10.2 to 0.12)."""
+    """Return the options of a jitted function: `donate_argnums`, `static_argnums`, ... (jax 0.10.2 to 0.12)."""
     return jitted._jit_info
 
 
 def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
-    """The same function with all its options, and more arguments donated (jax 0.10.2 to 0.12)."""
+    """Return the same function with the same options, but more donated arguments (jax 0.10.2 to 0.12)."""
     from jax._src import pjit
 
     options = jitted._jit_info
@@ -80,23 +80,23 @@ def jitted_with_donation(jitted: Any, positions: tuple[int, ...]) -> Any:
 
 
 def jitted_as(jitted: Any, fn: Callable[..., Any]) -> Any:
-    """A function jitted with all the options of another one that takes the same arguments (jax 0.10.2 to 0.12)."""
+    """Jit a function with all options of another one that takes the same arguments (jax 0.10.2 to 0.12)."""
     from jax._src import pjit
 
     return pjit._cpp_pjit(fn, jitted._jit_info)
 
 
 def jit_shardings(jitted: Any) -> tuple[Any, ...]:
-    """What a jit was told of the shardings of its arguments and results (jax 0.10.2 to 0.12)."""
+    """Return the shardings that a jit received for its arguments and results (jax 0.10.2 to 0.12)."""
     inner = next((getattr(jitted, name) for name in _INNER_JIT.values() if has_own(jitted, name)), jitted)
     options = own(inner, "_jit_info")  # `jax.pmap` has none
     return () if options is None else (*options.in_shardings_leaves, *options.out_shardings_leaves)
 
 
 def sharding_mistake(error: ValueError) -> str | None:
-    """What is wrong with a sharding that does not fit its mesh or its array; None: the error is another one.
+    """Describe a sharding that does not fit its mesh or its array, or return None for any other error.
 
-    JAX says it in these words (jax 0.10.2 to 0.12).
+    The function matches the text of JAX's messages (jax 0.10.2 to 0.12).
     """
     message = str(error)
     if found := _NO_SUCH_AXIS.search(message):
@@ -110,7 +110,7 @@ def sharding_mistake(error: ValueError) -> str | None:
 
 
 def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
-    """The meshes around the code that runs: of `jax.set_mesh`, and of `with mesh:` (jax 0.10.2 to 0.12)."""
+    """Return the active meshes: from `jax.set_mesh`, and from `with mesh:` (jax 0.10.2 to 0.12)."""
     from jax._src.mesh import thread_resources
 
     around: Mesh = thread_resources.env.physical_mesh
@@ -118,9 +118,9 @@ def context_meshes() -> tuple[Mesh | AbstractMesh, ...]:
 
 
 def returned_state(traced: Any) -> dict[int, int]:
-    """For the state of NNX objects that a step takes, which of its results is its next value (flax 0.12).
+    """Return the result that holds the next value of each leaf of NNX state, by leaf (flax 0.12).
 
-    The jit of NNX returns the state of all arguments in the form that it takes them in.
+    The jit of NNX returns the state of all arguments in the same form as its inputs.
     """
 
     def leaves(tree: Any) -> dict[str, int]:
@@ -137,16 +137,17 @@ def returned_state(traced: Any) -> dict[int, int]:
 
 
 def options_name_devices(options: Any) -> bool:
-    """Whether the options of a jit say on which device it runs (jax 0.10.2 to 0.12)."""
+    """Whether the options of a jit name the device that it runs on (jax 0.10.2 to 0.12)."""
     shardings = (*options.in_shardings_leaves, *options.out_shardings_leaves)
     return bool(options.device or options.backend or any(isinstance(each, jax.sharding.Sharding) for each in shardings))
 
 
 def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
-    """Which devices a traced step names, in shardings and meshes of its own and of its arguments (jax 0.10.2 to 0.12).
+    """Return the devices in the shardings and meshes of a traced step and of its arguments (jax 0.10.2 to 0.12).
 
     Returns:
-        The most devices that one of them spans (1 where there is none), and all devices; an abstract mesh has none.
+        The largest number of devices in one sharding or mesh (1 if there is none), and all devices. An abstract mesh
+        contributes no devices.
     """
     spans = [1]
     devices: set[jax.Device] = set()
@@ -171,9 +172,9 @@ def named_devices(traced: Any) -> tuple[int, frozenset[jax.Device]]:
 
 
 def jaxpr_of(traced: Any) -> core.ClosedJaxpr:
-    """The jaxpr of a traced step in the primitives that JAX lowers to StableHLO (jax 0.10.2 to 0.12).
+    """Return the jaxpr of a traced step in the primitives that JAX lowers to StableHLO (jax 0.10.2 to 0.12).
 
-    `jax_remat3` and its relatives trace to primitives of a higher level, whose jaxprs are not parameters of equations.
+    `jax_remat3` and similar settings trace to higher-level primitives, whose jaxprs are not parameters of equations.
     """
     from jax._src.interpreters import partial_eval
 
@@ -182,7 +183,7 @@ def jaxpr_of(traced: Any) -> core.ClosedJaxpr:
 
 
 def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
-    """The equations of a jaxpr and of all jaxprs inside it, each once (jax 0.10.2 to 0.12)."""
+    """Yield each equation of a jaxpr and of all jaxprs inside it once (jax 0.10.2 to 0.12)."""
     pending, seen = [jaxpr], {id(jaxpr)}
     while pending:
         for equation in pending.pop().eqns:
@@ -194,7 +195,7 @@ def all_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def callbacks(traced: Any) -> tuple[str, ...]:
-    """The callbacks into Python of a traced step, with the lines that make them (jax 0.10.2 to 0.12)."""
+    """Return the Python callbacks of a traced step, with the source lines that make them (jax 0.10.2 to 0.12)."""
     from jax._src import source_info_util
 
     def place(equation: Any) -> str:
@@ -206,24 +207,24 @@ def callbacks(traced: Any) -> tuple[str, ...]:
 
 
 def has_pallas_kernels(traced: Any) -> bool:
-    """Whether a traced step calls kernels written in Pallas (jax 0.10.2 to 0.12)."""
+    """Whether a traced step calls Pallas kernels (jax 0.10.2 to 0.12)."""
     return any(equation.primitive.name == "pallas_call" for equation in all_equations(jaxpr_of(traced).jaxpr))
 
 
 def mesh_around(mesh: Mesh) -> AbstractContextManager[Any]:
-    """Tell kernels that are traced inside which device they are for (jax 0.10.2 to 0.12)."""
+    """Return a context that tells kernels traced inside it their target device (jax 0.10.2 to 0.12)."""
     around: AbstractContextManager[Any] = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
     return around
 
 
 def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """The call that this code runs in of what has a `jax.jit` inside, if that is `inner`.
+    """Return the running call of a wrapper whose inner `jax.jit` is `inner`.
 
-    That is the jit of a framework (flax 0.12, equinox 0.13), or `jax.pmap` (jax 0.10.2 to 0.12).
+    The wrapper is the jit of a framework (flax 0.12, equinox 0.13), or `jax.pmap` (jax 0.10.2 to 0.12).
 
     Returns:
-        The framework's jitted function, or what was given to `jax.pmap`, and what it was called with; None: `inner` was
-        called by itself.
+        The framework's jitted function or the function given to `jax.pmap`, and its arguments; None if `inner` was
+        called directly.
     """
     wanted = inner._fun
     frame: FrameType | None = sys._getframe(1)
@@ -232,7 +233,7 @@ def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
         module = "" if frame is None else str(frame.f_globals.get("__name__"))
         package = module.partition(".")[0]
         if frame is None or (package not in _INNER_JIT and module != _PMAP):
-            continue  # local variables that are looked at live on as long as their function (up to Python 3.12)
+            continue  # reading `f_locals` keeps a frame's variables alive until it returns (up to Python 3.12)
         found = frame.f_locals
         if getattr(found.get("jitted_f"), "_fun", None) is wanted:
             return function_of_pmap(inspect.unwrap(inner._fun)), found["args"], found["kwargs"]
@@ -245,7 +246,7 @@ def outer_call(inner: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
 
 
 def function_of_pmap(fn: Any) -> Any:
-    """The function that `jax.pmap` was given, by what it jits; None: that is no such thing (jax 0.10.2 to 0.12)."""
+    """Return the function given to `jax.pmap`, from the function that pmap jits, or None (jax 0.10.2 to 0.12)."""
     if own(fn, "__module__") != _PMAP:
         return None
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
@@ -253,7 +254,7 @@ def function_of_pmap(fn: Any) -> Any:
 
 
 def function_of(fn: Any) -> Any:
-    """What was jitted, without what it was wrapped in."""
+    """Return a jitted function without its wrappers."""
     while True:
         inner = own(fn, "__wrapped__") or own(fn, "func") or function_of_pmap(fn)
         if inner is None:
@@ -262,12 +263,12 @@ def function_of(fn: Any) -> Any:
 
 
 def is_of_jax(fn: Any) -> bool:
-    """Whether a function is one of JAX's own, as the operations of `jax.numpy` are."""
+    """Whether a function belongs to JAX itself, such as the operations of `jax.numpy`."""
     return str(own(function_of(fn), "__module__")).split(".")[0] == "jax"
 
 
 def hide_from_tracebacks(file: str) -> None:
-    """Have JAX leave the frames of a file, and of this one, out of its tracebacks (jax 0.10.2 to 0.12)."""
+    """Make JAX leave the frames of a file, and of this one, out of its tracebacks (jax 0.10.2 to 0.12)."""
     from jax._src import traceback_util
 
     for each in (file, __file__):
@@ -275,14 +276,14 @@ def hide_from_tracebacks(file: str) -> None:
 
 
 class _Traces:
-    """The hook in JAX's tracing, which `watch_compiles` and `watch_calls` have in common.
+    """The hook in JAX's tracing that `watch_compiles` and `watch_calls` share.
 
-    A jit that is called with something new, or lowered ahead of time, is traced by `_infer_params`, which is looked up
-    by name when it is called (jax 0.10.2 to 0.12).
+    JAX traces a jit with `_infer_params` if it is called with new types, or lowered ahead of time. It looks this
+    function up by name at each call (jax 0.10.2 to 0.12).
 
     Args:
         traced: see `watch_compiles`.
-        calls_alone: what is lowered or evaluated for its shapes is not called: it goes by unseen.
+        calls_alone: report calls only, not functions that are lowered or evaluated for their shapes.
     """
 
     def __init__(
@@ -293,13 +294,13 @@ class _Traces:
         self._traced = traced
         self._calls_alone = calls_alone
         self._infer = pjit._infer_params
-        self._within = threading.local()  # not to watch what `traced` does
-        # A jaxpr or a module, and what stands for it.
+        self._within = threading.local()  # marks the work of `traced`, which is not watched
+        # A jaxpr or a module, and the value that stands for it.
         self._known: dict[int, tuple[weakref.ref[Any], list[str | None]]] = {}
 
     @property
     def is_in_ours(self) -> bool:
-        """Whether this is what `traced` does."""
+        """Whether `traced` is running."""
         return getattr(self._within, "ours", False)
 
     def begin(self) -> None:
@@ -326,11 +327,11 @@ class _Traces:
         jaxpr = found[0].params["jaxpr"]
         if self.is_in_ours or not core.trace_state_clean() or id(jaxpr) in self._known:
             return found
-        if self._calls_alone and sys._getframe(1).f_code.co_name != "cache_miss":  # that of a call
+        if self._calls_alone and sys._getframe(1).f_code.co_name != "cache_miss":  # the caller during a call
             return found
         self._within.ours = True
         stands_for: list[str | None] = [None]
-        self.remember(jaxpr, stands_for)  # first: what `traced` lowers is not lowered again
+        self.remember(jaxpr, stands_for)  # before `traced`, which may lower the same jaxpr
         try:
             stands_for[0] = self._traced(pjit._cpp_pjit(fun, info), args, kwargs)
         finally:
@@ -342,14 +343,14 @@ class _Traces:
 def watch_calls(
     called: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None], *, with_lowered: bool = False
 ) -> Iterator[None]:
-    """Have the calls of jitted functions go by for a while, the first of each with arguments of the same types.
+    """Report calls of jitted functions within a `with` block: the first call for each combination of argument types.
 
-    JAX calls what it has compiled without Python. What its fast path knows is forgotten, for that a call of it comes by
-    once (jax 0.10.2 to 0.12); nothing is traced or compiled again.
+    JAX calls compiled functions without Python. The cache of this fast path is cleared, so that each function is seen
+    once (jax 0.10.2 to 0.12); nothing is retraced or recompiled.
 
     Args:
         called: called with a jitted function and its arguments, before the call is made.
-        with_lowered: have also what is lowered ahead of time, or evaluated for its shapes, go by.
+        with_lowered: also report functions that are lowered ahead of time, or evaluated for their shapes.
     """
     from jax._src.lib import _jax
 
@@ -369,17 +370,16 @@ def watch_compiles(
     traced: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str | None],
     compiled: Callable[[str, str | None, Callable[[Mapping[str, Any]], Any]], Any],
 ) -> None:
-    """Have all compiles of this process go by from now on, whether the persistent cache knows them or not.
+    """Report all compiles of this process from now on, whether or not the persistent cache contains them.
 
-    What is traced (see `_Traces`) is lowered by `lower_sharding_computation` and compiled by `compile_or_get_cached`,
-    both of which are looked up by name too (jax 0.10.2 to 0.12). What the fast path of a call takes has nothing to do
-    with them.
+    JAX lowers a traced function (see `_Traces`) with `lower_sharding_computation` and compiles it with
+    `compile_or_get_cached`, and looks both up by name (jax 0.10.2 to 0.12). Calls on the fast path use neither.
 
     Args:
-        traced: called with a jitted function and its arguments as soon as it has been traced, from outside of any other
-            trace. What it returns stands for that trace.
-        compiled: called with the name of each program, what `traced` has returned for it, and what compiles it with
-            more options of XLA; returns the same.
+        traced: called with a jitted function and its arguments as soon as it has been traced, from outside any other
+            trace. The value that it returns stands for that trace.
+        compiled: called with the name of each program, the value that `traced` returned for it, and a function that
+            compiles the program with additional XLA options. It returns the result of that function.
     """
     from jax._src import compiler
     from jax._src.interpreters import pxla
@@ -411,9 +411,10 @@ def watch_compiles(
 
 @contextmanager
 def name_of(equation: Any) -> Iterator[None]:
-    """Give what is traced inside the name, the calls and the settings of an equation (jax 0.10.2 to 0.12).
+    """Give operations traced inside the name, the traceback and the settings of an equation (jax 0.10.2 to 0.12).
 
-    An equation within a jit that JAX had traced before may have the calls within that jit alone, which has the others.
+    If JAX had traced a jit before, the equations inside it may lack a traceback in the user's code. The traceback of
+    the code around them is used then.
     """
     from jax._src import source_info_util
 
@@ -424,13 +425,13 @@ def name_of(equation: Any) -> Iterator[None]:
 
 
 def bound(equation: Any, values: list[Any], params: Mapping[str, Any]) -> list[Any]:
-    """The results of the primitive of an equation, with other parameters (jax 0.10.2 to 0.12)."""
+    """Bind the primitive of an equation to values and other parameters (jax 0.10.2 to 0.12)."""
     results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
     return list(results) if equation.primitive.multiple_results else [results]
 
 
 def has_no_shardings(params: Mapping[str, Any]) -> bool:
-    """Whether a call says nothing of how its arguments and results are sharded (jax 0.10.2 to 0.12)."""
+    """Whether a call leaves the shardings of its arguments and results unspecified (jax 0.10.2 to 0.12)."""
     from jax._src.sharding_impls import UnspecifiedValue
 
     shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
@@ -439,13 +440,13 @@ def has_no_shardings(params: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have all reverse-mode differentiation of this thread pass through a stand-in for `jax.vjp` for a while.
+    """Route all reverse-mode differentiation of this thread through a replacement of `jax.vjp` within a `with` block.
 
-    `jax.grad` and all that is built on it look `vjp` up by name (jax 0.10.2 to 0.12). What is traced inside has keys of
-    its own in JAX's caches.
+    `jax.grad` and all functions built on it look `vjp` up by name (jax 0.10.2 to 0.12). Functions traced inside have
+    separate keys in JAX's caches.
 
     Args:
-        stand_in: from `jax.vjp` to what is called in its place.
+        stand_in: maps `jax.vjp` to its replacement.
     """
     from jax._src import api
 
@@ -468,14 +469,14 @@ def differentiation_replaced(stand_in: Callable[[Callable[..., Any]], Callable[.
 
 
 def traced_anew() -> AbstractContextManager[Any]:
-    """Have functions traced again that JAX's caches know, for a while."""
+    """Return a context in which functions are retraced even if JAX's caches contain them."""
     around: AbstractContextManager[Any] = _trace_key()(object())
     return around
 
 
 @functools.cache
 def _trace_key() -> Any:
-    """A setting of JAX that is part of the keys of its caches of traces (jax 0.10.2 to 0.12)."""
+    """Return a JAX setting that is part of the keys of its trace caches (jax 0.10.2 to 0.12)."""
     from jax._src import config
 
     return config.string_or_object_state(
@@ -488,7 +489,7 @@ def _trace_key() -> Any:
 
 
 def calls_to(equation: Any) -> tuple[tuple[str, str, int], ...]:
-    """The calls of the user's code that led to an equation, outermost first (jax 0.10.2 to 0.12).
+    """Return the calls in the user's code that led to an equation, outermost first (jax 0.10.2 to 0.12).
 
     Returns:
         The qualified name, the file and the line of each.

@@ -1,13 +1,13 @@
-"""From the user's function to the program that the jit of its own framework makes of it, on shapes alone.
+"""Tracing of the user's function through the jit of its own framework, on shapes alone.
 
-A step that is jitted (`jax.jit`, `flax.nnx.jit`, `equinox.filter_jit`, a bound method of these) is traced through that
-very object, which knows its donation, its static arguments and what its framework does with modules. A step that is not
-is jitted by the framework that its arguments belong to.
+A jitted step (`jax.jit`, `flax.nnx.jit`, `equinox.filter_jit`, a bound method of these) is traced through that very
+object, because it knows its donation, its static arguments and its framework's handling of modules. A step that is not
+jitted is jitted by the framework that its arguments belong to.
 
-The jits of the frameworks take their arguments apart and call a `jax.jit` of their own with what they find: state that
-two modules share comes once, static parts not at all. An `_Observer` stands in for that inner jit while the step is
-traced. There, after the framework has done its work, arrays turn into shapes on the target, and each of them is
-recognised as the leaf of the user's arguments that it is.
+The jits of the frameworks flatten their arguments and call an inner `jax.jit` with the parts: state shared by two
+modules is passed once, and static parts are left out. An `_Observer` replaces that inner jit while the step is traced.
+There, after the framework's own work, arrays become shapes on the target, and each array is matched with its leaf of
+the user's arguments.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from memprof.capture.tracing.step import StepSpec
 from memprof.capture.user_traceback import is_of_user_code
 from memprof.errors import MemprofError, WorkloadError
 
-# From the path of an array and the array to its shape on the target; on no device where the step names its own.
+# Maps the path of an array and the array to its shape on the target (on no device if the step names its own).
 Place = Callable[[str, Any, bool], jax.ShapeDtypeStruct]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JittedStep:
-    """A jitted function and what it is called with.
+    """A jitted function and its arguments.
 
     Attributes:
         fn: has `trace`, or is one of Equinox's wrappers.
         args, kwargs: arrays, shapes or static values.
-        names: what JAX calls the positional arguments.
-        arguments: the user's arguments by name, which may be grouped in another way in `args`.
-        inner_names: where `fn` is the `jax.jit` inside a framework's, and `args` what the framework calls it with: what
-            these are called as far as they are not known as the user's own.
+        names: JAX's names of the positional arguments.
+        arguments: the user's arguments by name; `args` may group them differently.
+        inner_names: if `fn` is the `jax.jit` inside a framework's jit, the names of its `args` that are not known as
+            the user's own; otherwise None.
     """
 
     fn: Any
@@ -58,14 +58,14 @@ class TracedStep:
     """A step as its jit traced it.
 
     Attributes:
-        traced: what JAX made of it: which leaves are donated, its results.
+        traced: JAX's trace, with the donated leaves and the results.
         jaxpr: the program, in the primitives that JAX lowers.
-        names: of the user's positional arguments.
+        names: the names of the user's positional arguments.
         arguments: the user's arguments by name.
-        paths: where the user's arguments hold the leaves of the program's arguments, in the program's order.
+        paths: the paths of the program's argument leaves in the user's arguments, in the program's order.
         given: the positional and the keyword arguments of the program, without static ones, with the user's leaves.
-        abstract: the same as shapes on the target.
-        names_devices: whether the step says itself on which device it runs (`jax.jit(..., backend="cpu")`, a mesh).
+        abstract: the same arguments as shapes on the target.
+        names_devices: the step itself names the device that it runs on (`jax.jit(..., backend="cpu")`, a mesh).
     """
 
     traced: Any
@@ -79,10 +79,10 @@ class TracedStep:
 
 
 def jit_step(spec: StepSpec) -> JittedStep:
-    """The jitted form of the step of a spec, with the arguments that it is to be traced with.
+    """Return the jitted step of a spec, with the arguments to trace it with.
 
     Raises:
-        MemprofError: there is nothing to jit, or it is jitted, and the spec asks for other options.
+        MemprofError: the step cannot be jitted, or is jitted already and the spec asks for other options.
     """
     _check_function(spec.fn)
     fn, args, kwargs = _unbound(spec.fn, tuple(spec.args), dict(spec.kwargs))
@@ -91,7 +91,7 @@ def jit_step(spec: StepSpec) -> JittedStep:
     step = JittedStep(fn=fn, args=args, kwargs=kwargs, names=names, arguments=arguments)
     if not _is_jitted(fn):
         num_given = len(spec.args)
-        first = len(args) - num_given  # before these stands what a method is bound to
+        first = len(args) - num_given  # the object that a method is bound to precedes these
         donated = tuple(first + number % num_given for number in spec.donate_argnums)
         return _jit(step, donated, tuple(first + number % num_given for number in spec.static_argnums))
     if spec.donate_argnums or spec.static_argnums:
@@ -100,20 +100,20 @@ def jit_step(spec: StepSpec) -> JittedStep:
             " leave them out here, or give the function without jit"
         )
     if _is_of("equinox", fn) and _is_equinox(fn.__wrapped__):
-        return replace(step, arguments={"self": fn.__wrapped__, **arguments})  # its arrays are arguments too
+        return replace(step, arguments={"self": fn.__wrapped__, **arguments})  # its arrays are arguments, too
     return step
 
 
 def inside_of(step: JittedStep, inner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JittedStep:
-    """The `jax.jit` inside a framework's jitted function, with what the framework calls it with."""
-    # Equinox groups the arguments again; all of its arrays are known by their identity.
+    """Return the `jax.jit` inside a framework's jitted function, with the framework's arguments for it."""
+    # Equinox regroups the arguments; all of its arrays are known by their identity.
     is_grouped = not has_own(step.fn, "trace") or len(args) != len(step.names)
     names = tuple(f"args[{number}]" for number in range(len(args))) if is_grouped else step.names
     return replace(step, fn=inner, args=args, kwargs=kwargs, inner_names=names)
 
 
 def shardings_of_jit(spec: StepSpec) -> tuple[Any, ...]:
-    """What the step's own jit was told of shardings, if it has one."""
+    """Return the shardings that the step's own jit received, if it has one."""
     return jit_adapter.jit_shardings(_unbound(spec.fn, (), {})[0])
 
 
@@ -121,12 +121,12 @@ def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device], num
     """Trace a jitted step through its own jit.
 
     Args:
-        own_devices: where `place` puts arrays; a step that names others decides by itself where it runs.
-        num_devices: how many there are, be it in a mesh that is abstract.
+        own_devices: the devices where `place` puts arrays. If the step names others, it chooses its devices itself.
+        num_devices: the number of devices, also in an abstract mesh.
 
     Raises:
         MemprofError: the step runs on several devices.
-        WorkloadError: the step has no arrays, or uses a value that is none of its own.
+        WorkloadError: the step has no arrays, or uses a leaked tracer.
         Exception: whatever the user's function raises.
     """
     observer = _Observer(step, place, own_devices, num_devices)
@@ -155,7 +155,7 @@ def trace_step(step: JittedStep, place: Place, own_devices: Set[jax.Device], num
 
 
 class _Observer:
-    """Stands between a framework's jit and the `jax.jit` inside it. A plain `jax.jit` is its own inside."""
+    """A stand-in between a framework's jit and its inner `jax.jit`. A plain `jax.jit` is its own inner jit."""
 
     def __init__(self, step: JittedStep, place: Place, own_devices: Set[jax.Device], num_devices: int) -> None:
         self._step = step
@@ -168,7 +168,7 @@ class _Observer:
         self.names_devices = False
 
     def observe(self) -> Any:
-        """Have the step traced by its own jit, and once more without a device where it turns out to name its own."""
+        """Trace the step with its own jit. If it names its own devices, trace it again without a device."""
         self._trace_outer()
         num_devices, devices = jit_adapter.named_devices(self._traced)
         if num_devices not in (1, self._num_devices) or (num_devices > 1 and not devices <= self._own_devices):
@@ -192,21 +192,21 @@ class _Observer:
             (fn.trace if has_own(fn, "trace") else fn.lower)(*self._step.args, **self._step.kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """What the framework calls in place of `jax.jit(...).trace`."""
+        """Replace `jax.jit(...).trace` for the framework."""
         options = jit_adapter.jit_options(self._inner)
         self.names_devices = self.names_devices or jit_adapter.options_name_devices(options)
         self.paths: list[str] = []
         self.given: list[Any] = []
         self.abstract: list[Any] = []
         static = {number % len(args) for number in options.static_argnums if -len(args) <= number < len(args)}
-        # Equinox groups the arguments again; all of its arrays are known by their identity.
+        # Equinox regroups the arguments; all of its arrays are known by their identity.
         own = self._step.names if has_own(self._step.fn, "trace") else [f"args[{n}]" for n in range(len(args))]
         names = own if self._step.inner_names is None else self._step.inner_names
         abstract_args = tuple(
             value if number in static else self._abstract(name, value)
             for number, (name, value) in enumerate(zip(names, args, strict=True))
         )
-        # As JAX orders them: dictionaries by their keys.
+        # In JAX's order: dictionaries are sorted by key.
         abstract_kwargs = {
             name: kwargs[name] if name in options.static_argnames else self._abstract(name, kwargs[name])
             for name in sorted(kwargs)
@@ -221,7 +221,7 @@ class _Observer:
         return self._traced
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """What the framework calls in place of `jax.jit(...).lower`."""
+        """Replace `jax.jit(...).lower` for the framework."""
         return self.trace(*args, **kwargs).lower()
 
     def _abstract(self, name: str, tree: Any) -> Any:
@@ -241,7 +241,7 @@ class _Observer:
 
 
 def _paths_by_identity(arguments: Mapping[str, Any]) -> dict[int, Iterator[str]]:
-    """The paths of each array in the user's arguments; one that lies in several places has them in their order."""
+    """Return the paths of each array in the user's arguments; an array in several places has several, in order."""
     paths: dict[int, list[str]] = {}
     for name, argument in arguments.items():
         for keys, leaf in jax.tree_util.tree_leaves_with_path(argument):
@@ -256,12 +256,12 @@ def is_array(leaf: Any) -> bool:
 
 
 def is_array_like(leaf: Any) -> bool:
-    """Whether `jax.jit` takes a leaf as an array: arrays, their shapes, and Python's numbers."""
+    """Whether `jax.jit` accepts a leaf as an array: arrays, their shapes, and Python numbers."""
     return is_array(leaf) or isinstance(leaf, (int, float, complex))
 
 
 def several_devices(what: str, num_devices: int) -> MemprofError:
-    """The error for a step on several devices."""
+    """Return the error for a step on several devices."""
     return MemprofError(
         f"{what} over {num_devices} devices in a way that names no mesh: use a NamedSharding on a memprof.mesh of"
         f" {num_devices} devices, or give the step without shardings, with the shapes that one device holds"
@@ -269,7 +269,7 @@ def several_devices(what: str, num_devices: int) -> MemprofError:
 
 
 def _check_function(fn: Any) -> None:
-    """What is callable, and still no step that can be traced."""
+    """Raise `MemprofError` for callables that cannot be traced as a step."""
     if isinstance(fn, (type, jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled)):
         what = f"the class {fn.__name__}" if isinstance(fn, type) else f"{type(fn).__name__.lower()} already"
         raise MemprofError(f"the step is {what}, but a function was expected: the one that makes one training step")
@@ -285,12 +285,12 @@ def _is_jitted(fn: Any) -> bool:
 
 
 def _is_of(package: str, value: Any) -> bool:
-    """Whether a value's class, or one that it derives from, is defined in a package."""
+    """Whether a value's class or one of its base classes is defined in a package."""
     return any(cls.__module__.split(".")[0] == package for cls in type(value).__mro__)
 
 
 def _unbound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function inside a bound method or a partial, where that is jitted or bound to a framework's module."""
+    """Unwrap a bound method or partial whose function is jitted, or that is bound to a framework's module."""
     if isinstance(fn, types.MethodType) and (_is_jitted(fn.__func__) or _is_framework_object(fn.__self__)):
         return fn.__func__, (fn.__self__, *args), kwargs
     if not _is_jitted(fn) and _is_jitted(own(fn, "func")):  # Python's partial, or Equinox's
@@ -299,11 +299,11 @@ def _unbound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[An
 
 
 def _names(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What JAX calls the positional arguments: by the names in the function's signature."""
+    """Return JAX's names of the positional arguments, from the function's signature."""
     try:
         signature = inspect.signature(fn)
         bound = signature.bind(*args, **kwargs).arguments
-    except (ValueError, TypeError):  # a builtin, or arguments that do not fit: tracing will say so
+    except (ValueError, TypeError):  # a builtin, or arguments that do not fit; tracing reports these
         return tuple(f"args[{number}]" for number in range(len(args)))
     names: list[str] = []
     for name, value in bound.items():
@@ -329,7 +329,7 @@ def _jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) ->
 
 
 def framework_of(spec: StepSpec) -> str:
-    """The package whose jit a step needs that is not jitted: `flax`, `equinox` or `jax`."""
+    """Return the package whose jit an unjitted step needs: `flax`, `equinox` or `jax`."""
     given = (spec.args, dict(spec.kwargs))
     if _contains(given, _is_nnx):
         return "flax"
@@ -337,7 +337,7 @@ def framework_of(spec: StepSpec) -> str:
 
 
 def _is_nnx(node: Any) -> bool:
-    """Whether a node is a module, optimizer or variable of NNX; what `nnx.split` makes of one is a tree of arrays."""
+    """Whether a node is a module, optimizer or variable of NNX. The results of `nnx.split` are plain array trees."""
     names = {cls.__name__ for cls in type(node).__mro__ if cls.__module__.startswith("flax.nnx")}
     return bool(names) and not _is_split(node)
 
@@ -355,7 +355,7 @@ def _is_framework_object(node: Any) -> bool:
 
 
 def _contains(tree: Any, is_wanted: Callable[[Any], bool]) -> bool:
-    """Whether a node of a kind is anywhere in a tree. What is inside an `nnx.State` does not count."""
+    """Whether a tree contains a wanted node. Nodes inside an `nnx.State` do not count."""
     return any(map(is_wanted, jax.tree.leaves(tree, is_leaf=lambda node: is_wanted(node) or _is_split(node))))
 
 
@@ -376,7 +376,7 @@ def _nnx_jit(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]
 
 
 def _equinox_jit(step: JittedStep, donated: tuple[int, ...]) -> JittedStep:
-    """Jit with `filter_jit`, which can donate everything but its first argument: so that holds what is kept."""
+    """Jit with `filter_jit`. It can donate all arguments except the first, so the first one holds the kept values."""
     import equinox as eqx
 
     num_args = len(step.args)
@@ -398,10 +398,10 @@ def _equinox_jit(step: JittedStep, donated: tuple[int, ...]) -> JittedStep:
 
 
 def _closed_over_static_leaves(step: JittedStep, donated: tuple[int, ...], static: tuple[int, ...]) -> JittedStep:
-    """Jit a step among whose arguments are leaves that `jax.jit` does not take, such as functions and texts."""
+    """Jit a step whose arguments contain leaves that `jax.jit` rejects, such as functions and texts."""
 
     def arrays(tree: Any) -> Any:
-        """The tree with nothing in place of leaves that are static."""
+        """Return the tree with None in place of static leaves."""
         return jax.tree.map(lambda leaf: leaf if is_array_like(leaf) else None, tree)
 
     fixed = (step.args, dict(step.kwargs))

@@ -1,9 +1,9 @@
-"""Code that is pasted into the user's program for a while: it is executed, and what it assigns takes the old place.
+"""Code pasted into the user's program temporarily: it is executed, and the values that it assigns replace the old ones.
 
     with pasted("block = jax.checkpoint(block)", [find_bound("block", "train.py")]):
-        ...                                      # every call of `block` is one of the new function
+        ...                                      # each call of `block` calls the new function
 
-So the step that is compiled is the step with the code in it, and the user's files stay as they are.
+So the compiled step includes the code, and the user's files stay unchanged.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Bound:
     """A value of the user's program, and the places that hold it.
 
     Attributes:
-        name: as code at its place calls it: `block`; of a method, its class.
+        name: its name in code at its place, such as `block`; the class name for a method.
         value: the function, the class, or whatever has the name.
-        method: the name of the method of a class that code assigns anew; empty: the name itself.
-        places: what puts another value in its place.
+        method: the name of the method that the code replaces; empty if the code replaces the name itself.
+        places: functions that put another value in its place.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Bound:
 
 
 def find_bound(qualified_name: str, file: str) -> Bound | None:
-    """The function that code of a file defines under a name, with the places from which it is called.
+    """Return the function that a file defines under a name, with the places that hold it.
 
     Returns:
-        None where it is not alive outside of a call, as a function that is defined within the step.
+        None if it does not exist outside a call, such as a function defined within the step.
     """
     owner, _, name = qualified_name.rpartition(".")
     if owner and not owner.endswith("<locals>"):
@@ -64,10 +64,10 @@ def find_bound(qualified_name: str, file: str) -> Bound | None:
 
 
 def bound_places(name: str, function: Any, *, globals_of: Any = None) -> Bound | None:
-    """The modules and closures that hold a value under a name, be it jitted there; None: there are no such places.
+    """Return the modules and closures that hold a value, or its jitted form, under a name; None if there are none.
 
     Args:
-        globals_of: the function whose module holds it, if it is no function itself.
+        globals_of: the function whose module holds it, if it is not a function itself.
     """
 
     def is_it(value: Any) -> bool:
@@ -95,10 +95,10 @@ def bound_places(name: str, function: Any, *, globals_of: Any = None) -> Bound |
 
 @contextmanager
 def pasted(code: str, bound: Sequence[Bound]) -> Iterator[dict[str, Any]]:
-    """Execute code, and have what it assigns take the places of what it replaces for a while.
+    """Execute code, and put the values that it assigns in the old values' places within a `with` block.
 
     Yields:
-        The names that the code sees, and those that it has assigned.
+        The names that the code can use, and the names that it assigned.
 
     Raises:
         MemprofError: the code assigns nothing to one of these names.
@@ -126,13 +126,13 @@ def pasted(code: str, bound: Sequence[Bound]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def pasted_anew(code: str, bound: Sequence[Bound]) -> Iterator[None]:
-    """As `pasted`, for steps that JAX may know from before."""
+    """Paste code as `pasted` does, and retrace steps that JAX may have cached."""
     with pasted(code, bound), jit_adapter.traced_anew():
         yield
 
 
 def _find_class(qualified_name: str, file: str, method: str) -> Any:
-    """The class of that name whose own method is defined in a file; None: there is none."""
+    """Return the class of that name whose own method is defined in a file, or None."""
     for each in gc.get_objects():
         if not issubclass(type(each), type) or each.__qualname__ != qualified_name or method not in each.__dict__:
             continue

@@ -1,4 +1,4 @@
-"""The step that is profiled: a function, its arguments, and what each argument is for."""
+"""The step to profile: a function, its arguments, and their roles."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from memprof.errors import MemprofError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """What it takes to run a step, not only to compile it. Without one, the step's own arguments must be arrays.
+    """The data needed to run a step, not only to compile it. Without a feed, the step's own arguments must be arrays.
 
     Attributes:
-        argument: from the number of an argument and of a step to its value, arrays of its own on the host or on the
-            default device. What the step itself returns for the next one (see `run.Arguments`) is asked for once.
-        loss: from the step's result to the loss, a number; None where it has none.
-        num_examples, num_tokens: in the batch of one step; None where there are no tokens.
+        argument: maps the number of an argument and the number of a step to a value: new arrays on the host or on the
+            default device. Arguments that the step returns for the next one (see `run.Arguments`) are requested once.
+        loss: maps the step's result to the loss, a number, or None if it has none.
+        num_examples, num_tokens: the size of one step's batch. `num_tokens` is None if the batch has no tokens.
     """
 
     argument: Callable[[int, int], Any]
@@ -34,23 +34,23 @@ class StepSpec:
     """A function to compile, with everything that memprof must know about it.
 
     Attributes:
-        fn: the step. A function that is already jitted (`jax.jit`) keeps its own options; any other is jitted here.
+        fn: the step. A function that is already jitted (`jax.jit`) keeps its own options; memprof jits any other.
         args: its positional arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`. Only shapes and dtypes of arrays
             are used; nothing is allocated.
         donate_argnums: arguments whose buffers the step may reuse for its results.
-        static_argnums: arguments that are no arrays and that the compiled program is made for.
-        roles: what leaves of the arguments are for, by path prefix as JAX writes paths (`state.params`, `batch['x']`).
-            The longest prefix that matches a leaf decides. Those of other leaves are inferred from types, from the
-            optimizer's state and from what the program does with them (see the folder `roles`).
+        static_argnums: arguments that are not arrays; the program is compiled for their values.
+        roles: roles of argument leaves, by path prefix as JAX writes paths (`state.params`, `batch['x']`). The longest
+            matching prefix decides. Roles of other leaves are inferred from their types, from the optimizer's state
+            and from their use in the program (see the folder `roles`).
         kwargs: its keyword arguments.
         workload: name of the workload, for the reports.
         techniques: labels of the techniques applied, in the order given.
         config: the workload's configuration, for the reports and the capture: flat, JSON scalars only.
         compiler_options: XLA options for this compile.
-        memory_kinds: the memory that arguments live in, where it is not the device's own (`pinned_host`), by path
-            prefix like `roles`. Where a result lives is for the step to say, with `jax.device_put`.
-        feed: real arguments to run the step on; None: `args` themselves, where they are arrays.
-        check_target: raises `MemprofError` for a target that the step cannot be compiled for; None: it will do.
+        memory_kinds: memory kinds of arguments outside device memory (`pinned_host`), by path prefix like `roles`. The
+            step itself chooses the memory of its results, with `jax.device_put`.
+        feed: real arguments to run the step with; None: `args` themselves, if they are arrays.
+        check_target: raises `MemprofError` if the step cannot be compiled for a target; None: no check.
     """
 
     fn: Callable[..., Any]
@@ -68,10 +68,10 @@ class StepSpec:
     check_target: Callable[[Target], None] | None = None
 
     def __post_init__(self) -> None:
-        """Take a list for a tuple, and one number for several.
+        """Convert lists and single numbers to tuples, and check all fields.
 
         Raises:
-            MemprofError: a field is not what it must be.
+            MemprofError: a field is invalid.
         """
         check_callable(self.fn)
         if not isinstance(self.args, (tuple, list)):
@@ -86,5 +86,5 @@ class StepSpec:
 
     @property
     def label(self) -> str:
-        """`transformer bf16+scan`: the workload and its techniques."""
+        """The workload and its techniques: `transformer bf16+scan`."""
         return " ".join(part for part in (self.workload, "+".join(self.techniques)) if part)

@@ -1,4 +1,4 @@
-"""What a user gives for a step, looked at before JAX does: each mistake is one sentence that says what was expected."""
+"""Checks of a user's step before JAX sees it. Each mistake gives one sentence that says what was expected."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SCALARS = (str, bool, int, float)
 
 
 def shown(value: object) -> str:
-    """A value in a message: no more than a line of it, and its type."""
+    """Format a value for a message: at most one line, and its type."""
     try:
         text = repr(value)
-    except Exception:  # a user's class may do anything here, and the mistake is another one
+    except Exception:  # a user's `__repr__` may raise anything, and must not hide the mistake
         text = "..."
     text = " ".join(text.split())
     if len(text) > _LONGEST_QUOTE:
@@ -25,7 +25,7 @@ def shown(value: object) -> str:
 
 
 def check_callable(step: object) -> None:
-    """Raises `MemprofError` for a step that is no function."""
+    """Raise `MemprofError` if a step is not callable."""
     if not callable(step):
         raise MemprofError(
             f"the step is {shown(step)}, but a function was expected: profile(train_step, state, batch) profiles"
@@ -34,10 +34,10 @@ def check_callable(step: object) -> None:
 
 
 def argument_numbers(name: str, given: object, *, num_args: int) -> tuple[int, ...]:
-    """The numbers of arguments that `donate_argnums` or `static_argnums` mean.
+    """Return the argument numbers in `donate_argnums` or `static_argnums`.
 
     Raises:
-        MemprofError: they are none, or there are not so many arguments.
+        MemprofError: a value is not a number, or the step has fewer arguments.
     """
     try:
         numbers = tuple(map(operator.index, given if isinstance(given, (list, tuple, set, frozenset)) else [given]))
@@ -55,22 +55,22 @@ def argument_numbers(name: str, given: object, *, num_args: int) -> tuple[int, .
 
 
 def check_mapping(name: str, given: object, example: str, of: Callable[[object], bool]) -> None:
-    """Raises `MemprofError` for what does not map names to values of some kind."""
+    """Raise `MemprofError` unless a value maps names to values of the expected kind."""
     if not isinstance(given, Mapping) or not all(isinstance(key, str) and of(value) for key, value in given.items()):
         raise MemprofError(f"{name} is {shown(given)}, but a mapping was expected: {name}={example}")
 
 
 def check_label(name: str, given: object) -> None:
-    """Raises `MemprofError` for a label that is no text, or an empty one."""
+    """Raise `MemprofError` if a label is empty or not a text."""
     if not isinstance(given, str) or not given.strip():
         raise MemprofError(f"{name} is {shown(given)}, but a text was expected")
 
 
 def check_step(spec: Any) -> None:
-    """Look at all fields of a `StepSpec` that a user sets.
+    """Check all fields of a `StepSpec` that a user sets.
 
     Raises:
-        MemprofError: one of them is not what it must be.
+        MemprofError: a field is invalid.
     """
     both = set(spec.donate_argnums) & set(spec.static_argnums)
     if both:

@@ -1,1 +1,1 @@
-"""XLA: what it is told, what it writes down about memory, and where that is kept."""
+"""XLA: its options, its memory plans, and the cache of these plans."""

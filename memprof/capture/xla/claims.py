@@ -1,11 +1,11 @@
-"""One process makes a plan; whoever wants the same at that moment waits for it, and takes it from the cache.
+"""Claims: one process makes a plan; other processes that need the same plan wait and then read it from the cache.
 
     with claimed(file, key, waiting=lambda: progress("waiting")):
-        ...  # look again, then make it and keep it
+        ...  # check the cache again, then make the plan and store it
 
-A claim is the lock of one byte of one file, at a place that the key says: so there is nothing to clean up, and the
-system gives back the lock of a process that was killed. Where it has no such locks, nobody waits: the same is then
-compiled twice, and the cache keeps one of them.
+A claim locks one byte of one file, at an offset that the key determines. So there are no files to clean up, and the
+system releases the lock of a killed process. On a system without such locks no process waits: the plan is compiled
+twice, and the cache keeps one copy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _PAUSE_SECONDS = 0.05
-_LONGEST_SECONDS = 600.0  # whoever has it may have been stopped: then it is compiled here, too
-_DIGITS = 15  # of the key; a place in a file has 63 bits
+_LONGEST_SECONDS = 600.0  # then compile here, too: the holder may have been suspended
+_DIGITS = 15  # of the key; a file offset has 63 bits
 _FLOCK = "@hhqqi0q"  # Linux: type, whence, start, length, process
 
 
@@ -34,9 +34,9 @@ def claimed(file: Path, key: str, *, waiting: Callable[[], object]) -> Iterator[
     """Hold the claim on a key while the block runs.
 
     Args:
-        file: which holds all claims; made if it is not there.
+        file: the file of all claims; created if missing.
         key: hexadecimal digits.
-        waiting: called again and again while another process has it.
+        waiting: called repeatedly while another process holds the claim.
 
     Raises:
         Exception: whatever `waiting` raises.
@@ -55,24 +55,24 @@ def claimed(file: Path, key: str, *, waiting: Callable[[], object]) -> Iterator[
         yield
     finally:
         if descriptor is not None:
-            with suppress(OSError):  # said, since a fork of this process may have the file open
+            with suppress(OSError):  # unlock explicitly, because a fork of this process may have the file open
                 _set_lock(descriptor, fcntl.F_UNLCK, key)
             os.close(descriptor)
 
 
 def _locks(descriptor: int, key: str) -> bool:
-    """Lock the byte of a key. Returns False where another has it."""
+    """Lock the byte of a key, and return False if it is already locked."""
     try:
         _set_lock(descriptor, fcntl.F_WRLCK, key)
     except (BlockingIOError, PermissionError):
         return False
-    except OSError:  # no such locks on this file system: nothing to wait for
+    except OSError:  # this file system has no such locks: do not wait
         return True
     return True
 
 
 def _set_lock(descriptor: int, kind: int, key: str) -> None:
     if sys.platform == "linux":
-        # Of the open file, not of the process: threads of one process keep each other waiting, too.
+        # The lock belongs to the open file, not to the process: threads of one process also wait for each other.
         lock = struct.pack(_FLOCK, kind, os.SEEK_SET, int(key[:_DIGITS], 16), 1, 0)
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)

@@ -1,12 +1,11 @@
-"""What XLA's partitioner says while it compiles: warnings on stderr, which are a part of the answer.
+"""Warnings that XLA's partitioner writes to stderr during a compile; the capture includes them.
 
     with kept_stderr(folder):
         compiled = lowered.compile()
     partitioner_messages(folder)  # ("Involuntary full rematerialization. The compiler cannot go from ...",)
 
-XLA writes to the process's file descriptor, which is that of a file in the meantime. What is none of these messages is
-written to stderr afterwards, so that it stands where it would have stood. Of a process that goes down with the compile,
-the file is there for whoever looks for the reason.
+XLA writes to the process's file descriptor, which is redirected to a file during the compile. All other output is
+copied to stderr afterwards. If the process dies in the compile, the file remains and shows the reason.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _MOST_MESSAGES, _MOST_CHARACTERS, _MOST_BYTES = 100, 1 << 13, 16 << 20
 
 @contextmanager
 def kept_stderr(folder: Path) -> Iterator[None]:
-    """Keep what is written to stderr in a file of a folder, which is made where it is not there."""
+    """Redirect stderr to a file in a folder; create the folder if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         log = (folder / LOG_FILE).open("ab")
         stderr = os.dup(2)
-    except OSError:  # there is no room, as XLA is about to find out, or no stderr
+    except OSError:  # the disk is full, which XLA will report, or there is no stderr
         yield
         return
     _flush()
@@ -53,10 +52,10 @@ def kept_stderr(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def muted_stderr() -> Iterator[None]:
-    """Discard what is written to stderr, also by libraries that are no Python."""
+    """Discard all output to stderr, including that of native libraries."""
     try:
         stderr = os.dup(2)
-    except OSError:  # there is none
+    except OSError:  # there is no stderr
         yield
         return
     _flush()
@@ -72,7 +71,7 @@ def muted_stderr() -> Iterator[None]:
 
 
 def partitioner_messages(folder: Path) -> tuple[str, ...]:
-    """The messages of XLA's partitioner in the file of a folder, each once; none where there is no file."""
+    """Return the distinct messages of XLA's partitioner in a folder's file; empty if the file is missing."""
     found = (match.group(1) for line in _lines(folder) if (match := _MESSAGE.match(line)))
     return tuple(dict.fromkeys(clean(text)[:_MOST_CHARACTERS] for text in found))[:_MOST_MESSAGES]
 

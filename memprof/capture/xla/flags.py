@@ -1,7 +1,7 @@
 """The flags of `XLA_FLAGS` that are in force.
 
-XLA reads the variable once per process, when it is first used; a later change of the environment has no effect. The
-flags in force are those of the initial and of the current environment whose values XLA's own options show.
+XLA reads the variable once per process, at its first use; later changes of the environment have no effect. A flag of
+the initial or the current environment is in force if XLA's own options show its value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BOOLEANS = {"": "true", "true": "true", "1": "true", "false": "false", "0": "fa
 
 
 def xla_flags() -> str:
-    """The flags that a compile in this process uses."""
+    """Return the flags that a compile in this process uses."""
     current = os.environ.get(_VARIABLE, "")
     options = xla_adapter.debug_options()
     return current if options is None else flags_in_force(current, _initial(), options)
@@ -59,7 +59,7 @@ def _is_in_force(flag: str, values: Mapping[str, Sequence[str]]) -> bool:
 def _split(flags: str) -> list[str]:
     try:
         return shlex.split(flags)
-    except ValueError:  # an open quote
+    except ValueError:  # an unclosed quote
         return flags.split()
 
 

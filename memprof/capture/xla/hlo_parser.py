@@ -1,8 +1,8 @@
-"""XLA's parser of programs as text, in a process of its own: a damaged text can take its process down.
+"""XLA's parser of HLO text, run in a separate process because damaged text can crash it.
 
     python -m memprof.capture.xla.hlo_parser < PROGRAM.txt > MODULE.pb
 
-The parser checks some of what it reads with assertions of C++, which end the process (jaxlib 0.10.2 to 0.12).
+The parser checks some of its input with C++ assertions, which abort the process (jaxlib 0.10.2 to 0.12).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MOST_TEXT = 200
 
 
 def hlo_module_of_text(text: str) -> bytes:
-    """Parse a program as XLA dumps it in text, to an `xla.HloModuleProto`. Starts no backend.
+    """Parse a text dump of XLA into a serialized `xla.HloModuleProto`, without starting a backend.
 
     Raises:
-        MemprofError: it cannot be parsed.
+        MemprofError: jaxlib cannot parse the text.
     """
     command = [sys.executable, "-P", "-m", "memprof.capture.xla.hlo_parser"]
     ended = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True)

@@ -1,14 +1,17 @@
-"""What the Pallas kernels of a compiled program for a TPU ask of VMEM, the memory on the chip.
+"""What the Pallas kernels of a compiled program for a TPU ask of VMEM, and of the other memories on the chip.
 
     kernels, doubts = known_kernels(hlo_proto, target)
 
-Two sources are put together: the body of a kernel (see `mosaic.py`) has its blocks and its scratch memory, the program
-around it the layouts of its operands. What was found with libtpu 0.0.42 to 0.0.50, on v2 to tpu7x:
+The module combines two sources: a kernel's body (see `mosaic.py`) lists its blocks and its scratch memory, and the
+program around the kernel has the layouts of its operands. Rules observed with libtpu 0.0.42 to 0.0.50, on v2 to tpu7x:
 
-- A block is stored in the tiles of its operand. Its buffers together take a multiple of 1024 bytes.
-- Scratch memory is stored in tiles of 8 x 128 elements, or of fewer rows if it has fewer, and begins at a multiple of
+- A block is stored in the tiles of its operand. All its buffers together take a multiple of 1024 bytes.
+- Scratch memory is stored in tiles of 8 x 128 elements, with fewer rows if it has fewer. It begins at a multiple of
   512 bytes.
 - An operand or a result that XLA keeps in VMEM as a whole needs no block.
+- SMEM is counted likewise, but an array of one dimension is not filled up to whole words, and scratch memory that the
+  body does not use counts. Scalar prefetch operands lie in it as a whole.
+- A semaphore takes 4 bytes of a memory of its own (`sflag`): 2 KiB on v4 to v6e, 16 KiB on tpu7x.
 - The compiler adds temporaries of its own while it generates code, which no plan tells. They are in its report of a
   finished compile, and in its sentence if all else is within the limit.
 """
@@ -35,9 +38,9 @@ from memprof.untrusted import clean
 _CALL = "tpu_custom_call"
 _BLOCK_ALIGNMENT, _SCRATCH_ALIGNMENT = 1024, 512  # bytes
 _ROWS, _LANES, _WORD_BITS = 8, 128, 32
-_VMEM = 1  # XLA's number of the memory space
+_VMEM = 1  # XLA's number for the memory space
 _FINISHED, _SETTINGS = "*after_codegen.hlo.pb", "*tpu_comp_env.pb"
-# Of libtpu's settings of a compile (0.0.42 to 0.0.50); -1: as it comes.
+# Fields of libtpu's compile settings (0.0.42 to 0.0.50); -1 means the default.
 _SETTINGS_MESSAGES = {"Settings": {"xla_tpu_scoped_vmem_limit_kib": (418, "int64")}}
 _Settings: Any = message_classes("memprof.libtpu", _SETTINGS_MESSAGES)["Settings"]
 
@@ -45,7 +48,7 @@ _Settings: Any = message_classes("memprof.libtpu", _SETTINGS_MESSAGES)["Settings
 def known_kernels(
     hlo_proto: bytes, target: Target, limit_bytes: int = 0, used_bytes: Mapping[str, int] | None = None
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
-    """The kernels of a program, or a sentence that says why they are unknown. See `kernels_of`."""
+    """Return the kernels of a program, or a sentence that says why they are unknown. See `kernels_of`."""
     try:
         return kernels_of(hlo_proto, target, limit_bytes, used_bytes), ()
     except MemprofError as error:
@@ -55,14 +58,14 @@ def known_kernels(
 def kernels_of(
     hlo_proto: bytes, target: Target, limit_bytes: int = 0, used_bytes: Mapping[str, int] | None = None
 ) -> tuple[Kernel, ...]:
-    """The kernels of a program, in the order of the proto, without those of SparseCores.
+    """Return the TensorCore kernels of a program, in the order of the proto.
 
     Args:
-        limit_bytes: of VMEM for one kernel that asks for no limit of its own; 0: that of the target.
-        used_bytes: what the compiler reports, by the name of the call (see `used_vmem_bytes`).
+        limit_bytes: VMEM limit of a kernel that sets no limit itself; 0 means the target's limit.
+        used_bytes: VMEM use that the compiler reports, by the name of the call (see `used_vmem_bytes`).
 
     Raises:
-        MemprofError: jaxlib cannot read their bodies.
+        MemprofError: jaxlib cannot read the kernels' bodies.
     """
     calls = _calls(hlo_proto)
     bodies = [config["custom_call_config"]["body"] for _, config, _ in calls]
@@ -75,19 +78,24 @@ def kernels_of(
         kernels.append(
             Kernel(
                 instruction=clean(message.name),
-                buffers=tuple(_buffers(body, message, shapes)),
+                buffers=tuple(_buffers(body.arrays, body, message, shapes)),
                 limit_bytes=min(filter(None, limits), default=None),
                 used_bytes=(used_bytes or {}).get(message.name),
+                smem_buffers=tuple(_buffers(body.smem_arrays, body, message, shapes)),
+                smem_limit_bytes=target.chip_bytes.get("smem"),
+                num_semaphores=body.num_semaphores,
             )
         )
     return tuple(kernels)
 
 
 def used_vmem_bytes(folder: Path) -> dict[str, int]:
-    """What the compiler reports that each kernel uses, by the name of its call; empty if code was not generated.
+    """Return the VMEM use that the compiler reports for each kernel, by the name of its call.
+
+    Empty if no code was generated.
 
     Args:
-        folder: of XLA's dump.
+        folder: the folder of XLA's dump.
     """
     return {
         message.name: _scoped_bytes(config, "used_scoped_memory_configs")
@@ -97,10 +105,10 @@ def used_vmem_bytes(folder: Path) -> dict[str, int]:
 
 
 def scoped_limit_bytes(folder: Path) -> int:
-    """The limit of one kernel that an option of the compiler has set (`xla_tpu_scoped_vmem_limit_kib`); 0: none has.
+    """Return the limit per kernel that the compiler option `xla_tpu_scoped_vmem_limit_kib` sets, or 0 if it is unset.
 
     Args:
-        folder: of XLA's dump.
+        folder: the folder of XLA's dump.
     """
     limit_kib = 0
     for path in folder.glob(_SETTINGS):
@@ -110,7 +118,7 @@ def scoped_limit_bytes(folder: Path) -> int:
 
 
 def _calls(hlo_proto: bytes) -> list[tuple[Any, Any, dict[int, bytes]]]:
-    """The calls of kernels: message, configuration, and the shapes of the instructions beside it by id."""
+    """Return the kernel calls: message, configuration, and the shapes of its computation's instructions by id."""
     if _CALL.encode() not in hlo_proto:
         return []
     found = []
@@ -130,21 +138,26 @@ def _calls(hlo_proto: bytes) -> list[tuple[Any, Any, dict[int, bytes]]]:
 
 
 def _scoped_bytes(config: Any, name: str) -> int:
-    """Bytes of VMEM in the configuration of a call. Numbers are texts in it (protobuf's JSON)."""
+    """Return the bytes of VMEM in a call's configuration, whose numbers are strings (protobuf's JSON)."""
     return sum(int(each["size"]) for each in config.get(name, ()) if int(each.get("memory_space", 0)) == _VMEM)
 
 
-def _buffers(kernel: MosaicKernel, message: Any, shapes: Mapping[int, Any]) -> list[KernelBuffer]:
+def _buffers(
+    found: Sequence[MosaicArray], kernel: MosaicKernel, message: Any, shapes: Mapping[int, Any]
+) -> list[KernelBuffer]:
     operands = [parse_shape(shapes[number]) for number in message.operand_ids][kernel.num_prefetched :]
     shape = parse_shape(message.shape)
     arrays = [*operands, *(shape.tuple_shapes or [shape])]
-    return [_buffer(each, arrays, num_inputs=len(operands)) for each in kernel.arrays]
+    return [_buffer(each, arrays, num_inputs=len(operands)) for each in found]
 
 
 def _buffer(array: MosaicArray, arrays: Sequence[Any], *, num_inputs: int) -> KernelBuffer:
     if array.window is None:
-        return _made(array, "scratch", _scratch_bits(array), _SCRATCH_ALIGNMENT)
-    kind: Kind = "input" if array.window < num_inputs else "output"
+        kind: Kind = "prefetch" if array.is_prefetched else "scratch"
+        return _made(array, kind, _scratch_bits(array), _SCRATCH_ALIGNMENT)
+    kind = "input" if array.window < num_inputs else "output"
+    if array.is_in_smem:
+        return _made(array, kind, _scratch_bits(array), _SCRATCH_ALIGNMENT)
     return _made(array, kind, _block_bits(array, arrays[array.window]), _BLOCK_ALIGNMENT)
 
 
@@ -159,7 +172,7 @@ def _made(array: MosaicArray, kind: Kind, bits: int, alignment: int) -> KernelBu
 
 
 def _block_bits(array: MosaicArray, whole: Any) -> int:
-    """Args: whole: the shape of the operand or result, with its layout."""
+    """Return the size of a block. Args: whole: the shape of the operand or result, with its layout."""
     layout = whole.layout
     if layout.memory_space == _VMEM:
         return 0
@@ -172,6 +185,8 @@ def _block_bits(array: MosaicArray, whole: Any) -> int:
 def _scratch_bits(array: MosaicArray) -> int:
     *others, rows, columns = (1, 1, *array.shape)
     packed = max(_WORD_BITS // array.bits, 1)  # rows in one word
+    if array.is_in_smem and len(array.shape) == 1:
+        packed = 1
     tile = _ROWS if rows > _ROWS else max(1 << (rows - 1).bit_length(), packed)
     return prod(others) * _aligned(rows, tile) * _aligned(columns, _LANES) * array.bits
 

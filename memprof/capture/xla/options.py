@@ -1,4 +1,4 @@
-"""Options of ours in a compile: one that this XLA lacks is left out, and one that a step asks for is an error."""
+"""Compile options: memprof drops its own option if this XLA lacks it, but a step's missing option is an error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from memprof.errors import MemprofError
 def with_options(
     compile_it: Callable[[Mapping[str, Any]], Any], ours: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> Any:
-    """Compile with options of ours.
+    """Compile with memprof's own options, without those that this XLA lacks.
 
     Args:
-        compile_it: called with options of ours, until XLA knows all of them.
-        asked: the options that the step asks for.
+        compile_it: the compile; called with fewer of memprof's options until XLA accepts them all.
+        ours: memprof's own options.
+        asked: the options that the step requests.
 
     Raises:
-        MemprofError: XLA lacks an option that the step asks for, or rejects its value.
+        MemprofError: XLA lacks an option that the step requests, or rejects its value.
     """
     while True:
         try:

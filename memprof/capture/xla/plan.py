@@ -1,9 +1,9 @@
-"""XLA's plan: the scheduled program with its buffer assignment, which it dumps before it generates code.
+"""XLA's plan: the scheduled program with its buffer assignment, which XLA dumps before it generates code.
 
-What memory a step takes is decided there, and generating code is often more than half of a compile. So a step that will
-not run is compiled in a thread until its plan is complete on disk; the process then takes what it needs and ends, and
-the compile with it. Beside the plan XLA writes a report of its own on memory, with the total of each memory space,
-which the plan that was read is held against.
+The plan determines a step's memory, and code generation is often more than half of a compile. So a step that will not
+run is compiled in a thread until its plan is complete on disk. The process then reads the plan and exits, which ends
+the compile. Beside the plan XLA writes its own memory report with the total of each memory space; `decode_plan` checks
+the plan against it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from memprof.capture.xla.source_lines import source_lines_of
 from memprof.errors import InternalError, MemprofError
 from memprof.untrusted import clean
 
-# How the names of the files end: after an underscore, or a dot where libtpu has written them.
+# Endings of the file names, after an underscore, or after a dot in libtpu's files.
 _PLAN, _MEMORY_REPORT = "after_optimizations.hlo.pb", "after_optimizations-memory-usage-report.pb"
 _PAUSE_SECONDS = 0.02
-_CODE_BYTES = 1 << 18  # more than what libtpu adds to the footprint for the program itself
-# A refusal takes milliseconds, that of a kernel as long as generating code for it. If the program's code or temporaries
-# of the compiler decide, none may come.
+_CODE_BYTES = 1 << 18  # more than libtpu adds to the footprint for the program itself
+# A refusal takes milliseconds; the refusal of a kernel takes as long as generating its code. If the outcome depends on
+# the program's code or on temporaries of the compiler, there may be no refusal.
 _REFUSAL_SECONDS, _DOUBT_SECONDS = 60.0, 5.0
 _DOUBT_SHARE = 0.75  # of the limit of a kernel
 _REFUSAL = re.compile(
@@ -53,7 +53,7 @@ _REFUSAL = re.compile(
     re.DOTALL,
 )
 _SCOPED = re.compile(r"(Ran out of memory [^=]*) = .*?(Scoped allocation with [^\n]*?limit by [\d.]+\w+)", re.DOTALL)
-# In the place of the totals of a step that is not compiled yet.
+# Placeholder for the totals of a step that is not compiled yet.
 NOT_COMPILED = CompilerTotals(
     argument_bytes=0,
     output_bytes=0,
@@ -67,20 +67,21 @@ NOT_COMPILED = CompilerTotals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a compile came to, as it was written.
+    """The result of a compile, undecoded.
 
     Attributes:
         hlo_proto: the serialized `HloProto`, with the buffer assignment.
-        memory_report: XLA's own report on it; empty where XLA wrote none.
-        totals: the compiler's own, of a compile to the end; None: there is the plan alone.
-        compile_seconds: how long it took; of a plan from the cache how long the compile took that made it.
-        partitioner_messages: what XLA's partitioner warned of (see `compiler_log.py`).
-        proto_without_limit: the serialized `HloProto` of the same program, compiled without a limit of memory; empty if
+        memory_report: XLA's own memory report of the plan; empty if XLA wrote no report.
+        totals: the compiler's own totals after a complete compile; None if only the plan exists.
+        compile_seconds: duration of the compile; for a cached plan, of the compile that made it.
+        partitioner_messages: warnings of XLA's partitioner (see `compiler_log.py`).
+        proto_without_limit: the serialized `HloProto` of the same program, compiled without a memory limit; empty if
             XLA recomputes nothing on its own.
-        refusal: the compiler's own sentence where the program does not fit the device, so that it refused to go on.
-        kernel_limit_bytes: of VMEM for one kernel, where an option of the compiler sets it; else 0.
-        used_vmem_bytes: of each kernel as the compiler reports it, by the name of its call; empty of a plan alone.
-        is_cached: whether it is from the cache, so that nothing was compiled.
+        refusal: the compiler's error message if it stopped because the program does not fit the device; else empty.
+        kernel_limit_bytes: VMEM limit per kernel if a compiler option sets it; else 0.
+        used_vmem_bytes: VMEM use that the compiler reports for each kernel, by the name of its call; empty if only the
+            plan exists.
+        is_cached: whether the plan came from the cache, without a compile.
     """
 
     hlo_proto: bytes
@@ -95,34 +96,34 @@ class Plan:
     is_cached: bool = False
 
     def write(self, path: Path) -> None:
-        """Write it for another process of this machine."""
+        """Write the plan for another process of this machine."""
         path.write_bytes(msgspec.msgpack.encode(self))
 
     @staticmethod
     def read(path: Path) -> Plan:
-        """The one that was written."""
+        """Read the plan that `write` wrote."""
         return _DECODER.decode(path.read_bytes())
 
 
-_DECODER = msgspec.msgpack.Decoder(Plan)  # made once: see `untrusted.convert` on threads
+_DECODER = msgspec.msgpack.Decoder(Plan)  # created once: see `untrusted.convert` on threads
 
 
 def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, refused_by: Target | None = None) -> str:
-    """Start a compile, and return as soon as its plan is in the folder of its dump, with the compile still running.
+    """Start a compile, and return as soon as its plan is in the folder of its dump; the compile still runs.
 
-    A plan that is complete is the answer, whatever becomes of the compile after it. A compiler that refuses programs
-    does so after the plan (`refused_by`); if the plan exceeds a limit, its sentence is waited for.
+    A complete plan is the result, even if the compile fails later. A compiler that refuses programs (`refused_by`) does
+    so after the plan; if the plan exceeds a limit, this function waits for the compiler's error message.
 
     Args:
-        compile_step: the compile, with its dump; called in a thread that nobody waits for.
-        folder: an empty folder for the dump; it need not be there yet.
-        refused_by: the target, if its compiler refuses what exceeds its memory.
+        compile_step: the compile, with its dump; called in a daemon thread.
+        folder: an empty or missing folder for the dump.
+        refused_by: the target, if its compiler refuses programs that exceed its memory.
 
     Returns:
-        The compiler's sentence where it refuses the program; else empty.
+        The compiler's error message if it refuses the program; else empty.
 
     Raises:
-        Exception: the compile failed, and its plan is not complete.
+        Exception: the compile failed before its plan was complete.
     """
     errors: list[Exception] = []
 
@@ -137,7 +138,7 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, refused_by
     has_ended = False
     while not has_ended:
         compiling.join(_PAUSE_SECONDS)
-        has_ended = not compiling.is_alive()  # asked before the plan is looked for, which may come in between
+        has_ended = not compiling.is_alive()  # before the search for the plan, which may appear in between
         if _is_complete(folder):
             compiling.join(0.0 if refused_by is None else _seconds_to_refusal(folder, refused_by))
             return next(filter(None, map(refusal, errors)), "")
@@ -147,9 +148,9 @@ def compile_to_plan(compile_step: Callable[[], Any], folder: Path, *, refused_by
 
 
 def refusal(error: Exception) -> str:
-    """The compiler's sentence where the device has too little memory for a program; empty for another error.
+    """Return the compiler's message that the device has too little memory for a program; empty for other errors.
 
-    Examples of what libtpu says (0.0.42 to 0.0.50), the second without the text of the operation:
+    Examples of libtpu's messages (0.0.42 to 0.0.50), the second without the text of the operation:
 
         E1000: CompileTimeHbmOom: Ran out of memory on HBM, ...
         E1001: CompileTimeScopedVmemOom:
@@ -164,16 +165,16 @@ def refusal(error: Exception) -> str:
 
 
 def _seconds_to_refusal(folder: Path, target: Target) -> float:
-    """How long to wait for the compiler's sentence about the plan in the folder of a dump."""
+    """Return how long to wait for the compiler's error message about the plan in a dump's folder."""
     seconds = 0.0
     if target.usable_bytes is not None:
         over_bytes = _device_bytes(folder) + _CODE_BYTES - target.usable_bytes
         if over_bytes > 0:
             seconds = _REFUSAL_SECONDS if over_bytes > _CODE_BYTES else _DOUBT_SECONDS
     for path in folder.glob(f"*{_PLAN}"):
-        with suppress(MemprofError):  # the capture says so
+        with suppress(MemprofError):  # the capture reports this error
             for kernel in kernels_of(path.read_bytes(), target, scoped_limit_bytes(folder)):
-                if kernel.is_over_limit:
+                if kernel.is_over_limit or kernel.is_over_smem:
                     return _REFUSAL_SECONDS
                 if kernel.limit_bytes and kernel.asked_bytes > kernel.limit_bytes * _DOUBT_SHARE:
                     seconds = max(seconds, _DOUBT_SECONDS)
@@ -183,10 +184,10 @@ def _seconds_to_refusal(folder: Path, target: Target) -> float:
 def read_plan(
     folder: Path, *, totals: CompilerTotals | None = None, compile_seconds: float = 0.0, refusal: str = ""
 ) -> Plan:
-    """Read what XLA wrote into the folder of its dump.
+    """Read the plan that XLA wrote into the folder of its dump.
 
     Raises:
-        MemprofError: it is not there.
+        MemprofError: the plan is missing.
         InternalError: there is more than one program.
     """
     plans = list(folder.glob(f"*{_PLAN}"))
@@ -210,10 +211,10 @@ def read_plan(
 
 
 def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
-    """A plan together with the one without a limit of memory, if XLA seems to recompute values because of the limit.
+    """Add the plan without a memory limit to a plan, if XLA seems to recompute values because of the limit.
 
     Args:
-        make: compiles the same program without a limit of memory.
+        make: compiles the same program without a memory limit.
 
     Raises:
         Exception: whatever `make` raises.
@@ -226,14 +227,14 @@ def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
 
 
 def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
-    """The program and its buffer assignment, decoded and checked before anything is made of them.
+    """Decode the program and its buffer assignment, and check them.
 
     Args:
-        platform: of the target.
+        platform: the target's platform.
 
     Raises:
-        MemprofError: it was cut short.
-        InternalError: it does not hold together.
+        MemprofError: the plan is truncated.
+        InternalError: the plan is inconsistent.
     """
     data = plan.hlo_proto
     cut_short = MemprofError(
@@ -245,7 +246,7 @@ def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
         space_bytes = parse_memory_report(plan.memory_report) if plan.memory_report else {}
     except MemprofError as error:
         raise cut_short from error
-    if not proto.HasField("buffer_assignment"):  # it comes last: cut off just before it, the rest can be parsed
+    if not proto.HasField("buffer_assignment"):  # the last field: a file that ends just before it still parses
         raise cut_short
     program, table = decode(proto, platform)
     check_memory_spaces(table, space_bytes)
@@ -253,13 +254,13 @@ def decode_plan(plan: Plan, platform: str) -> tuple[Program, BufferTable]:
 
 
 def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None = None) -> Capture:
-    """The capture of a step, from what was known of it when it was lowered.
+    """Complete the capture of a lowered step with its plan.
 
     Args:
-        search_path: the folders of modules, for the text of source lines; None: this process's own.
+        search_path: the folders of modules, for the text of source lines; None means this process's path.
 
     Raises:
-        MemprofError, InternalError: see `decode_plan`; or the compiler's totals say otherwise.
+        MemprofError, InternalError: see `decode_plan`; or the compiler's totals contradict the plan.
     """
     assert lowered.folders is not None
     platform = lowered.target.platform
@@ -289,26 +290,26 @@ def with_plan(lowered: Capture, plan: Plan, *, search_path: Sequence[str] | None
 
 
 def _device_bytes(folder: Path) -> int:
-    """The footprint by the memory report in the folder of a dump."""
+    """Return the footprint from the memory report in a dump's folder."""
     return sum(parse_memory_report(path.read_bytes()).get(0, 0) for path in folder.glob(f"*{_MEMORY_REPORT}"))
 
 
 def _is_complete(folder: Path) -> bool:
     """Whether XLA has written both files and closed them: a file is open from its creation to its last byte.
 
-    Asked fifty times a second while XLA works, hence without patterns, which take two to three times as long.
+    It runs fifty times a second while XLA works, so it avoids glob patterns, which take two to three times as long.
     """
     try:
         names = [name for name in os.listdir(folder) if name.endswith((_PLAN, _MEMORY_REPORT))]
         files = {_identity((folder / name).stat()) for name in names}
-    except OSError:  # there is no folder yet, or the user's code removes files under our feet
+    except OSError:  # the folder does not exist yet, or the user's code removes files in the meantime
         return False
     return len(files) == 2 and files.isdisjoint(_open_files())
 
 
 def _open_files() -> Iterator[tuple[int, int]]:
     for descriptor in os.listdir("/dev/fd"):
-        with suppress(OSError):  # closed since
+        with suppress(OSError):  # closed in the meantime
             yield _identity(os.fstat(int(descriptor)))
 
 

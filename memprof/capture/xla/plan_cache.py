@@ -1,15 +1,15 @@
-"""Plans that XLA has made, kept on disk: whoever compiles the same for the same gets the one that is there.
+"""On-disk cache of XLA's plans, reused for identical compiles.
 
     cache = PlanCache.of_user()
-    plan = cache.find(key)                # see `planning.py`; None: it has to be compiled
+    plan = cache.find(key)                # see `planning.py`; None: it must be compiled
     cache.keep(key, plan)
 
-A plan is a file of its own in a folder that is the user's alone, and never a pickle. It begins with a digest, so that
-what is cut, damaged, or of another key or version is as if it were not there. Files come and go whole, and the time of
-a file is that of its last use: when there are more bytes than there may be, those go first that were not used for the
-longest time. Commands that work at the same time need no lock for that; but of those that want the same plan, which is
-not there yet, one makes it, and the others wait (`find_or_make`). A cache never keeps a command from its answer: where
-it cannot be read or written, there is none. Needs no JAX.
+Each plan is one file, never a pickle, in a folder that only the user can write to. The file begins with a digest:
+truncated or damaged files, and files with another key or version, count as missing. Files are written and removed
+whole. The modification time of a file is its last use, and the least recently used files are removed first when the
+cache exceeds its size limit. Concurrent commands need no lock for this. But if several processes need the same missing
+plan, one makes it, and the others wait (`find_or_make`). A cache that cannot be read or written never fails a command:
+the command works without it. The module does not need JAX.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _OURS = re.compile(r"[0-9a-f]{64}\.memprof-(plan|note)|\.memprof-[0-9a-f]{16}") 
 CLAIMS = ".claims"  # see `claims.py`
 _VERSION = b"memprof.plan/5\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# The seconds of the compile, the limit of a kernel, and the lengths of the two protos, of the report and of the
-# compiler's refusal. These four and the partitioner's messages follow.
+# The compile seconds, the limit per kernel, and the lengths of the two protos, the memory report and the compiler's
+# refusal. These four parts and the partitioner's messages follow.
 _HEAD = struct.Struct("<dQQQQQ")
-_MOST_BYTES = 256 << 20  # of a plan, unpacked; as in a capture
+_MOST_BYTES = 256 << 20  # of a decompressed plan; as in a capture
 _MOST_OF_NOTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How much there is in a cache."""
+    """The number of plans in a cache, and their size on disk."""
 
     num_plans: int
     size_bytes: int
@@ -57,23 +57,23 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCache:
-    """A folder of plans. `limit_bytes` is the most that it may hold, packed; 0: nothing is kept, and nothing taken."""
+    """A folder of plans. `limit_bytes` is its maximum compressed size; 0 turns the cache off."""
 
     folder: Path
     limit_bytes: int
 
     @classmethod
     def of_user(cls) -> PlanCache:
-        """The cache that the environment names, else the one in the user's folder for caches.
+        """Return the cache that the environment names, or the one in the user's cache folder.
 
         Raises:
-            MemprofError: a variable of the environment does not say what it should.
+            MemprofError: an environment variable has an invalid value.
         """
         folder = _folder_of_user()
         return cls(folder=folder / "plans", limit_bytes=_limit_bytes() if folder.is_absolute() else 0)
 
     def find(self, key: str) -> Plan | None:
-        """The plan with that key, if it is there and as it was written."""
+        """Return the plan with this key, or None if it is missing or damaged."""
         if not self.limit_bytes or not self.is_own():
             return None
         path = self._path(key)
@@ -82,27 +82,27 @@ class PlanCache:
                 content = file.read(_MOST_BYTES)
         except (OSError, MemprofError):
             return None
-        with suppress(OSError):  # a disk that can only be read, or another command was quicker
+        with suppress(OSError):  # the disk is read-only, or another command removed the file
             os.utime(path)
         return _unpacked(content, key)
 
     def keep(self, key: str, plan: Plan) -> None:
-        """Keep a plan, in the place of what may be there under its key, and let go what is too much."""
+        """Store a plan, replace any file with its key, and remove old plans beyond the size limit."""
         content = _packed(plan, key)
         if len(content) > self.limit_bytes:
             return
         with suppress(OSError, MemprofError):
             if self._is_made():
                 if self.find(key) is None:
-                    self.remove(key)  # what is there instead: a link, say, or a file that nobody may read
+                    self.remove(key)  # an unusable file under this key, such as a link or an unreadable file
                 write_whole(self._path(key), content, what="the plan", if_taken=IfTaken.REPLACE)
                 self._make_room()
 
     def find_or_make(self, key: str, make: Callable[[], Plan], *, waiting: Callable[[], object]) -> Plan:
-        """The plan with that key; where it is not there, it is made and kept, by one process at a time.
+        """Return the plan with this key; if it is missing, one process at a time makes and stores it.
 
         Args:
-            waiting: called again and again while another process makes it.
+            waiting: called repeatedly while another process makes the plan.
 
         Raises:
             Exception: whatever `make` or `waiting` raises.
@@ -120,7 +120,7 @@ class PlanCache:
         return plan
 
     def find_note(self, key: str) -> bytes | None:
-        """The answer that was kept under a key: something small that was made from plans."""
+        """Return the note stored under a key: a small result computed from plans."""
         if not self.limit_bytes or not self.is_own():
             return None
         try:
@@ -130,28 +130,28 @@ class PlanCache:
             return None
 
     def keep_note(self, key: str, note: bytes) -> None:
-        """Keep an answer."""
+        """Store a note."""
         with suppress(OSError, MemprofError):
             if self._is_made():
                 write_whole(self.folder / f"{key}{_NOTE_SUFFIX}", note, what="the answer", if_taken=IfTaken.REPLACE)
 
     def remove(self, key: str) -> None:
-        """Remove the plan with that key, which is not what it should be."""
+        """Remove the plan with this key, which is invalid."""
         with suppress(OSError):
             self._path(key).unlink()
 
     def is_own(self) -> bool:
-        """Whether the folder is there, and nobody but this user can write to it."""
+        """Whether the folder exists and only this user can write to it."""
         try:
             found = self.folder.lstat()
         except OSError:
             return False
         is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        is_of_user = hasattr(os, "geteuid") and found.st_uid == os.geteuid()  # Windows has no such numbers
+        is_of_user = hasattr(os, "geteuid") and found.st_uid == os.geteuid()  # Windows has no user ids
         return stat.S_ISDIR(found.st_mode) and is_of_user and is_closed
 
     def why_unused(self) -> str:
-        """Why plans are neither kept in it nor taken from it; empty where they are taken at least."""
+        """Return why the cache is unused; empty if plans can at least be read from it."""
         if not self.folder.is_absolute():
             return "there is no home folder"
         if not self.limit_bytes:
@@ -164,19 +164,19 @@ class PlanCache:
         return "" if _is_writable(existing) else f"{existing} cannot be written to"
 
     def is_read_only(self) -> bool:
-        """Whether plans are taken from it, but none can be kept."""
+        """Whether plans can be read but not stored."""
         return not self.why_unused() and not _is_writable(self._existing())
 
     def usage(self) -> Usage:
-        """How much there is in it now."""
+        """Return the number and total size of the plans in the cache."""
         sizes = [size for _, size, path in self._files() if path.suffix == SUFFIX]
         return Usage(num_plans=len(sizes), size_bytes=sum(sizes))
 
     def clear(self) -> Usage:
-        """Remove all plans, and say how much that was.
+        """Remove all plans and notes, and return the usage before.
 
         Raises:
-            MemprofError: one cannot be removed.
+            MemprofError: a file cannot be removed.
         """
         before = self.usage()
         for _, _, path in self._files():
@@ -187,11 +187,11 @@ class PlanCache:
         return before
 
     def _existing(self) -> Path:
-        """The folder, or the nearest of those that it is in which is there."""
+        """Return the folder, or its nearest parent that exists."""
         return next(path for path in (self.folder, *self.folder.parents) if path.exists())
 
     def _is_made(self) -> bool:
-        """Make the folder, unless it is there. Returns whether it is this user's alone, and anything may be kept."""
+        """Create the folder if it is missing, and return whether plans may be stored in it."""
         with suppress(OSError):
             if self.limit_bytes:
                 self.folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
@@ -209,12 +209,12 @@ class PlanCache:
         for _, size, path in files:
             if too_much <= 0:
                 return
-            with suppress(OSError):  # another command was quicker
+            with suppress(OSError):  # another command removed it first
                 path.unlink()
             too_much -= size
 
     def _files(self) -> Iterator[tuple[int, int, Path]]:
-        """When each file of ours was used last, in nanoseconds, its bytes and its path."""
+        """Yield the last use (in nanoseconds), the size in bytes and the path of each file of the cache."""
         with suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 with suppress(OSError):
@@ -232,7 +232,7 @@ def _packed(plan: Plan, key: str) -> bytes:
 
 
 def _unpacked(content: bytes, key: str) -> Plan | None:
-    """The plan in a file; None where it is not what was written."""
+    """Return the plan in a file's content, or None if the content is damaged."""
     begin = len(_VERSION) + _DIGEST_BYTES
     body = content[begin:]
     if content[:begin] != _VERSION + _digest(body, key):
@@ -273,8 +273,8 @@ def _folder_of_user() -> Path:
     if not named:
         from platformdirs import user_cache_path
 
-        return user_cache_path("memprof")  # not absolute where there is no home
-    if not Path(named).is_absolute():  # the user's code may change the folder that it would begin at
+        return user_cache_path("memprof")  # not absolute if there is no home folder
+    if not Path(named).is_absolute():  # the user's code may change the working folder
         raise MemprofError(f"{FOLDER_VARIABLE} is {named!r}, but the absolute path of a folder was expected")
     return Path(named)
 

@@ -1,4 +1,4 @@
-"""A lowered program that any process with the same jaxlib can compile, and how it is to be compiled."""
+"""A lowered program that any process with the same jaxlib can compile, and the settings of its compile."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from typing import Any
 from memprof.analysis.records.capture import Target
 
 BYTECODE = b"ML\xefR"
-PORTABLE_STABLEHLO = re.compile(BYTECODE + rb".{1,2}StableHLO_v", re.DOTALL)  # the version, then who wrote it
+PORTABLE_STABLEHLO = re.compile(BYTECODE + rb".{1,2}StableHLO_v", re.DOTALL)  # the version, then the producer
 _MODULE_FILE = "step.mlirbc"
 _OPTIONS_FILE = "compile_options.pb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortableProgram:
-    """A lowered step, which any process with the same jaxlib can compile.
+    """A lowered step that any process with the same jaxlib can compile.
 
     Attributes:
         module: its StableHLO module as MLIR bytecode.
-        compile_options: a serialized `CompileOptions`: on which devices, numbered within their topology, what XLA may
-            shard by itself, and what JAX's settings in this process say of compiles.
+        compile_options: a serialized `CompileOptions`: the devices, numbered within their topology; whether XLA may
+            choose shardings; and this process's JAX settings for compiles.
     """
 
     module: bytes
     compile_options: bytes
 
     def write(self, folder: Path) -> None:
-        """Leave it in a work folder."""
+        """Write the program to a work folder."""
         (folder / _MODULE_FILE).write_bytes(self.module)
         (folder / _OPTIONS_FILE).write_bytes(self.compile_options)
 
     @classmethod
     def read(cls, folder: Path) -> PortableProgram:
-        """The one that was left in a work folder."""
+        """Read the program from a work folder."""
         return cls(module=(folder / _MODULE_FILE).read_bytes(), compile_options=(folder / _OPTIONS_FILE).read_bytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileSettings:
-    """How compiles are made, whatever is compiled.
+    """Settings of all compiles.
 
     Attributes:
-        complete: whether to compile to the end where no step runs, and not to the plan alone.
+        complete: whether to finish the compile of a step that will not run, instead of stopping at its plan.
         use_cache: whether a plan may come from the user's cache.
-        timeout_seconds: a compile is given up after so long; None: never.
-        cluster: the address of the Dask scheduler that hands lowered steps to workers; None: all is done here.
+        timeout_seconds: time after which a compile is aborted; None means no limit.
+        cluster: address of the Dask scheduler that sends lowered steps to workers; None means to compile locally.
     """
 
     complete: bool = False
@@ -62,11 +62,11 @@ TO_THE_PLAN = CompileSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTask:
-    """What it takes to compile a `PortableProgram`, besides itself.
+    """The inputs of a compile besides the `PortableProgram`.
 
     Attributes:
-        options: XLA's options that its step asks for.
-        xla_flags: the variable of the environment, as it was where the program was lowered.
+        options: XLA options that the step requests.
+        xla_flags: the environment variable in the process that lowered the program.
     """
 
     target: Target

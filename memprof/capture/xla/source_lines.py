@@ -1,8 +1,8 @@
-"""The text of the user's source lines, read where the step is compiled, to be kept in the capture.
+"""The text of the user's source lines, read on the machine of the compile and stored in the capture.
 
-A report shows a few lines around each line that a buffer comes from. They are read here, once, on the machine that has
-the files, and go into the capture: whoever looks at it elsewhere sees them too, and looking at a
-capture never opens a file that the capture names.
+A report shows a few lines around each line that makes a buffer. This module reads them once, on the machine that has
+the files. So a reader on another machine sees them too, and viewing a capture never opens a file that the capture
+names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_CHARACTERS = 400
 
 
 def source_lines_of(program: Program, folders: CodeFolders, search_path: Sequence[str]) -> SourceLines:
-    """The lines that the operations of a program come from, and those of the user's calls, with those around them."""
+    """Return the source lines of a program's operations and of the user's calls, with the lines around them."""
     sources = Sources(program, folders)
     different = {(each.stack_frame_id, each.source_file, each.source_line): each for each in program.instructions}
     places = list(map(sources.lines, different.values()))
@@ -35,10 +35,10 @@ def source_lines_of(program: Program, folders: CodeFolders, search_path: Sequenc
 def read_source_lines(
     sources: Iterable[str], search_path: Sequence[str], cells: Mapping[str, str] = MappingProxyType({})
 ) -> SourceLines:
-    """The text around each `file.py:12` whose file is a Python file on this machine, each line once.
+    """Read the text around each `file.py:12` that names a Python file of this machine, each line once.
 
     Args:
-        search_path: the folders that installed packages lie in.
+        search_path: the folders of installed packages.
         cells: the names of a notebook's cells, by their file names.
     """
     file_of_cell = {name: file for file, name in cells.items()}
@@ -57,7 +57,7 @@ def read_source_lines(
 
 
 def _texts(file: str, search_path: Sequence[str]) -> list[str]:
-    """All lines of a file: by its full path, by its path in an installed package, or as a notebook's cell."""
+    """Return all lines of a file, found by its full path, its path in an installed package, or as a notebook cell."""
     if Path(file).suffix != ".py":
         return []
     paths = [Path(file)] if Path(file).is_absolute() else [Path(folder) / file for folder in search_path]

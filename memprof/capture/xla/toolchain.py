@@ -1,4 +1,4 @@
-"""The versions of everything that has a say in how a step is compiled, and where its code lies."""
+"""The versions of all packages that affect a compile, and the folders of the step's code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memprof.version import __version__
 def toolchain(
     cuda_plugin: str | None, xla_flags: str, jax_settings: Mapping[str, str], *, libtpu: str | None = None
 ) -> Toolchain:
-    """The versions of the packages that are imported, else of those that are installed; imports none of them."""
+    """Return the versions of the imported packages, otherwise of the installed ones, without importing any."""
     return Toolchain(
         memprof=__version__,
         python=platform.python_version(),
@@ -33,7 +33,7 @@ def toolchain(
 
 
 def code_folders() -> CodeFolders:
-    """The user's folders and the standard library's, as they are now.
+    """Return the current folders of the user's code and of the standard library.
 
     Python puts the folder of a script first in its path.
     """
@@ -47,7 +47,7 @@ def code_folders() -> CodeFolders:
 
 
 def _cells() -> dict[str, str]:
-    """The names of a notebook's cells by their file names; empty outside IPython."""
+    """Return the names of a notebook's cells by their file names; empty outside IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
@@ -57,13 +57,13 @@ def _cells() -> dict[str, str]:
 
 
 def _version_in_use(package: str) -> str | None:
-    """The version of an imported package, which an upgrade on disk does not change; else of the installed one."""
+    """Return the version of the imported package, which an upgrade on disk does not change, or the installed one's."""
     imported: str | None = getattr(sys.modules.get(package), "__version__", None)
     return imported or installed_version(package)
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None."""
     try:
         return version(distribution)
     except PackageNotFoundError:

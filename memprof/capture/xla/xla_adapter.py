@@ -1,6 +1,6 @@
-"""What is private or unstable in JAX and XLA, for compiling: small functions, with the versions seen.
+"""Access to private or unstable parts of JAX and XLA for compiles: small functions, with the tested versions.
 
-What concerns jits and what they trace is in `jit_adapter.py`.
+`jit_adapter.py` is the adapter for jits and their traces.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from memprof.analysis.records.capture import Target
 from memprof.capture.xla.compiler_log import muted_stderr
 from memprof.capture.xla.portable_program import PORTABLE_STABLEHLO, PortableProgram
 
-# Held by whoever changes what JAX and XLA have once for the whole process: configuration, backends, plugins. Two
-# threads that register the CUDA plugin at once end the process ("PJRT_Api already exists"), and two that turn the
-# compilation cache off and on again, overlapping, leave it off.
+# Guards changes to process-wide state of JAX and XLA: configuration, backends, plugins. Two threads that register the
+# CUDA plugin at once abort the process ("PJRT_Api already exists"), and two threads that turn the compilation cache off
+# and on again in an overlapping order leave it off.
 PROCESS_WIDE = threading.RLock()
 _CUDNN_VERSION: ContextVar[int | None] = ContextVar("_CUDNN_VERSION", default=None)
 _CUDNN_OF_TARGET = re.compile(
@@ -40,9 +40,9 @@ _CUDNN_OF_TARGET = re.compile(
 
 
 def gpu_devices(target: Target) -> list[jax.Device]:
-    """GPUs that need not be there, as many as the topology of the target says (jax 0.10.2 to 0.12).
+    """Return absent GPUs, as many as the target's topology has (jax 0.10.2 to 0.12).
 
-    The topology cannot be selected by name: the text proto and the topology string must both be given.
+    The topology cannot be selected by name: JAX needs both the text proto and the topology string.
     """
     counts = target.topology
     hosts, devices = counts.num_hosts // counts.num_slices, counts.num_devices // counts.num_hosts
@@ -62,10 +62,10 @@ def gpu_devices(target: Target) -> list[jax.Device]:
 
 
 def tpu_devices(topology_name: str, options: Mapping[str, Any]) -> list[jax.Device]:
-    """All devices of a TPU slice, or of several, which need not be there (jax 0.10.2 to 0.12).
+    """Return all devices of one or more absent TPU slices (jax 0.10.2 to 0.12).
 
-    Loading libtpu prints warnings about the absent device, and it asks the network for the metadata of a cloud machine
-    unless it is told not to. It reads these variables once.
+    When libtpu loads, it prints warnings about the absent device. It also requests cloud metadata over the network
+    unless an environment variable turns this off. It reads these variables once.
 
     Args:
         topology_name: `v5e:2x4`.
@@ -81,12 +81,12 @@ def tpu_devices(topology_name: str, options: Mapping[str, Any]) -> list[jax.Devi
                 del os.environ[name]
 
 
-# Several processes of a machine may load libtpu, which otherwise locks the devices of the machine for one.
+# Lets several processes of a machine load libtpu, which otherwise locks the machine's devices for one process.
 _OF_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 
 def cuda_plugin_version() -> str | None:
-    """`jax-cuda13-plugin 0.12.0`, or None where there is none."""
+    """Return the name and version of the installed plugin, such as `jax-cuda13-plugin 0.12.0`, or None."""
     for name in ("jax-cuda13-plugin", "jax-cuda12-plugin"):
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -96,7 +96,7 @@ def cuda_plugin_version() -> str | None:
 
 
 def cuda_folder() -> Path | None:
-    """The folder under which JAX tells XLA to look for ptxas and libdevice (jax 0.10.2 to 0.12)."""
+    """Return the folder in which JAX lets XLA search for ptxas and libdevice (jax 0.10.2 to 0.12)."""
     from jax._src.lib import cuda_path
 
     return None if cuda_path is None else Path(cuda_path)
@@ -104,9 +104,9 @@ def cuda_folder() -> Path | None:
 
 @contextmanager
 def no_compilation_cache() -> Iterator[None]:
-    """Turn the persistent compilation cache off for a while: a hit writes no dump (jax 0.10.2 to 0.12).
+    """Turn the persistent compilation cache off temporarily, because a hit writes no dump (jax 0.10.2 to 0.12).
 
-    One thread at a time, since the switch is that of the process.
+    Only one thread may do so at a time, because the setting is process-wide.
     """
     from jax.experimental.compilation_cache import compilation_cache
 
@@ -138,16 +138,16 @@ _OTHER_DUMPS = (
 
 
 def dump_options(folder: Path) -> dict[str, str | bool | int]:
-    """The compile options for one dump of the program as a proto, whatever XLA_FLAGS says of dumps.
+    """Return the compile options for one proto dump of the program, regardless of the dump flags in XLA_FLAGS.
 
-    An option of a compile stands over the same one in XLA_FLAGS, so each that would keep the proto from being written,
-    change its form or drown it in other files is named (jaxlib 0.10.2 to 0.12).
+    A compile option overrides the same option in XLA_FLAGS. So the result sets each option that could suppress the
+    proto, change its format or add many other files (jaxlib 0.10.2 to 0.12).
     """
     return {
         "xla_dump_to": str(folder),
         "xla_dump_hlo_as_proto": True,
         "xla_dump_hlo_module_re": "",  # every program
-        "xla_dump_hlo_pass_re": "",  # none in the middle of a compile
+        "xla_dump_hlo_pass_re": "",  # no dumps between passes
         "xla_dump_hlo_pipeline_re": "",
         "xla_dump_emitter_re": "",
         "xla_dump_max_hlo_modules": -1,
@@ -156,7 +156,7 @@ def dump_options(folder: Path) -> dict[str, str | bool | int]:
     }
 
 
-# JAX's settings that change the programs that it makes, as they come (jax 0.10.2 to 0.12).
+# Default values of the JAX settings that affect the generated programs (jax 0.10.2 to 0.12).
 _PROGRAM_SETTINGS = {
     "jax_debug_infs": False,
     "jax_debug_nans": False,
@@ -180,31 +180,31 @@ _PROGRAM_SETTINGS = {
 
 
 def changed_settings() -> dict[str, str]:
-    """The settings of JAX that change programs and are not as they come; this JAX may have a part of them only."""
+    """Return the JAX settings that affect programs and differ from their defaults; this JAX may lack some of them."""
     values = {name: getattr(jax.config, name, usual) for name, usual in _PROGRAM_SETTINGS.items()}
     plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
     return {name: str(value) for name, value in plain.items() if value != _PROGRAM_SETTINGS[name]}
 
 
 def debug_options() -> str | None:
-    """XLA's `DebugOptions` as this process has read them, as a text proto (jax 0.10.2 to 0.12).
+    """Return the `DebugOptions` that XLA has read in this process, as a text proto (jax 0.10.2 to 0.12).
 
-    None before a backend has started: XLA may not have read `XLA_FLAGS` yet, and asking would make it.
+    None before a backend has started: XLA may not have read `XLA_FLAGS` yet, and the query would force it to.
     """
     from jax._src import xla_bridge
     from jax._src.lib import xla_client
 
     if not xla_bridge.backends_are_initialized():
         return None
-    options = xla_client.CompileOptions()  # it owns what it gives
+    options = xla_client.CompileOptions()  # keep a reference: it owns its debug options
     return repr(options.executable_build_options.debug_options)
 
 
 @contextmanager
 def full_tracebacks() -> Iterator[None]:
-    """Have JAX write the names and the call stacks of operations into the program (jax 0.10.2 to 0.12).
+    """Make JAX write the names and call stacks of operations into the program (jax 0.10.2 to 0.12).
 
-    They decide phases and modules, and a user may have turned them off; they change nothing else.
+    memprof derives phases and modules from them, and a user may have turned them off. They do not affect the compile.
     """
     wanted = {"jax_include_full_tracebacks_in_locations": True, "jax_traceback_in_locations_limit": 100}
     with PROCESS_WIDE:
@@ -219,7 +219,7 @@ def full_tracebacks() -> Iterator[None]:
 
 
 def is_lowered_for(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> bool:
-    """Whether a step is lowered for the devices of a sharding, not for one that it names (jax 0.10.2 to 0.12)."""
+    """Whether a step is lowered for a sharding's devices, not for a device that it names (jax 0.10.2 to 0.12)."""
     return bool(lowered._lowering.compile_args["backend"] is _client(sharding))
 
 
@@ -228,22 +228,22 @@ def _client(sharding: jax.sharding.Sharding) -> Any:
 
 
 def num_devices(lowered: jax.stages.Lowered) -> int:
-    """How many devices a lowered step runs on (jax 0.10.2 to 0.12)."""
+    """Return the number of devices of a lowered step (jax 0.10.2 to 0.12)."""
     return int(lowered._lowering.compile_args["num_devices"])
 
 
 def kept_arguments(lowered: jax.stages.Lowered, num_leaves: int) -> list[int]:
-    """The flat indices of the argument leaves that became parameters of the program, in order.
+    """Return the flat indices of the argument leaves that became parameters of the program, in order.
 
-    `jax.jit` drops arguments that the function never uses, which shifts the parameter numbers. Which ones it kept is
-    only in a private record (jax 0.10.2 to 0.12).
+    `jax.jit` drops unused arguments, which shifts the parameter numbers. Only a private record lists the kept ones (jax
+    0.10.2 to 0.12).
     """
     kept = lowered._lowering.compile_args.get("kept_var_idx")
     return list(range(num_leaves)) if kept is None else sorted(kept)
 
 
 def num_tokens(lowered: jax.stages.Lowered) -> int:
-    """The number of tokens that order a program's effects; they are its first parameters (jax 0.10.2 to 0.12)."""
+    """Return the number of tokens that order a program's effects, its first parameters (jax 0.10.2 to 0.12)."""
     return len(lowered._lowering.compile_args["ordered_effects"])
 
 
@@ -254,10 +254,10 @@ def has_callbacks(lowered: jax.stages.Lowered) -> bool:
 
 @contextmanager
 def callbacks_of_absent_devices() -> Iterator[None]:
-    """Lower callbacks into Python for a device that this process does not have (jax 0.10.2 to 0.12).
+    """Lower Python callbacks for an absent device (jax 0.10.2 to 0.12).
 
-    JAX asks for the device's backend, and does not use it for a GPU. Without it, the program calls the same function of
-    XLA with the same operands and results, so its plan is the same. It is compiled, and never run.
+    JAX requests the device's backend, but does not use it for a GPU. Without it, the program calls the same XLA
+    function with the same operands and results, so its plan is the same. The program is compiled, but never run.
     """
     from jax._src.interpreters import mlir
 
@@ -281,15 +281,15 @@ def callbacks_of_absent_devices() -> Iterator[None]:
 
 
 def argument_shardings(lowered: jax.stages.Lowered) -> list[Any]:
-    """The sharding of each parameter of a lowered program, in order (jax 0.10.2 to 0.12).
+    """Return the sharding of each parameter of a lowered program, in order (jax 0.10.2 to 0.12).
 
-    Where the step leaves it to XLA it is no `jax.sharding.Sharding`.
+    If the step leaves the choice to XLA, the entry is not a `jax.sharding.Sharding`.
     """
     return list(lowered._lowering.compile_args["in_shardings"])
 
 
 def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
-    """Lower a step that names devices of its own for another platform than theirs (jax 0.10.2 to 0.12).
+    """Lower a step that names devices for a platform other than theirs (jax 0.10.2 to 0.12).
 
     Args:
         platform: `cuda`, `tpu` or `cpu`.
@@ -299,15 +299,15 @@ def lower_for_platform(traced: Any, platform: str) -> jax.stages.Lowered:
 
 
 def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Sharding) -> PortableProgram:
-    """What it takes to compile a lowered step elsewhere (jax 0.10.2 to 0.12).
+    """Convert a lowered step into a program that another process can compile (jax 0.10.2 to 0.12).
 
     Args:
-        sharding: on the devices that it is to be compiled for, whatever device the step itself names.
+        sharding: a sharding on the devices of the compile, whatever device the step itself names.
     """
     from jax._src.interpreters import mlir, pxla
 
     module, jits = lowered.compiler_ir("stablehlo"), lowered._lowering.compile_args
-    # Whether XLA may choose shardings: without a choice on one device, but in the fingerprint that it writes of a plan.
+    # Whether XLA may choose shardings. One device leaves no choice, but XLA's fingerprint of a plan includes the flag.
     may_choose = pxla.get_prop_to_input_output(
         jits["in_shardings"], jits["out_shardings"], len(jits["ordered_effects"])
     )
@@ -319,10 +319,10 @@ def portable_program(lowered: jax.stages.Lowered, sharding: jax.sharding.Shardin
 def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[str, Any]) -> Any:
     """Compile a program for the devices of a sharding (jax 0.10.2 to 0.12).
 
-    What comes back says how much memory it takes, and cannot be called.
+    The result reports its memory, and cannot be called.
 
     Args:
-        options: XLA's options for this compile.
+        options: XLA options for this compile.
     """
     from jax._src import compiler
     from jax._src.interpreters import mlir
@@ -331,7 +331,7 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
 
     if program.compile_options:
         compile_options = xla_client.CompileOptions.ParseFromString(program.compile_options)
-    else:  # somebody else has lowered it, for one device
+    else:  # a program lowered elsewhere, for one device
         compile_options = compiler.get_compile_options(
             num_replicas=1, num_partitions=1, device_assignment=np.array([[0]]), backend=_client(sharding)
         )
@@ -347,10 +347,10 @@ def compile_portable(program: PortableProgram, sharding: Any, options: Mapping[s
 
 
 def memory_totals(compiled: Any) -> dict[str, int]:
-    """The fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`.
+    """Return the fields of `memory_analysis()` in bytes; jax 0.10.2 has no `total_allocation_bytes`.
 
     Args:
-        compiled: by JAX, or by `compile_portable`.
+        compiled: the result of JAX's compile or of `compile_portable`.
     """
     is_jaxs = isinstance(compiled, jax.stages.Compiled)
     analysis: Any = compiled.memory_analysis() if is_jaxs else compiled.get_compiled_memory_stats()
@@ -366,13 +366,13 @@ def memory_totals(compiled: Any) -> dict[str, int]:
 
 
 def optimal_seconds(compiled: Any) -> float | None:
-    """The compiler's estimate of the time of a step, from `cost_analysis()`; None where it gives none.
+    """Return the compiler's estimate of a step's time from `cost_analysis()`, or None if it has no estimate.
 
-    Only an executable has it: the analysis of a lowered program is not implemented for absent TPUs (jax 0.10.2 to
-    0.12), and a plan holds no estimate.
+    Only an executable has the estimate: the analysis of a lowered program is not implemented for absent TPUs (jax
+    0.10.2 to 0.12), and a plan does not contain it.
 
     Args:
-        compiled: by JAX, or by `compile_portable`.
+        compiled: the result of JAX's compile or of `compile_portable`.
     """
     found = compiled.cost_analysis()
     properties = found[0] if isinstance(found, list) and found else found
@@ -381,7 +381,7 @@ def optimal_seconds(compiled: Any) -> float | None:
 
 
 def argument_bytes(leaf: Any) -> int:
-    """Bytes of one abstract argument. Keys of `jax.random` count as the integers that they are made of."""
+    """Return the bytes of one abstract argument. Keys of `jax.random` count as their underlying integers."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
         leaf = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
     num_elements = int(np.prod(leaf.shape, dtype=np.int64))
@@ -389,7 +389,7 @@ def argument_bytes(leaf: Any) -> int:
 
 
 def _bits(dtype: np.dtype[Any]) -> int:
-    """Bits of one element in an XLA buffer, where types below a byte are packed."""
+    """Return the bits of one element in an XLA buffer, which packs types below a byte."""
     if jax.dtypes.issubdtype(dtype, np.integer):
         return int(jax.numpy.iinfo(dtype).bits)
     if jax.dtypes.issubdtype(dtype, np.floating):
@@ -398,20 +398,20 @@ def _bits(dtype: np.dtype[Any]) -> int:
 
 
 def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]) -> None:
-    """Put arguments of a lowered program into other memories than the device's own (jax 0.10.2 to 0.12).
+    """Put arguments of a lowered program into memories other than the device's own (jax 0.10.2 to 0.12).
 
-    A sharding on a device that is not there forgets its memory kind, because such a device lists no memories. What JAX
-    writes into the program for one that is there is this attribute of the argument.
+    A sharding on an absent device loses its memory kind, because such a device lists no memories. For an existing
+    device, JAX writes the same attribute of the argument into the program.
 
     Args:
-        memory_kinds: `pinned_host`, by parameter number.
+        memory_kinds: memory kinds, such as `pinned_host`, by parameter number.
     """
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
     cached = lowered.compiler_ir("stablehlo")
     with cached.context:
-        # JAX keeps what it lowered for the same function, which may come again without these memories: change a copy.
+        # JAX caches the lowered module of a function, which may be used again without these memories: change a copy.
         module = ir.Module.parse(mlir.module_to_bytecode(cached))
         computation = copy.copy(lowered._lowering)
         computation._hlo = module
@@ -424,9 +424,9 @@ def place_arguments(lowered: jax.stages.Lowered, memory_kinds: Mapping[int, str]
 
 
 def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
-    """XLA's own words where it failed because of one of the options; else None (jaxlib 0.10.2 to 0.12).
+    """Return XLA's message if one of the options caused the error, else None (jaxlib 0.10.2 to 0.12).
 
-    It says `No such compile option: 'NAME'`, or `While setting option NAME, 'VALUE' is not a valid bool value.`
+    The message is `No such compile option: 'NAME'`, or `While setting option NAME, 'VALUE' is not a valid bool value.`
     """
     message = str(error).partition("\n")[0].removeprefix("INVALID_ARGUMENT: ").rstrip(".")
     is_about_options = message.startswith(("No such compile option", "While setting option"))
@@ -434,7 +434,7 @@ def rejected_option(error: Exception, options: Iterable[str]) -> str | None:
 
 
 def jit_compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
-    """XLA's options that a step was jitted with (jax 0.10.2 to 0.12)."""
+    """Return the XLA options that a step was jitted with (jax 0.10.2 to 0.12)."""
     return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
 
 
@@ -444,10 +444,10 @@ def is_out_of_memory(message: str) -> bool:
 
 
 def bytes_asked_for(message: str) -> int | None:
-    """The size of the allocation that failed, where the runtime tells it (jaxlib 0.10.2 to 0.12).
+    """Return the size of the failed allocation, or None if the message lacks it (jaxlib 0.10.2 to 0.12).
 
-    The CPU says `Out of memory allocating 512 bytes`, a GPU `Out of memory while trying to allocate 512 bytes` or, in
-    newer versions, `... allocate 1.50GiB`.
+    The CPU reports `Out of memory allocating 512 bytes`, a GPU `Out of memory while trying to allocate 512 bytes` or,
+    in newer versions, `... allocate 1.50GiB`.
     """
     match = re.search(r"allocat(?:e|ing) ([\d.]+)\s*(bytes|B|KiB|MiB|GiB|TiB)\b", message)
     if not match:
@@ -458,7 +458,7 @@ def bytes_asked_for(message: str) -> int | None:
 
 
 def cudnn_version() -> int | None:
-    """The version of cuDNN that JAX traces attention for, as `90100`; None if it finds none (jax 0.10.2 to 0.12)."""
+    """Return the cuDNN version that JAX traces attention for, as `90100`, or None (jax 0.10.2 to 0.12)."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     try:
@@ -469,9 +469,9 @@ def cudnn_version() -> int | None:
 
 @contextmanager
 def cudnn_of_absent_device(target: Target | None) -> Iterator[None]:
-    """Trace cuDNN's attention for the version that XLA is told of the target (jax 0.10.2 to 0.12).
+    """Trace cuDNN's attention for the target's cuDNN version, which XLA also receives (jax 0.10.2 to 0.12).
 
-    JAX asks the library of this machine for its version and takes nothing else from it; nor does XLA without a device.
+    JAX reads only the version from this machine's library; without a device, XLA does not use the library either.
     """
     from jax._src.cudnn import fused_attention_stablehlo
 
@@ -488,7 +488,7 @@ def cudnn_of_absent_device(target: Target | None) -> Iterator[None]:
 
 
 class _CudnnVersion:
-    """Says the version of cuDNN: that of the target a step is traced for, else that of this machine's library."""
+    """The cuDNN version: the target's while a step is traced for it, else that of this machine's library."""
 
     def __init__(self, of_library: Callable[[], int]) -> None:
         self._of_library = of_library
@@ -498,10 +498,11 @@ class _CudnnVersion:
 
 
 def _register_cuda_plugin() -> None:
-    """Make JAX's CUDA compiler available in a process in which JAX has given it up (jax 0.10.2 to 0.12).
+    """Register JAX's CUDA compiler in a process in which JAX did not (jax 0.10.2 to 0.12).
 
-    When JAX starts its backends where CUDA's libraries are missing, its plugin refuses to be registered, and with it
-    the compiler, which needs none of them. With no CUDA platform asked for, it does not look for them.
+    If CUDA's libraries are missing when JAX starts its backends, the plugin fails to register. Its compiler is then
+    missing too, although it does not need these libraries. If no CUDA platform is requested, JAX does not search for
+    them.
     """
     plugin = next(
         filter(None, map(importlib.util.find_spec, ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"))), None

@@ -281,12 +281,12 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
 
 
 class KernelBufferJson(Struct, frozen=True, kw_only=True):
-    """One reference of a kernel that lies in VMEM."""
+    """One reference of a kernel that lies in VMEM or SMEM."""
 
-    kind: Annotated[str, about("`input`, `output` or `scratch`.")]
+    kind: Annotated[str, about("`input`, `output` or `scratch`; in SMEM also `prefetch`, a scalar prefetch operand.")]
     dtype: Annotated[str, about("MLIR's name of the element type.")]
     shape: Annotated[Shape, about("Of one block.")]
-    num_buffers: Annotated[Size, about("How many blocks are in VMEM at once: 2 if they are copied in the background.")]
+    num_buffers: Annotated[Size, about("How many blocks are there at once: 2 if they are copied in the background.")]
     size_bytes: Annotated[Size, about("Of all of them, padding included; 0 if XLA keeps the whole array in VMEM.")]
 
 
@@ -302,7 +302,13 @@ class KernelJson(Struct, frozen=True, kw_only=True):
         Size | None, about("What the compiler reports, with its own temporaries; null unless compiled to the end.")
     ]
     limit_bytes: Annotated[Size | None, about("Of VMEM for one kernel; null where it is unknown.")]
-    buffers: tuple[KernelBufferJson, ...]
+    buffers: Annotated[tuple[KernelBufferJson, ...], about("In VMEM.")]
+    smem_asked_bytes: Annotated[Size, about("SMEM of the kernel, inferred from it.")]
+    smem_limit_bytes: Annotated[Size | None, about("The SMEM of the chip; null where it is unknown.")]
+    smem_buffers: Annotated[tuple[KernelBufferJson, ...], about("In SMEM.")]
+    num_semaphores: Annotated[
+        Size, about("That the kernel asks for, in semaphore memory; the compiler's own are not counted.")
+    ]
 
 
 class NeighbourJson(Struct, frozen=True, kw_only=True):
@@ -470,6 +476,10 @@ def report_json(report: Report, advice: Sequence[Advice] | None = None) -> Repor
                 used_bytes=each.kernel.used_bytes,
                 limit_bytes=each.kernel.limit_bytes,
                 buffers=tuple(filled(KernelBufferJson, buffer) for buffer in each.kernel.buffers),
+                smem_asked_bytes=each.kernel.smem_bytes,
+                smem_limit_bytes=each.kernel.smem_limit_bytes,
+                smem_buffers=tuple(filled(KernelBufferJson, buffer) for buffer in each.kernel.smem_buffers),
+                num_semaphores=each.kernel.num_semaphores,
             )
             for each in report.kernels
         ],

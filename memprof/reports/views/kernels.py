@@ -1,4 +1,4 @@
-"""What each Pallas kernel of a program for a TPU asks of VMEM, the memory on the chip."""
+"""What each Pallas kernel of a program for a TPU asks of VMEM, and of the other memories on the chip."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memprof.analysis.records.kernel import KernelBuffer, KernelCalls
-from memprof.analysis.records.live_buffer import array_type
+from memprof.analysis.records.live_buffer import array_type, shown_source
 from memprof.reports.document import Align, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import more_label, short_names
@@ -16,6 +16,7 @@ _PLANNED = (
     "VMEM of blocks and scratch memory is inferred from the kernels. The compiler adds temporaries of its own while it"
     " generates code: --complete shows its figure."
 )
+_SEMAPHORES = "semaphores have a memory of their own"
 
 
 def kernel_blocks(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, ...]:
@@ -25,15 +26,15 @@ def kernel_blocks(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, .
     is_planned = any(each.kernel.used_bytes is None for each in kernels)
     notes = (Note(tone=Tone.MUTED, text=_PLANNED),) if is_planned else ()
     heading = Heading(text="VMEM of Pallas kernels", level=2, aside="equal calls from one line together")
-    return (heading, _table(kernels, top=top), *notes)
+    return (heading, _table(kernels, top=top), *notes, *_other_memories(kernels, top=top))
 
 
 def over_limit_sentence(kernels: Sequence[KernelCalls]) -> str:
-    """The parts of the first kernel that asks for more than its limit; empty if none does."""
+    """The parts of the first kernel that asks for more VMEM than its limit, or more SMEM than exists; else empty."""
     for each in kernels:
         kernel = each.kernel
+        where = f" ({shown_source(each.source)})" if each.source else ""
         if kernel.is_over_limit:
-            where = f" ({each.source})" if each.source else ""
             limit_bytes = kernel.limit_bytes or 0
             stops = ""
             if kernel.scratch_bytes > limit_bytes:
@@ -41,6 +42,11 @@ def over_limit_sentence(kernels: Sequence[KernelCalls]) -> str:
             return (
                 f"{each.name}{where} asks for {format_bytes(kernel.asked_bytes)} of VMEM: {_parts(kernel.buffers)}."
                 f" The limit is {format_bytes(limit_bytes)}.{stops} Use smaller blocks, or raise vmem_limit_bytes."
+            )
+        if kernel.is_over_smem:
+            return (
+                f"{each.name}{where} asks for {format_bytes(kernel.smem_bytes)} of SMEM: {_parts(kernel.smem_buffers)}."
+                f" The chip has {format_bytes(kernel.smem_limit_bytes or 0)}. Use VMEM for arrays that are not scalars."
             )
     return ""
 
@@ -56,7 +62,7 @@ def _part(buffer: KernelBuffer, number: int) -> str:
     size = format_bytes(buffer.size_bytes) if buffer.size_bytes else "in VMEM already"
     if number == 1:
         return f"{buffer.kind} {array} ({size})"
-    plural = "" if buffer.kind == "scratch" else "s"
+    plural = "s" if buffer.kind in ("input", "output") else ""
     return f"{number} {buffer.kind}{plural} of {array} ({size}{' each' if buffer.size_bytes else ''})"
 
 
@@ -94,6 +100,45 @@ def _row(each: KernelCalls, source: str) -> Row:
         "" if limit_bytes is None else format_bytes(limit_bytes),
         "" if not limit_bytes else format_share(held_bytes, limit_bytes),
         _parts(kernel.buffers),
+        source,
+    )
+    return Row(cells=tuple(Cell(text=text) for text in texts))
+
+
+def _other_memories(kernels: Sequence[KernelCalls], *, top: int) -> tuple[Block, ...]:
+    """SMEM, against that of the chip, and semaphores; empty if no kernel asks for them."""
+    asking = [each for each in kernels if each.kernel.smem_buffers or each.kernel.num_semaphores]
+    if not asking:
+        return ()
+    names = short_names([each.source for each in asking])
+    rows = [_other_row(each, names[each.source]) for each in asking[:top]]
+    if len(asking) > top:
+        rows.append(Row(cells=(Cell(text=more_label(len(asking) - top)), *(Cell(text=""),) * 6)))
+    table = Table(
+        columns=(
+            Column(title="kernel", shorten=Shorten.MIDDLE, min_width=16),
+            Column(title="SMEM", align=Align.RIGHT),
+            Column(title="chip has", align=Align.RIGHT),
+            Column(title="share", align=Align.RIGHT, priority=1),
+            Column(title="semaphores", align=Align.RIGHT),
+            Column(title="in SMEM", shorten=Shorten.MIDDLE, min_width=16, below=True),
+            Column(title="source", shorten=Shorten.MIDDLE, min_width=16, below=True),
+        ),
+        rows=tuple(rows),
+    )
+    return (Heading(text="SMEM and semaphores of Pallas kernels", level=2, aside=_SEMAPHORES), table)
+
+
+def _other_row(each: KernelCalls, source: str) -> Row:
+    kernel = each.kernel
+    limit_bytes = kernel.smem_limit_bytes
+    texts = (
+        each.name,
+        format_bytes(kernel.smem_bytes),
+        "" if limit_bytes is None else format_bytes(limit_bytes),
+        "" if not limit_bytes else format_share(kernel.smem_bytes, limit_bytes),
+        f"{kernel.num_semaphores:,}",
+        _parts(kernel.smem_buffers),
         source,
     )
     return Row(cells=tuple(Cell(text=text) for text in texts))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Category
@@ -36,6 +37,9 @@ class Baseline:
         toolchain: versions, by name; where they differ, sums may differ for that reason alone.
         categories, modules: bytes by category, and by module without the modules in it; each adds up to the footprint.
         buffers: bytes of the largest kinds of buffers (type, category, module, operation).
+        pressure: whether XLA recomputes values on its own under memory pressure. `lifted`: it does, and the sums are
+            those of the plan without that; `kept`: it does, and there is no such plan; `unknown`: the baseline was
+            written before this was recorded.
     """
 
     label: Text
@@ -46,12 +50,14 @@ class Baseline:
     categories: Mapping[Text, Bytes]
     modules: Mapping[Words, Bytes]
     buffers: Mapping[Words, Bytes]
+    pressure: Literal["none", "lifted", "kept", "unknown"] = "unknown"
 
 
 def baseline_of(report: Report) -> Baseline:
-    """The sums of a report."""
+    """The sums of a report: under memory pressure, those of the plan without it."""
+    sums = report.unpressed
     buffers: Counter[str] = Counter()
-    for buffer in report.buffers:
+    for buffer in sums.buffers:
         buffers[_kind(buffer)] += buffer.size_bytes
     tools = report.toolchain
     return Baseline(
@@ -69,11 +75,12 @@ def baseline_of(report: Report) -> Baseline:
             "settings of JAX": " ".join(tools.settings) or "none",
             "memprof": tools.memprof,
         },
-        footprint_bytes=report.footprint_bytes,
-        live_peak_bytes=report.live_peak_bytes,
-        categories={category.value: report.categories[category] for category in Category},
-        modules=dict(_own_bytes(report.modules)),
+        footprint_bytes=sums.footprint_bytes,
+        live_peak_bytes=sums.live_peak_bytes,
+        categories={category.value: sums.categories[category] for category in Category},
+        modules=dict(_own_bytes(sums.modules)),
         buffers=dict(buffers.most_common(_NUM_BUFFERS)),
+        pressure="none" if report.pressure is None else "kept" if report.without_limit is None else "lifted",
     )
 
 

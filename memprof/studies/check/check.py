@@ -7,7 +7,7 @@ result.passed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from memprof.amounts import parse_bytes, parse_share
@@ -119,11 +119,13 @@ def check(
         maxima: what its footprint must not exceed.
         must_fit: whether it fits the device that it must fit; None: it need not fit one.
         baseline: what it is compared with; a baseline of another workload or target fails, and one of
-            another mesh is not compared either.
+            another mesh is not compared either. Under memory pressure the plans without it are compared.
         thresholds: how much it may have grown.
         effects: whether its techniques took effect; one that did not fails.
     """
     now = baseline_of(report)
+    if baseline is not None and baseline.pressure == "unknown" and now.pressure == "lifted":
+        now = baseline_of(replace(report, without_limit=None))  # like with like, if the baseline has pressure too
     # Then what one device holds is another part of the whole, and says nothing of how the step has changed.
     is_of_other_mesh = baseline is not None and baseline.origin["mesh"] != now.origin["mesh"]
     items = [_maximum(report.footprint_bytes, maximum) for maximum in maxima]
@@ -170,8 +172,25 @@ def _growth(before: Baseline, after: Baseline, threshold: Threshold) -> Item:
     was, is_now = _quantity(before, threshold.what), _quantity(after, threshold.what)
     passed = threshold.allows(was, is_now)
     share = f" ({100 * (is_now - was) / was:+.2f}%)" if was else ""
-    sentence = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; allowed is {threshold.text}"
-    return Item(passed=passed, sentence=sentence)
+    growth = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; allowed is {threshold.text}"
+    return Item(passed=passed, sentence=f"{growth}{_which_plans(before, after)}")
+
+
+def _which_plans(before: Baseline, after: Baseline) -> str:
+    """The end of a sentence about growth: what memory pressure has to do with its numbers."""
+    if before.pressure == "unknown" and after.pressure != "none":
+        return (
+            "; XLA recomputes values under memory pressure, and this baseline has no footprint without that, so growth"
+            " may be hidden: write it again with --update"
+        )
+    pressures = {before.pressure, after.pressure}
+    if "kept" in pressures:
+        whose = "the baseline's program" if before.pressure == "kept" else "the program"
+        return (
+            f"; XLA recomputes values of {whose} under memory pressure, and no plan without that exists, so growth may"
+            " be hidden"
+        )
+    return "; without what XLA recomputes under memory pressure" if "lifted" in pressures else ""
 
 
 def _quantity(sums: Baseline, what: str) -> int:

@@ -125,6 +125,54 @@ def test_scalars_come_before_the_windows() -> None:
     assert kernel.arrays == (MosaicArray(window=0, **block), MosaicArray(window=1, **block))
 
 
+def test_smem_and_semaphores_are_those_of_operands_scratch_memory_and_the_body() -> None:
+    def kernel(rows: Any, x: Any, whole: Any, sizes: Any, o: Any, counts: Any, _: Any, one: Any, two: Any) -> None:
+        counts[0] = rows[0] + sizes[0, 1]
+
+        def copy(source: Any, semaphore: Any) -> None:
+            moved = pltpu.make_async_copy(source, o, semaphore)
+            moved.start()
+            moved.wait()
+
+        copy(x, one)
+        copy(x, two.at[1])
+        pl.run_scoped(lambda three: copy(whole.at[pl.ds(0, 8)], three.at[2]), pltpu.SemaphoreType.DMA((3,)))
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(8,),
+        in_specs=[
+            pl.BlockSpec((8, 256), lambda row, rows: (rows[row], 0)),
+            pl.BlockSpec(memory_space=pl.ANY),
+            pl.BlockSpec((8, 128), lambda row, _: (row, 0), memory_space=pltpu.SMEM),
+        ],
+        out_specs=pl.BlockSpec((8, 256), lambda row, _: (row, 0)),
+        scratch_shapes=[
+            pltpu.SMEM((4,), jnp.int32),
+            pltpu.SMEM((2, 3), jnp.int16),  # not used, but libtpu keeps it
+            pltpu.SemaphoreType.DMA,
+            pltpu.SemaphoreType.DMA((2,)),
+        ],
+    )
+
+    def step(rows: Any, x: Any, sizes: Any) -> Any:
+        return pl.pallas_call(kernel, grid_spec=grid, out_shape=X)(rows, x, x, sizes)
+
+    numbers = jax.ShapeDtypeStruct((8,), jnp.int32), X, jax.ShapeDtypeStruct((64, 128), jnp.int32)
+    with _lowering_for("TPU v5 lite"):
+        (found,) = read_kernels([_body(step, *numbers)])
+    assert found is not None
+    assert [(each.window, each.shape) for each in found.arrays] == [(0, (8, 256)), (3, (8, 256))]
+    block = {"bits": 32, "dtype": "i32", "is_in_smem": True}
+    assert found.smem_arrays == (
+        MosaicArray(window=None, shape=(8,), is_prefetched=True, **block),
+        MosaicArray(window=2, shape=(8, 128), num_buffers=2, **block),
+        MosaicArray(window=None, shape=(4,), **block),
+        MosaicArray(window=None, shape=(2, 3), **(block | {"bits": 16, "dtype": "i16"})),
+    )
+    assert found.num_semaphores == 1 + 2 + 3
+
+
 def test_a_body_that_is_none_is_an_error() -> None:
     with pytest.raises(MemprofError, match="cannot read the bodies"):
         read_kernels(["bm8gYm9keQ=="])
