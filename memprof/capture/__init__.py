@@ -1,1 +1,1 @@
-"""The only room that touches JAX's compiler and devices: targets, compiling, the capture file."""
+"""The only package that uses JAX's compiler and devices: targets, compiles and the capture file."""

@@ -1,14 +1,14 @@
-"""The capture file, `NAME.memprof`: a zip of three members, or four.
+"""The capture file, `NAME.memprof`: a zip archive with three or four members.
 
     manifest.json         everything but the program: versioned JSON, the fields of `analysis.records.capture.Capture`
     program.hlo.pb        the serialized `xla.HloProto` as XLA wrote it
-    without_limit.hlo.pb  the same program, compiled without a limit of memory; if XLA recomputes values on its own
-    trace.json            in place of the programs: the trace of a step that is not compiled
-    SHA256SUMS            the digests of the others, as `sha256sum` writes them
+    without_limit.hlo.pb  the same program compiled without a memory limit, if XLA recomputes values on its own
+    trace.json            instead of the programs, the trace of a step that is not compiled
+    SHA256SUMS            the digests of the other members, in the format of `sha256sum`
 
-Never a pickle: a capture from somewhere else is safe to open. What is read is limited in size, checked against the
-digests, and decoded by a schema with types and ranges (`untrusted.py`), so that a capture is either what was
-written or is refused in one sentence. Reading needs no JAX.
+The file never contains a pickle, so a capture from elsewhere is safe to open. A reader limits the size of its input,
+checks it against the digests, and decodes it with a schema of types and ranges (`untrusted.py`). A capture is therefore
+either unchanged or rejected with a one-sentence error. Reading needs no JAX.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from memprof.untrusted import UnfitError, as_record, clean, open_regular, parse_
 SCHEMA_NAME, SCHEMA_VERSION = "memprof.capture", 2
 _MANIFEST, _PROGRAM, _SUMS = "manifest.json", "program.hlo.pb", "SHA256SUMS"
 _WITHOUT_LIMIT, _TRACE = "without_limit.hlo.pb", "trace.json"
-# The most that a member may expand to. A step of GPT-2 small has a manifest of 90 KB and a program of 5 MB.
+# Maximum decompressed size of each member. A step of GPT-2 small has a manifest of 90 KB and a program of 5 MB.
 _MAX_MEMBER_BYTES = {
     _MANIFEST: 16 << 20,
     _PROGRAM: 256 << 20,
@@ -48,31 +48,31 @@ _MAX_MEMBER_BYTES = {
     _SUMS: 1 << 10,
 }
 _MAX_FILE_BYTES = sum(_MAX_MEMBER_BYTES.values())
-# Programs are packed to a fifth or a tenth; what expands much more is made to fill memory.
+# Programs compress to a fifth or a tenth; a member that expands much more is crafted to fill memory.
 _MAX_EXPANSION, _SMALL_BYTES = 100, 1 << 20
-_KEYS, _MAX_KEYS = re.compile(r"[\[./]"), 100  # what keys of an argument's path begin with
-# Programs and traces are members of their own; the others are of this process alone.
+_KEYS, _MAX_KEYS = re.compile(r"[\[./]"), 100  # first characters of the keys in an argument's path
+# Programs and traces are separate members; the other fields apply only to this process.
 _NOT_IN_MANIFEST = frozenset({"hlo_proto", "proto_without_limit", "trace", "file", "compiler_config"})
 _MAKE_AGAIN = "make it again with `memprof run`"
 
 
 class _DamagedError(Exception):
-    """Something in the file is not as it was written; the message says what."""
+    """The file differs from the written one; the message says how."""
 
 
 def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.REFUSE) -> Path:
-    """Write a capture so that `path` holds all of it or is not touched.
+    """Write a capture to a path atomically.
 
-    What was written is read back before it gets its name.
+    The written file is read back and checked before it gets its name.
 
     Args:
-        if_taken: what is done where there is a file of that name.
+        if_taken: what to do if the path exists.
 
     Returns:
-        The path that was written.
+        The written path.
 
     Raises:
-        MemprofError: the file exists, the folder cannot be written to, or what was written cannot be read.
+        MemprofError: the file exists, the folder cannot be written to, or the written file cannot be read back.
     """
     parts = {_MANIFEST: _manifest(capture), **_content_of(capture)}
 
@@ -81,7 +81,7 @@ def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.R
             for name, content in {**parts, _SUMS: _sums(parts)}.items():
                 archive.writestr(name, content)
         file.flush()
-        os.fsync(file.fileno())  # what is read back is to be what the disk holds
+        os.fsync(file.fileno())  # read back the content on the disk
         file.seek(0)
         _check_written(file.read(), capture, path)
 
@@ -89,24 +89,24 @@ def write_capture(capture: Capture, path: Path, *, if_taken: IfTaken = IfTaken.R
 
 
 def is_same(one: Capture, other: Capture) -> bool:
-    """Whether two captures hold the same program with the same facts.
+    """Whether two captures have the same program and the same other fields.
 
-    The times of the compile do not count, and the totals of the replay follow from the program.
+    The compile times are ignored, as are the totals of the replay, which follow from the program.
     """
     return dataclasses.replace(one, timings=other.timings, replay=other.replay) == other
 
 
 def without_source(capture: Capture) -> Capture:
-    """The capture without the text of source lines: for whoever passes it on without the code."""
+    """Return the capture without the text of source lines, to share it without the code."""
     return dataclasses.replace(capture, source_lines={})
 
 
 def read_capture(path: Path) -> Capture:
-    """Read a capture file. Its step is judged by the pool that JAX would have here, if the environment says so.
+    """Read a capture file. Pool settings in this process's environment override the recorded ones.
 
     Raises:
-        MemprofError: there is no such file, or it is no capture, damaged, or of another schema; or the environment has
-            a setting of the pool that JAX refuses.
+        MemprofError: the file is missing, not a capture, damaged, or of another schema; or the environment has a pool
+            setting that JAX rejects.
     """
     try:
         capture = _unpack(_content(path), path)
@@ -122,15 +122,15 @@ def read_capture(path: Path) -> Capture:
 
 
 def encoded_without_program(capture: Capture) -> bytes:
-    """What is known of a step that is not compiled yet."""
+    """Encode the capture of a step that is not compiled yet."""
     return json.dumps(_plain(capture), default=_plain).encode("ascii")
 
 
 def decoded_without_program(data: bytes) -> Capture:
-    """What `encoded_without_program` has encoded.
+    """Decode the output of `encoded_without_program`.
 
     Raises:
-        MemprofError: a capture cannot hold it.
+        MemprofError: the content is not valid in a capture.
     """
     try:
         capture = as_record({**parse_json(data), "hlo_proto": b""}, Capture)
@@ -164,7 +164,7 @@ def _unpack(content: bytes, path: Path) -> Capture:
             parts |= {name: _read_member(archive, members, name) for name in programs}
             sums = _read_member(archive, members, _SUMS)
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError) as error:
-        # A RuntimeError is what `zipfile` says of encryption and of what it does not know.
+        # `zipfile` raises RuntimeError for encryption and for unknown features.
         raise _DamagedError(clean(str(error).partition("\n")[0])[:200]) from error
     if sums != _sums(parts):
         raise _DamagedError("its content is not what was written, by its own digests")
@@ -182,12 +182,12 @@ def _unpack(content: bytes, path: Path) -> Capture:
 
 
 def _check_directory(content: bytes) -> None:
-    """Look at the end of the zip, which says how long its directory is, before `zipfile` makes records of that.
+    """Check the directory size at the end of the zip before `zipfile` creates records from the directory.
 
     Raises:
-        _DamagedError: it is no zip as memprof writes it.
+        _DamagedError: memprof does not write such a zip.
     """
-    # The last record, without a comment; before it there may be a record of zip64, which no capture needs.
+    # The last record, without a comment. A zip64 record may precede it, but no capture needs one.
     record = struct.Struct("<4s4H2IH")
     locator_bytes = 20
     tail = content[-record.size - locator_bytes :]
@@ -199,10 +199,10 @@ def _check_directory(content: bytes) -> None:
 
 
 def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str) -> bytes:
-    """The content of a member, if it is one that memprof writes.
+    """Return the content of a member in the form that memprof writes.
 
     Raises:
-        _DamagedError: it is missing, there twice, packed in another way, or too large.
+        _DamagedError: the member is missing, duplicated, compressed in another way, or too large.
     """
     found = [member for member in members if member.filename == name]
     if len(found) != 1:
@@ -216,7 +216,7 @@ def _read_member(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name:
     if member.file_size > most_bytes:
         raise _DamagedError(f"{name} expands to {member.file_size:,} bytes, where {most_bytes:,} are the most")
     with archive.open(member) as opened:
-        content = opened.read(most_bytes + 1)  # what a member says of its size is its own word
+        content = opened.read(most_bytes + 1)  # do not trust the size that the member states
     if len(content) != member.file_size:
         raise _DamagedError(f"{name} has another size than it says")
     return content
@@ -248,10 +248,10 @@ def _check_schema(manifest: Any, path: Path) -> None:
 
 
 def _check_capture(capture: Capture) -> None:
-    """What the types of the fields do not say.
+    """Check the rules that the types of the fields do not express.
 
     Raises:
-        _DamagedError: it does not hold.
+        _DamagedError: a rule is violated.
     """
     if capture.trace is not None:
         fault = fault_of_trace(capture.trace)
@@ -269,7 +269,7 @@ def _check_capture(capture: Capture) -> None:
 
 
 def _check_known(capture: Capture) -> None:
-    """What is known of a step before it is compiled, likewise."""
+    """Check the same for the fields that are known before the compile."""
     numbers = [leaf.parameter_number for leaf in capture.arguments if leaf.parameter_number is not None]
     if len(set(numbers)) != len(numbers):
         raise _DamagedError("its manifest gives two arguments the same number")
@@ -283,7 +283,7 @@ def _check_known(capture: Capture) -> None:
 
 
 def _content_of(capture: Capture) -> dict[str, bytes]:
-    """The members that hold what was compiled or traced."""
+    """Return the members for the compiled programs or the trace."""
     if capture.trace is not None:
         return {_TRACE: msgspec.json.encode(capture.trace)}
     parts = {_PROGRAM: capture.hlo_proto}
@@ -309,7 +309,7 @@ def _as_manifest(fields: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """What JSON has no notation for: a record by its fields, or a mapping of another kind than `dict`."""
+    """Convert values that JSON lacks to a `dict`: a record to its fields, or another kind of mapping."""
     if dataclasses.is_dataclass(value):
         names = (field.name for field in dataclasses.fields(value) if field.name not in _NOT_IN_MANIFEST)
         return {name: getattr(value, name) for name in names}
@@ -317,15 +317,15 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _sums(parts: dict[str, bytes]) -> bytes:
-    """The digests of members, in the form that `sha256sum --check` takes."""
+    """Return the digests of members in the format of `sha256sum --check`."""
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in parts.items()).encode()
 
 
 def _check_written(content: bytes, capture: Capture, path: Path) -> None:
-    """Read what was written, before it gets its name.
+    """Read the written content back, before the file gets its name.
 
     Raises:
-        MemprofError: it is not what was to be written, or nothing that can be read again.
+        MemprofError: the content differs from the capture or cannot be read.
     """
     try:
         found = _unpack(content, path)

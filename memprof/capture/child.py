@@ -1,9 +1,9 @@
 """The child process that compiles and runs: `python -m memprof.capture.child WORK_FOLDER`, or a fork of a server.
 
-A compile can take its process down, and the user's code may do anything at all; so both happen here, and the command
-that started this process lives on. The task comes as one line of JSON on stdin; then this process forks: see
-`supervisor.py` for what becomes of the first one. The second does it, leaves what came of it in the work folder (for a
-step: see `handover.py`), and ends. Messages go back as lines of JSON.
+A compile can crash its process, and the user's code may do anything. So both happen here, and the command that started
+this process survives. The task arrives as one line of JSON on stdin; then this process forks. The parent becomes the
+supervisor (see `supervisor.py`). The fork runs the task, writes its result to the work folder (for a step, see
+`handover.py`), and ends. It sends messages back as lines of JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def do_task(work_folder: Path) -> NoReturn:
-    """Do the task that stdin names, and end this process."""
+    """Run the task from stdin, and end this process."""
     line = sys.stdin.readline()
     if not line:  # the command was killed before it sent the task
         remove_folder(work_folder)
@@ -61,15 +61,15 @@ def do_task(work_folder: Path) -> NoReturn:
     try:
         _work(line, work_folder, _Line(messages, work_folder))
         exit_code = 0
-    except BaseException:  # a signal handler of the user's may raise anything, anywhere
+    except BaseException:  # the user's signal handler may raise anything, anywhere
         traceback.print_exc()
     finally:
-        # Without Python's own end, which waits for threads and for what the user's code wants done at exit.
+        # Skip Python's own shutdown, which waits for threads and for the user's exit handlers.
         os._exit(exit_code)
 
 
 def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
-    """Do the task, and say how it came out."""
+    """Run the task, and send its outcome."""
     try:
         line_to_command.stage("importing")
         task = decoded_task(line)
@@ -83,7 +83,7 @@ def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
         result = Message(kind="workload_error", text=str(error), details=error.details)
     except MemprofError as error:
         result = Message(kind="error", text=str(error), error_type=type(error).__name__)
-    except (OSError, MemoryError) as error:  # limits that the user's code has set count for ours, too
+    except (OSError, MemoryError) as error:  # limits set by the user's code also apply to memprof's
         lacking = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
         result = Message(kind="workload_error", text=f"the process of the step lacks what it needs: {lacking}")
     else:
@@ -92,9 +92,9 @@ def _work(line: str, work_folder: Path, line_to_command: _Line) -> None:
 
 
 class _Line:
-    """How the worker reaches the command, whatever the user's code does to this process.
+    """The worker's line to the command, which survives anything that the user's code does to this process.
 
-    Each message is also the moment to put right what that code may have changed under our feet.
+    Before each message, it also restores process state that the user's code may have changed.
     """
 
     def __init__(self, messages: int, work_folder: Path) -> None:
@@ -106,12 +106,12 @@ class _Line:
         os.umask(self._umask)
 
     def stage(self, name: str) -> None:
-        """A stage begins."""
+        """Report that a stage begins."""
         self._take_back()
         self._send(Message(kind="stage", text=name))
 
     def result(self, message: Message) -> None:
-        """The work is over."""
+        """Report the outcome of the task."""
         self._take_back()
         if not self._send(message):
             half = self._work_folder / f"{RESULT_FILE}.half"
@@ -119,7 +119,7 @@ class _Line:
             half.rename(self._work_folder / RESULT_FILE)
 
     def _send(self, message: Message) -> bool:
-        """Returns whether the pipe was still there: its number may be that of a file of the user's by now."""
+        """Send a message, and return whether the pipe still exists: the user's code may have reused its descriptor."""
         if _identity(self._messages) != self._pipe:
             return False
         data = encoded(message)
@@ -128,12 +128,12 @@ class _Line:
         return True
 
     def _take_back(self) -> None:
-        if os.getpid() != self._process:  # a fork that came back from the user's code: the work is not its own
+        if os.getpid() != self._process:  # a fork that returned from the user's code: the task is not its own
             os._exit(0)
         with suppress(ProcessLookupError):
             os.kill(self._supervisor, signal.SIGCONT)
         os.umask(self._umask)
-        for stream in range(3):  # else the next file that is opened would get what C++ writes to stderr
+        for stream in range(3):  # otherwise the next opened file would receive C++'s stderr
             if _identity(stream) is None:
                 os.open(os.devnull, os.O_RDWR)
 
@@ -147,7 +147,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None:
-    # Imported here, after stdout is claimed and with the command watching: importing jax takes a second.
+    # Import here, after stdout is redirected and while the command watches, because importing jax takes a second.
     from memprof.capture.compile import check_portable, compile_lowered, lower_step
     from memprof.capture.processes import job
     from memprof.capture.processes.handover import Handover
@@ -156,12 +156,12 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     from memprof.capture.targets.mesh import target_of_step
     from memprof.capture.xla.xla_adapter import cudnn_of_absent_device
 
-    drivers = open_drivers() if task.num_steps else ()  # before JAX takes hold of the devices
+    drivers = open_drivers() if task.num_steps else ()  # before JAX opens the devices
     spare_devices(task.target)
     is_users_code = not task.recipe.imports
     if task.num_steps and not is_users_code:
         job.join()
-    # Before the target, for which JAX starts its backends: the user's code may still have to configure them.
+    # Before the target, which makes JAX start its backends: the user's code may still have to configure them.
     with cudnn_of_absent_device(task.target):
         spec = as_workload_error("could not be built", lambda: task.recipe.build(task.target))
     if task.num_steps and task.label:
@@ -192,7 +192,7 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
     if task.num_steps:
         from memprof.capture.running.run import measure
 
-        shutil.rmtree(dump_folder, ignore_errors=True)  # else it would lie there for as long as the step runs
+        shutil.rmtree(dump_folder, ignore_errors=True)  # otherwise it would use disk space during the whole run
         measured = as_workload_error(
             "failed while it ran",
             lambda: measure(
@@ -211,7 +211,7 @@ def _run(task: Task, work_folder: Path, progress: Callable[[str], None]) -> None
 
 
 def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
-    """Leave what another process needs to compile a step, or its plan where it is in the cache."""
+    """Write the inputs that another process needs to compile a step, or its plan if it is in the cache."""
     from memprof.capture.planning import plan_key
     from memprof.capture.processes.handover import Handover
     from memprof.capture.xla.plan_cache import PlanCache
@@ -222,7 +222,7 @@ def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
         key = plan_key(program, target, plan_task.options)
         plan = PlanCache.of_user().find(key)
         if plan is None and not target.is_deviceless:
-            key = ""  # what another machine's processor gets is no plan for this one
+            key = ""  # a plan made for another machine's processor is not valid for this one
     Handover.of(step.capture, plan, key).write(work_folder)
     if plan is None:
         program.write(work_folder)
@@ -230,7 +230,7 @@ def _leave_lowered(task: Task, step: LoweredStep, work_folder: Path) -> None:
 
 
 def _export(task: Task, spec: StepSpec, step: LoweredStep, work_folder: Path, progress: Callable[[str], None]) -> None:
-    """Leave the step as an ONNX model, and what is known of both."""
+    """Write the step as an ONNX model, with the step's capture and a record of the export."""
     from memprof.capture.exporting.export import compare_with_jax, write_model
     from memprof.capture.processes.handover import Handover
 
@@ -261,7 +261,7 @@ def _plan(task: PlanTask, work_folder: Path, progress: Callable[[str], None]) ->
 
 
 def _count(task: CountingTask, work_folder: Path, progress: Callable[[str], None]) -> None:
-    """Count what each step computes again. One that cannot be built or traced has its sentence instead."""
+    """Count the FLOPs that each step recomputes, or write the error of a step that cannot be built or traced."""
     from memprof.capture.compile import traced_recomputation
     from memprof.capture.targets.choose import spare_devices
     from memprof.capture.targets.mesh import target_of_step

@@ -1,6 +1,6 @@
-"""From a step to a capture: trace, lower, compile, and keep what XLA says about memory.
+"""From a step to a capture: trace, lower, compile, and keep XLA's memory plan.
 
-Runs in the child process (see `child.py`), since a compile can kill its process.
+This happens in the child process (see `child.py`), because a compile can kill its process.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from memprof.capture.xla.toolchain import code_folders, toolchain
 from memprof.errors import MemprofError
 
 Progress = Callable[[str], None]
-_UNLIMITED = "without_limit"  # the folder of the second dump, in that of the first
+_UNLIMITED = "without_limit"  # folder of the second dump, inside that of the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """A step that was compiled, and what it takes to run it.
+    """A compiled step, with everything needed to run it.
 
     Attributes:
-        lowered: what was known of it before (see `with_plan`).
-        cache_key: under which the plan is in the user's cache; empty: it is not there.
-        executable: takes the arguments that the step's jit passes on; what is static is in it. None where only the
-            plan was asked for.
-        given: these arguments, positional and by keyword, with the user's own leaves.
-        arguments: the same as shapes on the device.
-        devices: those of this process that it runs on; empty where the target need not be there.
+        lowered: the capture before the compile (see `with_plan`).
+        cache_key: the plan's key in the user's cache; empty if it is not cached.
+        executable: a callable with the arguments that the step's jit passes on, without static ones; None if only the
+            plan was requested.
+        given: these positional and keyword arguments, with the user's own leaves.
+        arguments: the same arguments as shapes on the device.
+        devices: the devices of this process that run the step; empty for an absent target.
     """
 
     lowered: Capture
@@ -83,7 +83,7 @@ class CompiledStep:
 
     @property
     def capture(self) -> Capture:
-        """Its capture.
+        """The capture of the step.
 
         Raises:
             MemprofError, InternalError: see `with_plan`.
@@ -93,11 +93,11 @@ class CompiledStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredStep:
-    """A step on its way to the compiler.
+    """A step that is lowered but not compiled.
 
     Attributes:
-        capture: what is known of it before it is compiled (see `with_plan`).
-        asked: XLA's options that the step is given, beside those that it was jitted with.
+        capture: the capture before the compile (see `with_plan`).
+        asked: XLA options of the step besides those that it was jitted with.
     """
 
     capture: Capture
@@ -108,16 +108,16 @@ class LoweredStep:
 
     @property
     def program(self) -> PortableProgram:
-        """What another process can compile."""
+        """The program in a form that another process can compile."""
         return xla_adapter.portable_program(self.lowered, self.devices.on_device)
 
     @property
     def options(self) -> dict[str, Any]:
-        """XLA's options that the step asks for."""
+        """All XLA options that the step requests."""
         return {**xla_adapter.jit_compiler_options(self.lowered), **self.asked}
 
     def plan_task(self, settings: CompileSettings) -> PlanTask:
-        """How any process compiles `program`."""
+        """Return the task to compile `program` in any process."""
         found = self.capture
         return PlanTask(
             target=found.target, options=self.options, xla_flags=found.toolchain.xla_flags, settings=settings
@@ -145,17 +145,18 @@ def compile_lowered(
     stop_at_plan: bool = False,
     use_cache: bool = False,
 ) -> CompiledStep:
-    """Compile a step in this process, on shapes alone, to a plan that is not checked yet.
+    """Compile a step in this process, from shapes alone, to an unchecked plan.
 
     Args:
-        stop_at_plan: return once XLA has planned the memory. It goes on compiling until this process ends.
-        use_cache: with `stop_at_plan`: whether the plan may come from the user's cache.
-        dump_folder: an empty folder for XLA's dump; left as XLA filled it.
-        progress: called with the name of each stage as it begins.
+        stop_at_plan: whether to return once XLA has planned the memory. XLA then continues to compile until this
+            process ends.
+        use_cache: whether the plan may come from the user's cache; only with `stop_at_plan`.
+        dump_folder: an empty folder for XLA's dump, which remains there.
+        progress: called with the name of each stage when it begins.
 
     Raises:
         MemprofError: XLA could not write its program.
-        InternalError: XLA wrote several.
+        InternalError: XLA wrote several programs.
     """
     target, executable = step.capture.target, None
 
@@ -194,14 +195,14 @@ def compile_lowered(
 def capture_of(
     spec: StepSpec, target: Target, *, progress: Progress, settings: CompileSettings = TO_THE_PLAN
 ) -> Capture:
-    """Capture a step whose function lives in this process: only XLA's part is done in another one.
+    """Capture a step whose function lives in this process; only XLA's part runs in another process.
 
-    So it can be ended once the plan is there, and whatever becomes of it, this process lives on. For an accelerator of
-    this machine all is done in this process, which may have hold of it. The time of the compile includes that of
-    starting the other process, which is waited for like XLA.
+    So the compile can be ended once the plan is complete, and a crash does not affect this process. For an accelerator
+    of this machine, everything runs in this process, which may have reserved the device. The compile time includes the
+    start of the other process.
 
     Raises:
-        MemprofError, WorkloadError: see `compile_step`; or XLA could not compile it, or took its process down.
+        MemprofError, WorkloadError: see `compile_step`; or XLA could not compile the step, or crashed its process.
         Exception: whatever the user's function raises while it is traced.
     """
     return planned(lower_step(spec, target, progress), progress=progress, settings=settings)()
@@ -210,7 +211,7 @@ def capture_of(
 def planned(
     step: LoweredStep, *, progress: Progress, settings: CompileSettings = TO_THE_PLAN, children: Children | None = None
 ) -> Callable[[], Capture]:
-    """What compiles a lowered step in another process, which any thread of this one may call (see `capture_of`).
+    """Return a function that compiles a lowered step in another process, for any thread (see `capture_of`).
 
     Args:
         children: the child processes that end together with this one, if any.
@@ -229,13 +230,13 @@ def _captured_here(step: LoweredStep, progress: Progress) -> Capture:
 
 @no_garbage_collection()
 def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedStep | None = None) -> LoweredStep:
-    """Trace and lower a step, to be compiled by this process or another one.
+    """Trace and lower a step for a compile in this or another process.
 
-    The module names the calls that led here. So what is compiled here and there has one key in the cache of plans, a
-    process lowers it in one line for both.
+    The module names the calls that led here. So all callers must lower a step through the same line of code: compiles
+    in this process and elsewhere then have the same key in the plan cache.
 
     Args:
-        step: the call as it is jitted already; else it is jitted as `spec` says.
+        step: the already jitted call; None to jit the function as `spec` says.
 
     Raises:
         Exception: whatever the user's function raises while it is traced.
@@ -273,7 +274,7 @@ def lower_step(spec: StepSpec, target: Target, progress: Progress, step: JittedS
 
 
 def check_portable(target: Target) -> None:
-    """Raises `MemprofError` for an accelerator of this machine, of which another process may not get hold."""
+    """Raise `MemprofError` for an accelerator of this machine, which other processes may be unable to use."""
     if not _is_portable(target):
         raise MemprofError(
             f"{target.description} is here, and others cannot compile for it: name a target, --target h100-80gb say"
@@ -283,14 +284,14 @@ def check_portable(target: Target) -> None:
 def trace_call(
     spec: StepSpec, step: JittedStep, target: Target
 ) -> tuple[Capture, TracedStep, Callable[[], tuple[PortableProgram, PlanTask]]]:
-    """Trace and lower the call of a function that is jitted already, as another process does what it is told.
+    """Trace and lower the call of an already jitted function in the same way as a child process does for a task.
 
     Args:
-        spec: the function and its arguments, as they were given.
-        step: the same, or the `jax.jit` inside of its framework's (see `inside_of`).
+        spec: the function and its arguments, as given.
+        step: the same call, or the `jax.jit` inside its framework's jit (see `inside_of`).
 
     Returns:
-        What is known of it before it is compiled (see `with_plan`), how it was traced, and what gives what it takes to
+        The capture before the compile (see `with_plan`), the traced step, and a function that returns the inputs to
         compile it elsewhere.
 
     Raises:
@@ -301,11 +302,11 @@ def trace_call(
 
 
 def compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path) -> Plan:
-    """Compile a program that another process has lowered, to a plan that is not checked yet.
+    """Compile a program that another process has lowered, to an unchecked plan.
 
     Raises:
-        MemprofError: XLA does not accept an option that the step asks for; or see `read_plan`.
-        Exception: XLA cannot compile it.
+        MemprofError: XLA does not accept an option that the step requests; or see `read_plan`.
+        Exception: XLA cannot compile the program.
     """
     plan = _compile_program(program, task, dump_folder)
     compiler = compiler_of(task.target)
@@ -336,13 +337,13 @@ def _compile_program(program: PortableProgram, task: PlanTask, dump_folder: Path
 
 
 def _refusing(target: Target) -> Target | None:
-    """The target, if its compiler refuses what exceeds its memory."""
+    """Return the target if its compiler refuses programs that exceed its memory."""
     compiler = compiler_of(target)
     return target if compiler is not None and compiler.refuses else None
 
 
 def _has_unlimited(target: Target) -> bool:
-    """Whether a program can be compiled for a target without a limit of memory, to see what the limit costs."""
+    """Whether a program can be compiled for a target without a memory limit, to measure the cost of the limit."""
     compiler = compiler_of(target)
     if compiler is None:
         return bool(target_family(target.platform).unlimited)
@@ -350,7 +351,7 @@ def _has_unlimited(target: Target) -> bool:
 
 
 def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any, str]:
-    """What was compiled to the end, or None with the sentence of a compiler that refuses what does not fit."""
+    """Return the compiled program, or None and the compiler's error message if the program does not fit."""
     try:
         return compile_it(), ""
     except Exception as error:  # XLA's own errors have no common type
@@ -361,14 +362,14 @@ def _unless_refused(compile_it: Callable[[], Any], target: Target) -> tuple[Any,
 
 
 def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
-    """Compile a step without a limit of memory, to a plan that is not checked yet."""
+    """Compile a step without a memory limit, to an unchecked plan."""
     target = step.capture.target
     compiler = compiler_of(target)
     if compiler is not None:
         assert compiler.with_ample_memory is not None
         task = replace(step.plan_task(TO_THE_PLAN), target=compiler.with_ample_memory(target))
         return _compile_program(step.program, task, dump_folder)
-    # The memory of a device of this machine cannot be changed, but the share of it that XLA plans for can.
+    # The memory of a device of this machine is fixed, but the share of it that XLA plans for can be changed.
     step, started = replace(step, asked={**step.asked, **target_family(target.platform).unlimited}), time.perf_counter()
     with xla_adapter.no_compilation_cache(), kept_stderr(dump_folder):
         _compile(step, dump_folder, False)
@@ -376,12 +377,12 @@ def _compile_unlimited(step: LoweredStep, dump_folder: Path) -> Plan:
 
 
 def _is_portable(target: Target) -> bool:
-    """Whether any process can compile for it; one that has hold of devices of this machine has them alone."""
+    """Whether any process can compile for the target; a device of this machine belongs to one process alone."""
     return target.is_deviceless or (family_of(target.platform).is_host and target.topology.num_devices == 1)
 
 
 def key_of_step(spec: StepSpec, target: Target) -> str:
-    """A text that is equal for steps that compute the same from arguments of the same shapes, in one environment.
+    """Return a key that is equal for steps with the same computation and argument shapes in one environment.
 
     Raises:
         MemprofError: the step cannot be compiled for that target.
@@ -396,7 +397,7 @@ def key_of_step(spec: StepSpec, target: Target) -> str:
 
 
 def traced_recomputation(spec: StepSpec, target: Target) -> int:
-    """The floating-point operations that a step computes again, which tracing alone tells.
+    """Return the FLOPs that a step recomputes, counted by tracing alone.
 
     Raises:
         MemprofError: the step cannot be compiled for that target.
@@ -406,7 +407,7 @@ def traced_recomputation(spec: StepSpec, target: Target) -> int:
 
 
 def traced_jaxpr(spec: StepSpec, target: Target) -> core.ClosedJaxpr:
-    """The program of a step, in the primitives that JAX lowers.
+    """Return the jaxpr of a step, in the primitives that JAX lowers.
 
     Raises:
         MemprofError, Exception: see `traced_recomputation`.
@@ -428,17 +429,17 @@ def _trace(spec: StepSpec, target: Target, devices: Devices, step: JittedStep | 
     with _on(devices.device), xla_adapter.cudnn_of_absent_device(target):
         traced = trace_step(step, place, own_devices, num_devices)
         if devices.sharding is not None and jit_adapter.has_pallas_kernels(traced.traced):
-            # Their lowering asks which GPU it is for; a mesh around all of it tells.
+            # The lowering of Pallas kernels queries the GPU, which an enclosing mesh provides.
             with jit_adapter.mesh_around(devices.sharding.mesh):
                 traced = trace_step(step, place, own_devices, num_devices)
     return traced
 
 
 def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Lowered:
-    """Lower for the target, or at least for its platform where the step names other devices.
+    """Lower for the target, or only for its platform if the step names other devices.
 
     Raises:
-        MemprofError: the step runs on other devices than those of the target.
+        MemprofError: the step's number of devices differs from the target's.
     """
     with _on(devices.device), xla_adapter.full_tracebacks(), xla_adapter.callbacks_of_absent_devices():
         if devices.written_for is not None:
@@ -453,7 +454,7 @@ def _lower(step: TracedStep, target: Target, devices: Devices) -> jax.stages.Low
 
 
 def _stubs(step: TracedStep, target: Target) -> tuple[str, ...]:
-    """A sentence about callbacks of a step that is compiled for an absent device."""
+    """Return a sentence about the callbacks of a step compiled for an absent device, if any."""
     places = jit_adapter.callbacks(step.traced) if target.is_deviceless else ()
     if not places:
         return ()
@@ -465,13 +466,13 @@ def _stubs(step: TracedStep, target: Target) -> tuple[str, ...]:
 
 
 def _on(device: jax.Device) -> AbstractContextManager[Any]:
-    """Have a step traced for a device. To name the one that is the default would have JAX trace it once more."""
+    """Trace for a device. Naming the default device would make JAX trace the step once more."""
     is_default = jax.config.jax_default_device is None and device == jax.local_devices()[0]
     return nullcontext() if is_default else jax.default_device(device)
 
 
 def _place_arguments(spec: StepSpec, lowered: jax.stages.Lowered, arguments: Iterable[ArgumentLeaf]) -> None:
-    """Put the arguments of the lowered program into the memory that they live in."""
+    """Put the arguments of the lowered program into the memories that the step assigns."""
     kinds = {}
     for leaf in arguments:
         prefix = longest_prefix(leaf.path, spec.memory_kinds)
@@ -485,10 +486,10 @@ def _compile(step: LoweredStep, dump_folder: Path, to_the_plan: bool) -> Any:
     """Compile with a dump.
 
     Raises:
-        MemprofError: XLA does not accept an option that the step asks for.
+        MemprofError: XLA does not accept an option that the step requests.
     """
     dump, on_device = xla_adapter.dump_options(dump_folder), step.devices.on_device
-    # JAX hands callbacks over with a program, and the compiler for absent devices takes none.
+    # JAX passes callbacks along with a program, but the compiler for absent devices accepts none.
     is_portable_alone = step.capture.target.is_deviceless and xla_adapter.has_callbacks(step.lowered)
 
     def compile_it(ours: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What this machine can do: what is installed, what JAX sees, and what is missing for more."""
+"""Checks of this machine: the installed packages, the devices that JAX finds, and missing optional parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memprof.capture.xla.toolchain import installed_version
 
 
 def examine() -> tuple[Finding, ...]:
-    """Look at packages, backends and CUDA tools. Starts JAX's backends in this process; compiles nothing."""
+    """Check packages, backends and CUDA tools. This starts JAX's backends in this process, but compiles nothing."""
     return (*_packages(), *_backends(), *_tools(), _onnx(), _tensorrt())
 
 
@@ -51,7 +51,7 @@ def _onnx() -> Finding:
 
 
 def _tensorrt() -> Finding:
-    """Its absence is no fault; who installs it accepts its license."""
+    """Check for TensorRT, which is optional: installing it means accepting its license."""
     found = installed_version("tensorrt-rtx-cu13")
     missing = "missing (--engine tensorrt: pip install 'jax-memprof[tensorrt]'; proprietary, NVIDIA's license)"
     return Finding(what="TensorRT for RTX", ok=None, found=found or missing)
@@ -62,9 +62,9 @@ def _tools() -> list[Finding]:
 
 
 def example_targets() -> tuple[tuple[Target, bool], ...]:
-    """What to compile a small step for, each with whether to compile it to the end, with all tools that takes.
+    """Return the targets to compile a small step for, each with whether to finish the compile, which needs all tools.
 
-    The default target is tried even if something is missing: then its line says what.
+    The default target is included even if a tool is missing; its line then names the tool.
     """
     found = []
     for family in sorted(families(), key=lambda each: not each.facts.is_host):

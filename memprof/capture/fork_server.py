@@ -1,15 +1,16 @@
 """A process that has imported JAX, and forks for each task: `python -m memprof.capture.fork_server SOCKET OWNER`.
 
-Importing JAX and its libraries is most of what a small task costs. So the first task starts this server (who asks it is
-in `forked_process.py`): a Python of one thread, which imports what tasks have in common, starts none of JAX's backends,
-and forks whenever it is asked to. A fork has a session of its own, with the streams, the working folder and the
-environment of who asked, and goes on as a fresh child does (see `child.py`).
+Importing JAX and its libraries takes most of the time of a small task. So the first task starts this server (its client
+is in `forked_process.py`): a single-threaded Python that imports the modules that tasks share, starts no JAX backend,
+and forks on request. A fork has its own session and the client's streams, working folder and environment. It continues
+as a fresh child does (see `child.py`).
 
-It ends with its owner, the process that started it, however that one ends: it watches its pidfd, and the socket between
-them, which an exec closes. It reaps its forks, and kills what one leaves that was killed before it could clean up.
+The server ends with its owner, the process that started it, however the owner ends. It watches the owner's pidfd and
+the socket between them, which an exec closes. It reaps its forks, and kills the processes of a fork that was killed
+before it could clean up.
 
-`multiprocessing.forkserver` would import the user's script again, and there is one for a whole process, whose settings
-are the user's.
+`multiprocessing.forkserver` is no alternative: it would import the user's script again, and a process has only one,
+with the user's settings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from memprof.capture import child
 from memprof.capture.processes import process_tree
 
 _REQUEST_BYTES = 1024 * 1024
-_PATIENCE_SECONDS = 15.0  # for forks that clean up when the process that asked for them is gone
+_PATIENCE_SECONDS = 15.0  # for forks that clean up after their client has ended
 _PAUSE_SECONDS = 0.1
 
 
@@ -43,12 +44,12 @@ class _Server:
         self._requests = requests
         self._owner = owner
         self._started_with = dict(os.environ)
-        self._forks: dict[int, tuple[int, socket.socket]] = {}  # by pidfd: their ids, and where their end is reported
+        self._forks: dict[int, tuple[int, socket.socket]] = {}  # by pidfd: process id, socket for its exit code
 
     def serve(self) -> None:
-        """Fork until the owner is gone, then see to it that the forks end."""
+        """Fork until the owner has ended, then make sure that the forks end."""
         process_tree.adopt_orphans()
-        gc.disable()  # imports leave no garbage to speak of
+        gc.disable()  # imports leave hardly any garbage
         is_wanted = True
         while is_wanted:
             asked = self._requests.fileno()
@@ -62,9 +63,9 @@ class _Server:
         process_tree.end_descendants()
 
     def _answer(self) -> bool:
-        """Do what is asked, or let go of what came with it: then a fresh process does it. Returns whether one asked."""
+        """Serve one request, and return whether there was one. If it gets no fork, the client starts a process."""
         data, descriptors = process_tree.receive(self._requests, _REQUEST_BYTES)
-        if data and not descriptors:  # nothing is to be forked yet
+        if data and not descriptors:  # a request to import only
             self._import(json.loads(data))
         elif data:
             *streams, working_folder, to_answer = descriptors
@@ -79,28 +80,28 @@ class _Server:
             importlib.import_module(name)
 
     def _fork(self, request: dict[str, Any], streams: Iterable[int], folder: int, answers: socket.socket) -> None:
-        """Fork. It is the fork that answers: this process may be killed at any moment.
+        """Fork. The fork itself answers, because this process may be killed at any moment.
 
         Raises:
-            OSError: the system allows no more processes or files, or the working folder is forbidden to enter.
+            OSError: a limit on processes or files is reached, or the working folder cannot be entered.
         """
         self._import(request)
-        if len(os.listdir("/proc/self/task")) > 1:  # a fork could wait for locks that these threads hold
+        if len(os.listdir("/proc/self/task")) > 1:  # a fork could deadlock on locks of the other threads
             return
         os.fchdir(folder)
-        gc.freeze()  # else the fork's collector would copy all pages
+        gc.freeze()  # otherwise the fork's collector would copy all pages
         pid = os.fork()
         if pid == 0:
             self._go_on(request, streams, answers)
         self._forks[os.pidfd_open(pid)] = pid, answers.dup()
 
     def _go_on(self, request: dict[str, Any], streams: Iterable[int], answers: socket.socket) -> NoReturn:
-        """Become a child process, as who asked wants it, and answer with a pidfd."""
+        """Become a child process as requested, and answer with a pidfd."""
         try:
             pidfd = os.pidfd_open(os.getpid())
-        except OSError:  # no more files: a fresh process does it
+        except OSError:  # no more files: the client starts a fresh process
             os._exit(1)
-        with suppress(OSError):  # who asked is gone, as stdin is about to say
+        with suppress(OSError):  # the client has ended, and stdin will be at its end
             socket.send_fds(answers, [b"forked"], [pidfd])
         os.setsid()
         for stream, descriptor in enumerate(streams):
@@ -110,43 +111,43 @@ class _Server:
         raise _Forked(Path(request["work_folder"]))
 
     def _set_environment(self, wanted: Mapping[str, str]) -> None:
-        """Change what is different from the server's own; the rest may have been changed by what it has imported."""
+        """Set the variables that differ from the server's initial ones; its imports may have changed the others."""
         for name in self._started_with.keys() | wanted.keys():
             if name not in wanted:
                 os.environ.pop(name, None)
             elif wanted[name] != self._started_with.get(name):
                 os.environ[name] = wanted[name]
-        tempfile.tempdir = None  # Python looks for it once
+        tempfile.tempdir = None  # Python caches it
 
     def _bury(self, ready: Iterable[int]) -> None:
-        """Report how forks have ended."""
+        """Reap forks that have ended, and report their exit codes."""
         for pidfd in self._forks.keys() & set(ready):
             pid, answers = self._forks.pop(pidfd)
             os.close(pidfd)
             exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if exit_code != 0:  # it may have been killed before it could end what it had started
+            if exit_code != 0:  # it may have been killed before it could end its own processes
                 process_tree.end_orphans({pid for pid, _ in self._forks.values()})
-            with answers, suppress(OSError):  # who asked is gone
+            with answers, suppress(OSError):  # the client has ended
                 answers.send(str(exit_code).encode("ascii"))
 
 
 class _Forked(BaseException):
-    """This process is a fork: the server's frames go, which a crash would show."""
+    """Raised in a fork to unwind the server's frames, which a crash would otherwise show."""
 
     def __init__(self, work_folder: Path) -> None:
         self.work_folder = work_folder
 
 
 def _close_all() -> None:
-    """Close what is the server's, or another task's."""
+    """Close the descriptors of the server and of other tasks."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2:
-            with suppress(OSError):  # that of the list itself
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(descriptor)
 
 
 if __name__ == "__main__":
-    # Named, so that its sockets are not closed a second time when it goes: their numbers will be those of other files.
+    # Keep a reference, so that its sockets are not closed a second time: their numbers will belong to other files.
     _server = _Server(socket.socket(fileno=int(sys.argv[1])), owner=int(sys.argv[2]))
     try:
         _server.serve()

@@ -1,4 +1,4 @@
-"""What to do about errors that people meet again and again when their step is traced or compiled."""
+"""Hints for common errors in the trace or the compile of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from memprof.capture.user_traceback import first_line, message_of, user_line, user_traceback
 from memprof.errors import Interrupted, MemprofError, WorkloadError
 
-# What JAX says when a program is run on, or data is put onto, a device that is only compiled for (jax 0.10.2 to 0.12).
+# Parts of JAX's messages when a program runs on, or data is put onto, an absent device (jax 0.10.2 to 0.12).
 _OF_ABSENT_DEVICES = (
     "Executable' object has no attribute 'local_devices'",
     "not available with compile-only client",
@@ -21,7 +21,7 @@ _OF_ABSENT_DEVICES = (
 
 
 def hint(error: BaseException) -> str:
-    """A sentence that says what to try; empty where there is nothing better than the error itself."""
+    """Return a sentence that says what to try, or an empty string if the error speaks for itself."""
     message, kind = message_of(error), type(error).__name__
     if isinstance(error, EOFError):
         return "nobody is there to answer input(): give what it asks for with --set, or as an argument after --"
@@ -40,7 +40,7 @@ def hint(error: BaseException) -> str:
         )
     if "cudnn" in message.lower() and "dot_product_attention" in _frames(error):
         return "implementation='cudnn' asks for cuDNN while it is traced: install nvidia-cudnn-cu13 (or -cu12)"
-    if "Couldn't find output tile sizes" in message:  # XLA's own kernels, where none was measured (jaxlib 0.10.2)
+    if "Couldn't find output tile sizes" in message:  # XLA's own kernels without autotuning (jaxlib 0.10.2)
         option = "xla_gpu_enable_triton_gemm"
         return (
             f"XLA finds no way to generate this matrix product: have cuBLAS make it with -t xla:{option}=false, or with"
@@ -67,12 +67,12 @@ def _frames(error: BaseException) -> str:
 
 
 def as_workload_error(what: str, action: Callable[[], Any]) -> Any:
-    """Whatever the user's code or XLA raises is a result of the run, shown with its own traceback."""
+    """Run an action, and convert any error of the user's code or XLA to a `WorkloadError` with its traceback."""
     try:
         return action()
     except (MemprofError, Interrupted):
         raise
-    except BaseException as error:  # also what ends a script: importing the user's code may raise anything
+    except BaseException as error:  # includes SystemExit: importing the user's code may raise anything
         summary = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
         advice = hint(error)
         sentence = f"the step {what}: {summary}" + (f" ({advice})" if advice else "")

@@ -1,7 +1,7 @@
 """Attributes that an object really has.
 
 Some objects answer to every name: `nnx.Rngs`, proxies, lazy modules, mocks. For them `hasattr` is always true, or
-raises their own error. `own` asks the object and its class without calling `__getattr__`.
+raises their own error. `own` checks the object and its class without calling `__getattr__`.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ def has_own(value: object, name: str) -> bool:
 
 
 def own(value: Any, name: str) -> Any:
-    """An attribute that an object or its class defines; None where neither does."""
+    """Return an attribute that an object or its class defines, or None."""
     return getattr(value, name, None) if has_own(value, name) else None

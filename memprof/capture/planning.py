@@ -1,7 +1,8 @@
-"""The plan of a program: the one in the user's cache, where it has been compiled before, else a new one.
+"""The plan of a program: from the user's cache if it was compiled before, otherwise a new one.
 
-What determines a plan is its key. In doubt two keys differ: the module has the source lines that reports name, the
-options of the compile have JAX's settings. Of memprof there is nothing in it but what it asks of XLA.
+A plan's key includes everything that determines the plan. The key is conservative: the module includes the source lines
+that reports name, and the compile options include JAX's settings. The only part of memprof in the key is its XLA
+options.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from memprof.capture.xla.toolchain import installed_version
 from memprof.errors import MemprofError
 
 _OF_XLA = re.compile(r"(XLA|TF|TPU|LIBTPU|PJRT|CUDA|NVIDIA|CUDNN|CUBLAS|OMP|MKL|ONEDNN|DNNL)_.*|NPROC")
-# Where allocators take memory from, what is logged, and libtpu, which is a tool of its own in the key.
+# Variables that do not affect a plan: allocators, logging, and the path of libtpu, which is a separate part of the key.
 _WITHOUT_A_SAY = re.compile(r"XLA_PYTHON_CLIENT_.*|TF_CPP_.*|TPU_LIBRARY_PATH")
-# Of /proc/cpuinfo, on x86 and on Arm.
+# Fields of /proc/cpuinfo on x86 and Arm.
 _CPU_FACTS = ("vendor_id", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
@@ -39,16 +40,16 @@ WAITING = "waiting for an equal compile"  # a stage
 def capture_plan(
     lowered: Capture, program: PortableProgram, task: PlanTask, make: Callable[[], Plan], *, progress: Progress
 ) -> Capture:
-    """The capture of a step by its plan: the one in the user's cache, else as it is made, which is then kept there.
+    """Complete the capture of a step with the plan in the user's cache, or with a new plan, which is then cached.
 
     Args:
-        lowered: what is known of the step (see `with_plan`).
-        program: the same step as any process can compile it.
-        make: compiles it as the task says.
-        progress: called with a stage where another process makes it.
+        lowered: the capture before the compile (see `with_plan`).
+        program: the same step, in a form that any process can compile.
+        make: compiles the program according to the task.
+        progress: called with a stage while another process makes the plan.
 
     Raises:
-        MemprofError: a variable of the environment does not say where the cache is, or how large; see `with_plan`.
+        MemprofError: an environment variable has an invalid folder or size for the cache; or see `with_plan`.
         Exception: whatever `make` raises.
     """
     if task.settings.complete or not task.settings.use_cache:
@@ -62,15 +63,15 @@ def capture_plan(
         cache.remove(key)
         if not plan.is_cached:
             raise
-    return with_plan(lowered, find_or_make())  # what was there is what was written, and is no plan of this step
+    return with_plan(lowered, find_or_make())  # the cached plan was undamaged, but not a plan of this step
 
 
 def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any]) -> str:
-    """The key of a program's plan.
+    """Return the key of a program's plan.
 
     Args:
-        target: one that is not a device of this machine: there XLA may try things out.
-        asked: XLA's options that the step asks for.
+        target: a target other than an accelerator of this machine, on which XLA may run trials.
+        asked: XLA options that the step requests.
     """
     compiler = compiler_of(target)
     topology = target.topology
@@ -93,7 +94,7 @@ def plan_key(program: PortableProgram, target: Target, asked: Mapping[str, Any])
 
 
 def _host() -> list[str]:
-    """What XLA sees of the processor that it compiles for."""
+    """Return the properties of this processor that XLA detects."""
     num_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     facts = [platform.machine(), f"{num_processors} processors"]
     try:
@@ -104,12 +105,12 @@ def _host() -> list[str]:
 
 
 def _identity(tool: Path | None) -> list[str | int]:
-    """A tool by its place and size: one of another version has another size."""
+    """Identify a tool by its path and size: another version has another size."""
     return [] if tool is None else [str(tool), tool.stat().st_size]
 
 
 def _environment() -> dict[str, str]:
-    """The variables that XLA reads, with the content of a file of flags."""
+    """Return the environment variables that XLA reads, with the content of a flags file."""
     found = {
         name: value
         for name, value in os.environ.items()
@@ -117,6 +118,6 @@ def _environment() -> dict[str, str]:
     }
     flags = found.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
-        with suppress(OSError):  # XLA has its own words for a file that cannot be read
+        with suppress(OSError):  # XLA reports a file that cannot be read
             found["the file of XLA_FLAGS"] = Path(flags).read_text(errors="replace")
     return found

@@ -1,7 +1,7 @@
-"""The settings of JAX's memory pool that this process would have: the one place that reads them from the environment.
+"""The settings of JAX's memory pool in this process; only this module reads them from the environment.
 
-The rules are those of `jaxlib.xla_client.generate_pjrt_gpu_plugin_options` (0.10.2 to 0.12), and of XLA for
-TF_FORCE_UNIFIED_MEMORY. What JAX refuses is refused here.
+The rules follow `jaxlib.xla_client.generate_pjrt_gpu_plugin_options` (0.10.2 to 0.12), and XLA for
+TF_FORCE_UNIFIED_MEMORY. Values that JAX rejects are also rejected here.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRA
 _UNIFIED = "TF_FORCE_UNIFIED_MEMORY"
 _ALL = (_ALLOCATOR, _PREALLOCATE, _FRACTION, _OLD_FRACTION, _UNIFIED)
 _DEFAULT = "default"
-# Children of memprof do not preallocate. Nobody else spells it so, and the user's own value is kept beside it.
+# memprof's child processes do not preallocate. The unusual value `0` marks this, and another variable keeps the user's.
 _OFF_IN_CHILDREN, _KEPT_PREALLOCATE = "0", "MEMPROF_XLA_PYTHON_CLIENT_PREALLOCATE"
 
 
 def pool_settings(
     target: Target, recorded: PoolSettings | None = None, environment: Mapping[str, str] = os.environ
 ) -> PoolSettings:
-    """The settings for a step.
+    """Return the settings for a step.
 
     Args:
-        target: the device; only CUDA devices have such a pool.
-        recorded: settings of the process that compiled the step, which count if the environment says nothing.
+        target: the target; only CUDA devices have such a pool.
+        recorded: settings of the process that compiled the step, used if the environment has none.
 
     Raises:
-        MemprofError: the environment has a value that JAX refuses.
+        MemprofError: the environment has a value that JAX rejects.
     """
     environment = _of_user(environment)
     if not family_of(target.platform).has_share_pool or not any(environment.get(name) for name in _ALL):
@@ -45,19 +45,19 @@ def pool_settings(
 
 
 def without_preallocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a child process, whose allocator takes memory as it goes: else it has no peak to measure."""
+    """Return variables that turn off preallocation in a child process, which would hide its peak."""
     own = environment.get(_KEPT_PREALLOCATE, environment.get(_PREALLOCATE, ""))
     return {_PREALLOCATE: _OFF_IN_CHILDREN, _KEPT_PREALLOCATE: own}
 
 
 def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, str] = os.environ) -> PoolSettings:
-    """The settings with another fraction, as the user wrote it: `0.9` or `90%`.
+    """Return the settings with another fraction, written as `0.9` or `90%`.
 
     Args:
-        option: what the user wrote before it, for messages.
+        option: the option before the fraction, for messages.
 
     Raises:
-        MemprofError: it is no fraction; or the environment has a value that JAX refuses.
+        MemprofError: the text is not a valid fraction; or the environment has a value that JAX rejects.
     """
     share = parse_share(text)
     fraction = _number(text) if share is None else float(share)
@@ -67,13 +67,13 @@ def parse_pool(text: str, *, option: str = "--pool ", environment: Mapping[str, 
         raise MemprofError(
             f"{option}{text} is no share of the card's memory: write a number above 0 and up to 1, such as 0.9, or 90%"
         )
-    # A fraction means something to a pool alone.
+    # A fraction applies only to a pool.
     allocator = settings.allocator if settings.allocator.is_capped else Allocator.BFC
     return replace(settings, allocator=allocator, mem_fraction=fraction, origin=f"{option}{text.strip()}")
 
 
 def _of_user(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment without what memprof sets in its child processes."""
+    """Return the environment without the variables that memprof sets in its child processes."""
     if environment.get(_PREALLOCATE) != _OFF_IN_CHILDREN or _KEPT_PREALLOCATE not in environment:
         return environment
     return {**environment, _PREALLOCATE: environment[_KEPT_PREALLOCATE]}
@@ -102,7 +102,7 @@ def _of_environment(environment: Mapping[str, str]) -> PoolSettings:
 
 
 def _number(text: str) -> float | None:
-    """The number in a text, as Python reads it; None if there is none."""
+    """Parse a finite number as Python does, or return None."""
     try:
         number = float(text)
     except ValueError:

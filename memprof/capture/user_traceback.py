@@ -1,4 +1,4 @@
-"""What is shown of an exception: its first line, and its traceback cut to the frames of the user's own code."""
+"""Display of exceptions: the first line, and the traceback reduced to frames of the user's own code."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import traceback
 from pathlib import Path
 
 _STANDARD_LIBRARY = tuple(str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "platstdlib"))
-# Of this environment, of one beneath it, or of the user's site.
+# Packages of this environment, of a nested one, or of the user's site.
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _OURS = str(Path(__file__).resolve().parents[1])
-# Modules of memprof that hold models, whose lines are as good as the user's own.
+# memprof's modules with models, whose lines are shown like the user's own.
 _MODELS = re.compile(r"[/\\]memprof[/\\]workloads[/\\](?:models|networks)[/\\]")
 
-# A traceback of endless recursion, and an error of XLA that quotes the program, have thousands of lines.
+# A traceback of infinite recursion, or an XLA error that quotes the program, can have thousands of lines.
 _MAX_LINES = 60
 _MAX_LINE_LENGTH = 500
 _MAX_FIRST_LINE_LENGTH = 200
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, for a sentence; empty where it says nothing."""
+    """Return the first line of an exception's message, for use in a sentence; empty if it has no message."""
     line = printable(next(iter(message_of(error).strip().splitlines()), ""))
     return line if len(line) <= _MAX_FIRST_LINE_LENGTH else f"{line[:_MAX_FIRST_LINE_LENGTH]}..."
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says; empty where saying it fails, which is the user's code too."""
+    """Return an exception's message; empty if its `__str__`, which may be the user's code, raises."""
     try:
         return str(error)
     except Exception:
@@ -35,12 +35,12 @@ def message_of(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would take for a command."""
+    """Remove the characters that a terminal would interpret as commands."""
     return "".join(character for character in text if character.isprintable() or character in "\n\t")
 
 
 def shortened(text: str) -> str:
-    """A text to show: of many lines without its middle, long lines without their ends."""
+    """Shorten a text for display: omit the middle of many lines, and the ends of long lines."""
     lines = [
         line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}..."
         for line in printable(text).splitlines()
@@ -52,10 +52,10 @@ def shortened(text: str) -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback as Python prints it, without the frames of libraries and of memprof.
+    """Return the traceback as Python prints it, without the frames of libraries and of memprof.
 
-    Where JAX fails long after it has traced the user's code, it hangs the frames from back then on the error as its
-    cause: they are shown as if the error came from there. Where no frame is the user's, the error stands alone.
+    If JAX fails long after it has traced the user's code, it attaches the frames of that trace to the error as its
+    cause. They are then shown as the origin of the error. If no frame is the user's, only the error is shown.
     """
     shown = traceback.TracebackException.from_exception(error, compact=True)
     frames = _user_frames(shown)
@@ -70,13 +70,13 @@ def user_traceback(error: BaseException) -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """The innermost line of the user's own code that an exception comes from, as `train.py:12`; empty without one."""
+    """Return the innermost line of the user's own code in a traceback, as `train.py:12`, or an empty string."""
     frames = _user_frames(traceback.TracebackException.from_exception(error, compact=True))
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def is_of_user_code(error: BaseException) -> bool:
-    """Whether an exception comes from a line of the user's own code, and not only from what that code has asked for."""
+    """Whether the traceback of an exception includes a line of the user's own code."""
     return any(_is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
 
 

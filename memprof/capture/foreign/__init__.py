@@ -1,1 +1,1 @@
-"""Programs that others have lowered or compiled."""
+"""Programs lowered or compiled elsewhere."""

@@ -1,11 +1,11 @@
-"""The compiled programs in files that others wrote: XLA's dumps, and log directories of XProf and TensorBoard.
+"""Compiled programs in files from elsewhere: XLA's dumps, and log directories of XProf and TensorBoard.
 
     XLA_FLAGS="--xla_dump_to=DIR --xla_dump_hlo_as_proto" python train.py
     programs_in([Path("DIR")])
 
-A program is of use where it comes with its buffer assignment: what XLA dumps after its optimizations, what XProf puts
-beside a trace (`*.hlo_proto.pb`), and the stat `Hlo Proto` in the trace itself. Needs no JAX (but for XLA's parser,
-where a dump is of texts), and compiles nothing.
+A program is usable only with its buffer assignment. Three sources have it: XLA's dump after optimizations, XProf's file
+beside a trace (`*.hlo_proto.pb`), and the stat `Hlo Proto` in the trace itself. The module needs no JAX (except XLA's
+parser for text dumps), and compiles nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from memprof.capture.foreign.text_dumps import hlo_proto_of_texts, memory_report
 from memprof.errors import MemprofError
 from memprof.untrusted import clean, open_regular
 
-_MOST_BYTES = 1 << 30  # of one file, unpacked
+_MOST_BYTES = 1 << 30  # of one decompressed file
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _PACKED = "(" + "|".join(map(re.escape, _OPENERS)) + ")?"
 _OF_XPROF = re.compile(r"(?P<name>.+?)(?:\(\d+\))?\.hlo_proto\.pb" + _PACKED)
 _TRACE = re.compile(r".+\.xplane\.pb" + _PACKED)
-# What lies beside a dumped program; that of a text cannot be read without the first two.
+# Files beside a dumped program; a text dump cannot be read without the first two.
 _ASSIGNMENT, _LIVE_RANGES, _REPORT = "buffer-assignment", "live-range", "memory-usage-report"
 _TELLS = {_ASSIGNMENT: "where each value lies", _LIVE_RANGES: "when each value lives"}
 _BESIDE = re.compile(
@@ -44,7 +44,7 @@ _BESIDE = re.compile(
 )
 AS_PROTO = 'dump again with XLA_FLAGS="--xla_dump_to=FOLDER --xla_dump_hlo_as_proto"'
 
-# tsl/profiler/protobuf/xplane.proto, as far as it is read here. A map is a repeated message of key and value.
+# The fields of tsl/profiler/protobuf/xplane.proto that are read. A map is a repeated message of key and value.
 _XSpace = message_classes(
     "memprof.trace",
     {
@@ -65,19 +65,19 @@ _XSpace = message_classes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundProgram:
-    """A compiled program, as somebody else has written it.
+    """A compiled program in a file from elsewhere.
 
     Attributes:
-        name: of its module: `jit_train_step`.
-        file: that holds it.
-        written: when the file was written, in seconds since 1970.
-        hlo_proto: the serialized `HloProto`; of texts that cannot be read as one, the program's text.
-        platform: `cuda`, `cpu` or `tpu`, as far as the name of the file tells; else empty.
-        compute_capability: for example `9.0`, likewise.
-        memory_report: XLA's own report on its memory, which it dumps beside it; empty where there is none.
-        target_config: the file with what XLA knew of the GPU; None where there is none.
+        name: name of its module, such as `jit_train_step`.
+        file: the file that contains it.
+        written: modification time of the file, in seconds since 1970.
+        hlo_proto: the serialized `HloProto`; for a text dump that cannot be converted, the program's text.
+        platform: `cuda`, `cpu` or `tpu`, if the file's name shows it; else empty.
+        compute_capability: compute capability such as `9.0`, if the file's name shows it.
+        memory_report: XLA's own memory report, dumped beside the program; empty if missing.
+        target_config: XLA's file that describes the GPU; None if missing.
         proto_without_limit: as in a capture.
-        damage: why its texts cannot be read; None where they can, and of protos.
+        damage: the error in its text dump; None if it is readable or a proto.
     """
 
     name: str
@@ -93,15 +93,15 @@ class FoundProgram:
 
     @property
     def is_text(self) -> bool:
-        """Whether it was dumped as text."""
+        """Whether the program was dumped as text."""
         return ".txt" in self.file.name
 
 
 def programs_in(paths: Sequence[Path]) -> Iterator[FoundProgram]:
-    """The programs in files and folders, each once, one after the other: a large job has hundreds.
+    """Yield the distinct programs in files and folders one by one, because a large job has hundreds.
 
     Raises:
-        MemprofError: a path is not there, holds no program, or cannot be read.
+        MemprofError: a path is missing, contains no program, or cannot be read.
     """
     seen: set[bytes] = set()
     for path in paths:
@@ -118,7 +118,7 @@ def programs_in(paths: Sequence[Path]) -> Iterator[FoundProgram]:
 
 
 def _files_in(path: Path) -> list[Path]:
-    """The files of a path that hold programs, by their names; a file that the user names is one whatever its name."""
+    """Return a path's files whose names mark them as programs; a file that the user gives counts with any name."""
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:
@@ -142,15 +142,15 @@ def _files_in(path: Path) -> list[Path]:
 
 
 def _without_kind(file: Path) -> Path:
-    """What the same program has in common as a proto and as a text."""
+    """Return the part of the path that the proto and the text of a program share."""
     return file.with_name(re.sub(r"\.(hlo\.pb|txt)" + _PACKED + "$", "", file.name))
 
 
 @cache
 def _dump() -> re.Pattern[str]:
-    """The names of dumped programs: `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`.
+    """Return the pattern of dump file names, such as `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`.
 
-    A family that XLA does not name there has a dot before `after`, and libtpu's number before that
+    If XLA does not name the device family, there is a dot before `after`, and libtpu's number before that
     (`jit_step.cl_1004524046.after_optimizations.hlo.pb`).
     """
     named = "|".join(f"(?P<{each.platform}>{each.dumped_as})" for each in all_families() if each.dumped_as)
@@ -192,12 +192,12 @@ def _programs_of(file: Path) -> Iterator[FoundProgram]:
 
 
 def _is_for(dump: re.Match[str], family: DeviceFamily) -> bool:
-    """Whether the name of a dump is one of programs of a family."""
+    """Whether the name of a dump belongs to a device family."""
     return not dump["family"] if not family.dumped_as else bool(dump[family.platform])
 
 
 def _of_texts(found: FoundProgram) -> FoundProgram:
-    """A program that is dumped as text, with what lies beside it."""
+    """Convert a program dumped as text, using the files beside it."""
     file = found.file
     beside = {kind: file.with_name(file.name.replace(".txt", f"-{kind}.txt")) for kind in (*_TELLS, _REPORT)}
     texts = {kind: _text(content_of(path)) for kind, path in beside.items() if os.path.isfile(path)}
@@ -209,7 +209,7 @@ def _of_texts(found: FoundProgram) -> FoundProgram:
                 told = f" (in all it takes {total_bytes:,} bytes)" if total_bytes else ""
                 raise MemprofError(f"there is no {beside[kind].name}, which would tell {tells}{told}: {AS_PROTO}")
         proto = hlo_proto_of_texts(_text(found.hlo_proto), texts[_ASSIGNMENT], texts[_LIVE_RANGES])
-    except (MemprofError, ValueError) as error:  # protobuf rejects a number that is too large with a ValueError
+    except (MemprofError, ValueError) as error:  # protobuf raises ValueError for a number that is too large
         return replace(found, damage=MemprofError(clean(f"{file} cannot be read: {error}")))
     return replace(found, hlo_proto=proto, memory_report=report)
 
@@ -219,7 +219,7 @@ def _text(content: bytes) -> str:
 
 
 def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
-    """The programs in a trace, by the names of their modules."""
+    """Yield the programs in a trace, with the names of their modules."""
     try:
         space = _XSpace.FromString(content_of(file))
     except DecodeError as error:
@@ -233,10 +233,10 @@ def _traced(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def content_of(file: Path) -> bytes:
-    """What is in a file, unpacked.
+    """Return the decompressed content of a file.
 
     Raises:
-        MemprofError: it cannot be read or unpacked, or is too large.
+        MemprofError: the file cannot be read or decompressed, or is too large.
     """
     try:
         with open_regular(file) as opened:

@@ -1,7 +1,7 @@
-"""From a program that somebody else has compiled to a capture, as far as the program alone tells.
+"""Conversion of a program compiled elsewhere to a capture, from the program alone.
 
-What a capture of our own has beside the program is not there: the traced step with its operations counted, the
-versions of the tools. What is in the program takes its place, or it stays empty; nothing is made up.
+Such a program lacks other parts of memprof's own captures: the traced step with its operation counts, and the tools'
+versions. The capture takes these from the program or leaves them empty; it never invents a value.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NAMED = "the dump names it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a program takes on each device.
+    """The memory of a program on each device.
 
     Attributes:
-        target: what it was compiled for, as far as it tells.
-        footprint_bytes, live_peak_bytes: as in a report; None where it comes without a buffer assignment.
+        target: the target of its compile, as far as the program shows it.
+        footprint_bytes, live_peak_bytes: as in a report.
     """
 
     target: Target
@@ -48,7 +48,7 @@ class Sizes:
 
 
 def sizes_of(found: FoundProgram) -> Sizes:
-    """What a program takes, without looking into what its buffers are for.
+    """Return the memory of a program, without analyzing the purpose of its buffers.
 
     Raises:
         MemprofError: see `import_program`.
@@ -70,15 +70,15 @@ def _sizes(found: FoundProgram) -> Sizes:
 
 
 def import_program(found: FoundProgram, *, roles: Mapping[str, str], target: Target | None) -> Capture:
-    """The capture of a program.
+    """Return the capture of a program.
 
     Args:
-        roles: those that the user gives, by path prefix.
-        target: what it was compiled for, where the user says; None: as far as the dump tells.
+        roles: roles that the user gives, by path prefix.
+        target: the target of the compile, if the user gives it; None to take it from the dump.
 
     Raises:
-        MemprofError: it is no program with a buffer assignment, is damaged, or is the text of one for a TPU; or a role
-            is none, or for an argument that is not there.
+        MemprofError: the file is not a program with a buffer assignment, is damaged, or is a text dump of a TPU
+            program; or a role is unknown or given for a missing argument.
     """
     with as_damage(str(found.file)):
         return _capture(found, roles, target)
@@ -148,7 +148,7 @@ def _decoded(found: FoundProgram) -> tuple[Any, Program, BufferTable]:
 
 
 def _check_memory_report(found: FoundProgram, table: BufferTable) -> None:
-    """Compare the buffer assignment with the memory report beside it, where the dump has one."""
+    """Compare the buffer assignment with the memory report beside it, if the dump has one."""
     if not found.memory_report:
         return
     try:
@@ -186,7 +186,7 @@ def _target(found: FoundProgram, proto: Any) -> Target:
 
 
 def _named_device(family: TargetFamily, config: Path, topology: Topology) -> Target:
-    """The device that a configuration in XLA's dump describes: one of ours, or else as it describes it."""
+    """Return the device in a configuration of XLA's dump: from memprof's catalogue, otherwise as it describes it."""
     assert family.read_file is not None
     target = family.read_file(str(config), topology)
     device = family.device_of_kind(target.description)

@@ -1,9 +1,9 @@
-"""Programs that others have lowered and not compiled: StableHLO in files, and what `jax.export` has serialized.
+"""Programs lowered elsewhere but not compiled: StableHLO files, and files serialized by `jax.export`.
 
     lowered.as_text()                                    # *.mlir, *.stablehlo
-    jax.export.export(jax.jit(f))(*args).serialize()     # the module lies in it as it is
+    jax.export.export(jax.jit(f))(*args).serialize()     # contains the module unchanged
 
-They are compiled for a target in a child, as every step, and then are programs like those of a dump.
+A child compiles them for a target, as it does any step. The result is treated like a program from a dump.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _NAME = re.compile(rb"\bmodule @([\w.$-]+)")
 
 
 def lowered_module(path: Path) -> bytes | None:
-    """The StableHLO module in a file, as MLIR text or bytecode; None where there is none.
+    """Return the StableHLO module in a file, as MLIR text or bytecode, or None if it contains no module.
 
     Raises:
         MemprofError: the file cannot be read.
     """
-    if not os.path.isfile(path):  # of a name that is too long, `Path` raises an error
+    if not os.path.isfile(path):  # `Path` raises an error if the name is too long
         return None
     content = content_of(path)
     if content.startswith(BYTECODE) or _TEXT.search(content):
         return content
-    # What `jax.export` has serialized is a flatbuffer: a vector of bytes lies in it as it is, after its length.
+    # `jax.export` writes a flatbuffer, which stores a vector of bytes unchanged after its length.
     portable = PORTABLE_STABLEHLO.search(content, 4)
     if portable is None:
         return None

@@ -1,7 +1,7 @@
-"""Reads what `jax.profiler.save_device_memory_profile("memory.prof")` writes: a gzipped pprof.
+"""Reader of gzipped pprof files from `jax.profiler.save_device_memory_profile("memory.prof")`.
 
-Each sample has a number of allocations and their bytes, the labels `kind` (`buffer`, `executable`) and `device`, and
-the Python stack that made them (jaxlib 0.10.2 to 0.12). JAX keeps neither shape nor dtype.
+Each sample has a number of allocations, their bytes, the labels `kind` (`buffer`, `executable`) and `device`, and the
+Python stack that allocated them (jaxlib 0.10.2 to 0.12). JAX records neither shape nor dtype.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TYPES = (("allocations", "count"), ("space", "bytes"))
 
 
 def memory_profile(path: Path) -> MemoryProfile | None:
-    """The memory profile in a file; None if it is another kind of file.
+    """Return the memory profile in a file, or None if it is another kind of file.
 
     Raises:
-        MemprofError: it is one, and damaged.
+        MemprofError: the file is a damaged memory profile.
     """
     if not os.path.isfile(path):
         return None

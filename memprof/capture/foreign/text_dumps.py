@@ -1,13 +1,13 @@
-"""A compiled program from the texts that XLA dumps: what `xla.HloProto` would have held.
+"""Conversion of XLA's text dumps of a compiled program to the equivalent `xla.HloProto`.
 
     XLA_FLAGS="--xla_dump_to=DIR" python train.py        # without --xla_dump_hlo_as_proto
 
-Three texts lie beside each other. XLA's own parser reads the program; the buffer assignment lists every value with its
-place; the live ranges say at which instruction of the schedule each comes and goes. Only the heap-simulator trace is
-nowhere, and follows: XLA makes it from these live ranges, instruction by instruction, taking memory before it gives
-back (`xla/service/heap_simulator`), and a value that is placed where another still lies shares its memory.
+A dump consists of three texts. XLA's own parser reads the program. The buffer assignment lists every value with its
+offset. The live ranges give the first and last instruction of each value in the schedule. Only the heap-simulator trace
+is missing, but it can be derived: XLA makes it from these live ranges, instruction by instruction, and allocates before
+it frees (`xla/service/heap_simulator`). A value placed at the offset of a live value shares its memory.
 
-The order in which one instruction takes and gives back several values is not told; sums and peaks do not depend on it.
+The order in which one instruction allocates and frees several values is unknown; totals and peaks do not depend on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memprof.analysis.hlo.hlo_proto import HloProto, MemoryReport
 from memprof.capture.xla.hlo_parser import hlo_module_of_text
 from memprof.errors import MemprofError
 
-# As `BufferAssignment::ToString` and `HloLiveRange::ToString` write them (jaxlib 0.10.2 to 0.12).
+# Formats of `BufferAssignment::ToString` and `HloLiveRange::ToString` (jaxlib 0.10.2 to 0.12).
 _NUMBER, _INDEX = r"\d{1,18}", r"(?:\d{1,9}(?:,\d{1,9})*)?"
 _ALLOCATION = re.compile(
     rf"allocation (?P<index>{_NUMBER}): size (?P<size>{_NUMBER})(?:, color (?P<color>{_NUMBER}))?(?:, page \d+)?"
@@ -42,13 +42,13 @@ _NUM_DEVICES = {
     "computation_count": re.compile(r"\bnum_partitions=(\d{1,9})\b"),
 }
 _MEMORY_SPACE = re.compile(rf"\(color=({_NUMBER})\)\s+Total bytes: ({_NUMBER})\b")
-_Position = tuple[str, tuple[int, ...]]  # the instruction's name, and the place in its shape
-_Ranges = Mapping[_Position, tuple[int, int]]  # the first and the last instruction, by their places in the schedule
+_Position = tuple[str, tuple[int, ...]]  # the instruction's name and the shape index
+_Ranges = Mapping[_Position, tuple[int, int]]  # the schedule positions of the first and the last instruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:
-    """A value of the temp block: defined by `instruction`, it lives from one time of the schedule to another."""
+    """A value in the temp block, with its defining instruction and its live range in the schedule."""
 
     id: int
     size_bytes: int
@@ -59,15 +59,15 @@ class _Value:
 
 
 def hlo_proto_of_texts(program: str, assignment: str, live_ranges: str) -> bytes:
-    """The `xla.HloProto` of a program.
+    """Build the `xla.HloProto` of a program from its text dumps.
 
     Args:
-        program: `*after_optimizations.txt`.
-        assignment: `*after_optimizations-buffer-assignment.txt`.
-        live_ranges: `*after_optimizations-live-range.txt`.
+        program: content of `*after_optimizations.txt`.
+        assignment: content of `*after_optimizations-buffer-assignment.txt`.
+        live_ranges: content of `*after_optimizations-live-range.txt`.
 
     Raises:
-        MemprofError: a text cannot be parsed, or they are not of one program.
+        MemprofError: a text cannot be parsed, or the texts belong to different programs.
     """
     proto = HloProto()
     proto.hlo_module.MergeFromString(hlo_module_of_text(program))
@@ -95,7 +95,7 @@ def hlo_proto_of_texts(program: str, assignment: str, live_ranges: str) -> bytes
 
 
 def memory_report_of_text(text: str) -> bytes:
-    """XLA's report on memory as the proto, as far as that is read: the bytes of each memory space."""
+    """Convert XLA's memory report to a proto with the only fields that are read: the bytes of each memory space."""
     report = MemoryReport()
     for color, total_bytes in _MEMORY_SPACE.findall(text):
         report.spaces.add(color=int(color), total_bytes=int(total_bytes))
@@ -116,7 +116,7 @@ def _ranges(text: str) -> _Ranges:
 
 
 def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
-    """Read the allocations and what lies in them; the values of each temp block, which share its memory over time."""
+    """Read the allocations and their values, and return the values of each temp block, which share its memory."""
     ids = {each.name: each.id for computation in proto.hlo_module.computations for each in computation.instructions}
     assignment, unplaced = proto.buffer_assignment, set(ranges)
     temp_blocks: list[list[_Value]] = []
@@ -138,7 +138,7 @@ def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
         buffer.defined_at.shape_index.extend(index)
         allocation.assigned.add(logical_buffer_id=buffer.id, offset=offset, size=buffer.size)
         unplaced.discard((name, index))
-        if value["shape"].startswith("("):  # a tuple's table of pointers has its place to itself, outside the trace
+        if value["shape"].startswith("("):  # a tuple's pointer table has its own memory, outside the trace
             allocation.is_tuple = True
         elif is_temp:
             if (name, index) not in ranges:
@@ -155,7 +155,7 @@ def _placed(proto: Any, text: str, ranges: _Ranges) -> list[list[_Value]]:
 
 
 def _describe(allocation: Any, heading: re.Match[str]) -> bool:
-    """Fill in what the first line says of an allocation; whether it is a temp block."""
+    """Fill in an allocation from its first line, and return whether it is a temp block."""
     allocation.index, allocation.size = int(heading["index"]), int(heading["size"])
     allocation.color = int(heading["color"] or 0)
     if heading["parameter"]:
@@ -173,12 +173,12 @@ def _index(text: str | None) -> tuple[int, ...]:
 
 
 def _events(values: Sequence[_Value]) -> Iterator[tuple[EventKind, _Value, int]]:
-    """The heap-simulator trace of one temp block: see the module's docstring."""
+    """Yield the heap-simulator trace of one temp block (see the module's docstring)."""
     starting, ending = defaultdict(list), defaultdict(list)
     for value in values:
         starting[value.start].append(value)
         ending[value.end].append(value)
-    holders: dict[int, tuple[int, int]] = {}  # by offset: the value that took the memory, and how many have it now
+    holders: dict[int, tuple[int, int]] = {}  # by offset: the value that allocated it, and its number of users
     for time in sorted(starting.keys() | ending.keys()):
         for value in starting[time]:
             canonical_id, count = holders.get(value.offset, (value.id, 0)) if value.size_bytes else (value.id, 0)

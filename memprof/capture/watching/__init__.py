@@ -1,1 +1,1 @@
-"""Training scripts that run as they are, with every program that they compile kept."""
+"""Runs of unmodified training scripts that record every program they compile."""

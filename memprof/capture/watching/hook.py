@@ -1,6 +1,6 @@
 """The watcher inside a script: it records traces, compiles, and the arrays on the device.
 
-The script comes first. A fault of the watcher is noted (see `shared_page.py`), and the script goes on.
+The script has priority: an error of the watcher is noted (see `shared_page.py`), and the script continues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.plugin_complaints import show_plugin_complaints
 
 _MOST_TEXT = 200
-_PLAN = "_after_optimizations"  # what is kept of a dump
+_PLAN = "_after_optimizations"  # part of the names of the dump's files to keep
 _END_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
 _GROWS_FOR_GOOD = 3
@@ -62,19 +62,19 @@ _Result = TypeVar("_Result")
 
 
 def start_watcher(folder: str) -> None:
-    """Watch this process from now on, as the options in a work folder say."""
+    """Watch this process from now on, with the options in a work folder."""
     show_plugin_complaints()
     Watcher(Path(folder), **json.loads((Path(folder) / records.OPTIONS).read_bytes())).start()
 
 
 class Watcher:
-    """Writes what happens into a work folder.
+    """Recorder of the script's calls, compiles and arrays, in a work folder.
 
     Args:
-        target: compile each program for this target; None: keep the programs that run.
-        num_programs: stop the script after this number of programs of its own.
-        may_end: whether to stop it, without `num_programs`, at its first training step.
-        started: when the command started it, by the monotonic clock.
+        target: the target to compile each program for; None to keep the programs that run.
+        num_programs: number of the script's own programs after which to stop it.
+        may_end: whether to stop the script at its first training step if `num_programs` is None.
+        started: start time of the script by the monotonic clock.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Watcher:
     def _harmless(
         self, what: str, do: Callable[_Given, _Result], *args: _Given.args, **kwargs: _Given.kwargs
     ) -> _Result | None:
-        """Do something for the watcher. An error is noted, unless it is the script's: Ctrl-C, or a signal handler's."""
+        """Run an action of the watcher, and note its error, unless it is Ctrl-C or from the script's signal handler."""
         try:
             return do(*args, **kwargs)
         except BaseException as error:
@@ -120,8 +120,8 @@ class Watcher:
         if os.getpid() != self._process:
             return
         self._is_over.set()
-        self._sampling.acquire(timeout=_END_SECONDS)  # a thread that is in JAX when Python ends takes the process down
-        if self._process != self._script_process:  # one that the script has started
+        self._sampling.acquire(timeout=_END_SECONDS)  # a thread inside JAX when Python exits crashes the process
+        if self._process != self._script_process:  # a process that the script started
             return
         error: BaseException | None = getattr(sys, "last_value", None)
         shown = "" if error is None else "".join(traceback.format_exception(error))
@@ -133,9 +133,10 @@ class Watcher:
         records.write(self._folder / records.END, Ending(error=shown, is_out_of_memory=is_out_of_memory, live=live))
 
     def _start_sampler(self) -> None:
-        """Start the thread that looks at the arrays, once, with the first program.
+        """Start the thread that samples the arrays, once, with the first program.
 
-        JAX has threads of its own from then on. `threading` does not list this one: scripts wait for those it lists.
+        From then on, JAX has its own threads too. `threading` does not list this thread, because scripts wait for
+        listed threads.
         """
         if self._has_sampler or os.getpid() != self._process:
             return
@@ -154,9 +155,9 @@ class Watcher:
             self._sampling.release()
 
     def _sample(self, is_over: threading.Event) -> None:
-        """Look at the arrays every now and then, and for no more than a hundredth of the time."""
+        """Sample the arrays at intervals, using at most a hundredth of the time."""
         file, before = self._folder / records.LIVE.format(os.getpid()), None
-        growing: dict[str, int] = {}  # how often in a row there were more of a type
+        growing: dict[str, int] = {}  # number of consecutive samples in which a type's count grew
         while not is_over.wait(self._pause):
             started = time.thread_time()
             found = live_arrays()
@@ -176,14 +177,14 @@ class Watcher:
             before = found
 
     def _traced(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Record a traced call. Returns its id, or None for JAX's own calls."""
+        """Record a traced call, and return its id, or None for JAX's own calls."""
         call = self._harmless("a call", self._call, fn, args, kwargs)
         if call is None:
             return None
         self._harmless("a call", records.write, self._folder / records.CALL.format(call.id), call)
         self._pause = _FIRST_PAUSE_SECONDS  # a new program has new arrays
         self._num_seen += 1
-        if self._is_instead:  # else it is compiled first
+        if self._is_instead:  # otherwise, wait for the compile
             self._stop_if_enough(differentiates=call.differentiates)
         return call.id
 
@@ -203,15 +204,15 @@ class Watcher:
     def _followed(
         self, call: SeenCall, outer: tuple[Any, Any, Any], fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> SeenCall:
-        """Trace and lower it as `memprof.profile` does, which JAX has just done too and finds again."""
+        """Trace and lower the call as `memprof.profile` does, which reuses JAX's cached result."""
         if not any(map(is_array_like, jax.tree.leaves((args, dict(kwargs))))):
-            return replace(call, results=_results(fn.trace(*args, **kwargs)))  # no arguments that could have roles
+            return replace(call, results=_results(fn.trace(*args, **kwargs)))  # without arguments that could have roles
         shown, given, given_kwargs = outer
         spec = StepSpec(shown, tuple(given), kwargs=dict(given_kwargs), workload=call.function)
         step = jit_step(spec)
         statics = _statics(step, jit_adapter.jit_options(fn)) if shown is fn else _static_leaves(step)
         if shown is not fn:
-            step, spec = inside_of(step, fn, args, kwargs), replace(spec, fn=fn)  # that of pmap has the shardings
+            step, spec = inside_of(step, fn, args, kwargs), replace(spec, fn=fn)  # pmap's inner jit has the shardings
         known, traced, program = trace_call(spec, step, target_of_step(spec, self._target))
         handover = msgspec.msgpack.encode(Handover.of(known, None, ""))
         self._harmless("a call", records.write_bytes, self._folder / records.STEP.format(call.id), handover)
@@ -229,7 +230,7 @@ class Watcher:
         )
 
     def _keep_program(self, call: SeenCall, program: PortableProgram, task: PlanTask) -> None:
-        """Leave to the command what it takes to compile a program for another target."""
+        """Write a program and its compile task for the command, which compiles it for another target."""
         folder = self._folder / records.COMPILING.format(self._next())
         folder.mkdir()
         program.write(folder)
@@ -238,14 +239,14 @@ class Watcher:
         records.write(folder / records.COMPILE, seen)
 
     def _stop_if_enough(self, *, differentiates: bool = False) -> None:
-        """Stop the script when all that is wanted of it was seen. The command then ends its process."""
+        """Stop the script if the watcher has seen all it needs. The command then ends the script's process."""
         is_number = self._num_programs is not None and self._num_seen >= self._num_programs
         if not (is_number or (self._num_programs is None and self._may_end and differentiates)):
             return
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        with suppress(ProcessLookupError):  # the script has ended, and the command does not wait for this process of it
+        with suppress(ProcessLookupError):  # the script has ended, and the command does not wait for this process
             os.kill(self._script_process, 0)
             if self._page.mark_stop():
                 os.kill(self._script_process, signal.SIGSTOP)
@@ -270,7 +271,7 @@ class Watcher:
         return executable
 
     def _begin_compile(self, name: str, call: str | None) -> tuple[SeenCompile, Path]:
-        """Record that a compile begins. Returns the record and its folder.
+        """Record the begin of a compile, and return the record and its folder.
 
         Raises:
             OSError: XLA could not write a dump.
@@ -292,24 +293,24 @@ class Watcher:
                 file.unlink()
 
     def _number_of(self, fun: Any) -> int:
-        """A number for a function that was jitted; an address may be that of another one before it."""
+        """Return a number for a jitted function; its address may have belonged to an earlier function."""
         try:
             return self._jits.setdefault(fun, next(self._counter))
-        except TypeError:  # it cannot be hashed, or not be referred to
+        except TypeError:  # it cannot be hashed or weakly referenced
             return id(fun)
 
     def _next(self) -> str:
-        return f"{os.getpid()}-{next(self._counter)}"  # a fork counts on by itself
+        return f"{os.getpid()}-{next(self._counter)}"  # forks have separate counters
 
 
 def _is_of_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script raised it, which can happen in any line of Python."""
+    """Whether a signal handler of the script raised the error, which can happen at any line of Python."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _text(error: BaseException | None) -> str:
-    """The message of an error; empty if its `__str__` raises."""
+    """Return the message of an error, or an empty string if its `__str__` raises."""
     try:
         return str(error)
     except BaseException:
@@ -327,14 +328,14 @@ def _place(fn: Any) -> str:
 
 
 def _statics(step: JittedStep, options: Any) -> dict[str, str]:
-    """The static arguments of a `jax.jit`."""
+    """Return the static arguments of a `jax.jit`."""
     by_number = {step.names[number]: step.args[number] for number in options.static_argnums if number < len(step.args)}
     by_name = {name: step.kwargs[name] for name in options.static_argnames if name in step.kwargs}
     return {name: repr(value)[:_MOST_TEXT] for name, value in {**by_number, **by_name}.items()}
 
 
 def _static_leaves(step: JittedStep) -> dict[str, str]:
-    """What is no array in the arguments of a framework's jit, which takes it for static."""
+    """Return the leaves that are not arrays in the arguments of a framework's jit, which treats them as static."""
     leaves = (
         (name + jax.tree_util.keystr(keys), leaf)
         for name, argument in step.arguments.items()

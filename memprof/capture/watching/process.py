@@ -1,4 +1,4 @@
-"""Start a script with `python`, pass signals on to it, and wait for its end."""
+"""Start a script with `python`, forward signals to it, and wait for its end."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from memprof.errors import MemprofError
 
 _STARTUP = str(Path(__file__).with_name("startup"))
 _PATIENCE_SECONDS = 30.0  # for a script that was asked to end
-_SIGNALLED = 128  # a shell's exit code for a process that a signal has killed is this much more
+_SIGNALLED = 128  # a shell adds this to the signal number for the exit code of a killed process
 _SHARED_MEMORY = "/dev/shm"
 _STDIN = "-"  # Python reads the script from stdin
 _FORWARDED = frozenset(
     {signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
 )
 _AWAITED = _FORWARDED | {signal.SIGCHLD}
-_FROM_KERNEL = 0x80  # `si_code` of a signal that the terminal sends to all of a process group (<asm-generic/siginfo.h>)
+_FROM_KERNEL = 0x80  # `si_code` of a signal from the terminal to a whole process group (<asm-generic/siginfo.h>)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Script:
 
     Attributes:
         name: a path, `-` for stdin, or the name of a module.
-        is_module: whether it is the latter.
-        arguments: what it finds in `sys.argv`.
+        is_module: whether `name` is a module.
+        arguments: the script's arguments in `sys.argv`.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Script:
 
     @property
     def label(self) -> str:
-        """As it stands on a command line."""
+        """The script and its arguments as on a command line."""
         return " ".join([*(["-m"] if self.is_module else []), self.name, *self.arguments])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAfter:
-    """When a script is ended: after N programs of its own, or after a time; both None: see `run_script`."""
+    """When to end a script: after a number of its own programs or after a time; if both are None, see `run_script`."""
 
     num_programs: int | None = None
     seconds: float | None = None
@@ -70,8 +70,8 @@ class Ended:
     """How the process of a script ended.
 
     Attributes:
-        exit_code: a negative number is that of the signal that killed it.
-        by_memprof: whether it was ended because memprof had seen enough.
+        exit_code: exit code; a negative number is the signal that killed the process.
+        by_memprof: whether memprof ended it after it had seen enough.
     """
 
     exit_code: int
@@ -79,18 +79,18 @@ class Ended:
 
 
 def run_script(script: Script, folder: Path, *, target: Target | None, stop_after: StopAfter) -> Ended:
-    """Run a script to its end, and have its programs written into a folder (see `records.py`).
+    """Run a script to its end, and write its programs to a folder (see `records.py`).
 
-    Python runs it by itself; `startup/sitecustomize.py` watches it from inside. The script has the standard streams,
-    the open files and the terminal of this process. If this process is killed, so is the script.
+    Plain Python runs the script; `startup/sitecustomize.py` watches it from inside. The script has the standard
+    streams, the open files and the terminal of this process. If this process is killed, so is the script.
 
     Args:
-        target: compile the programs for this target; the script itself runs on the CPU, and is ended with its first
-            training step unless `stop_after` says otherwise.
+        target: the target to compile the programs for, if any. The script itself then runs on the CPU, and is ended at
+            its first training step unless `stop_after` says otherwise.
 
     Raises:
         MemprofError: the script does not exist.
-        OSError: the folder has no room. The script was not started.
+        OSError: the folder's disk is full; the script was not started.
     """
     if not script.is_module and script.name != _STDIN and not os.path.exists(script.name):
         raise MemprofError(f"there is no script {script.name}: give its path, or -m and the name of a module")
@@ -120,9 +120,9 @@ def run_script(script: Script, folder: Path, *, target: Target | None, stop_afte
 
 
 def roomy_folder() -> Path | None:
-    """A folder with room for XLA's plans: where temporary files are, the working folder, or shared memory.
+    """Return a folder with room for XLA's plans: for temporary files, the working folder, or shared memory.
 
-    None if each of them is full: then the watcher notes what it cannot write.
+    None if all are full; the watcher then notes the records that it cannot write.
     """
     for folder in (tempfile.gettempdir(), os.curdir, _SHARED_MEMORY):
         with suppress(OSError):
@@ -132,7 +132,7 @@ def roomy_folder() -> Path | None:
 
 
 def end_by_signal(number: int) -> NoReturn:
-    """End this process by the signal that has ended a script, so that its parent sees the same."""
+    """End this process with the signal that ended a script, so that its parent sees the same."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -140,14 +140,14 @@ def end_by_signal(number: int) -> NoReturn:
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(_SIGNALLED + number)  # another process has blocked or ignored it for this one
+    os._exit(_SIGNALLED + number)  # the signal is blocked, as inherited from another process
 
 
 def _environment(folder: Path, target: Target | None) -> dict[str, str]:
-    """The environment of this process, with that for `startup/sitecustomize.py`."""
+    """Return this process's environment with the variables for `startup/sitecustomize.py`."""
     environment = dict(os.environ)
     if sys.flags.utf8_mode and "PYTHONUTF8" not in environment and environment.get("LC_CTYPE") == "C.UTF-8":
-        del environment["LC_CTYPE"]  # Python has set it, in the C locale (PEP 538)
+        del environment["LC_CTYPE"]  # Python set it in the C locale (PEP 538)
     paths = [_STARTUP, *filter(None, [environment.get("PYTHONPATH")])]
     environment |= {"PYTHONPATH": os.pathsep.join(paths), "MEMPROF_WATCH": str(folder.absolute())}
     return environment if target is None else {**environment, "JAX_PLATFORMS": "cpu"}
@@ -155,7 +155,7 @@ def _environment(folder: Path, target: Target | None) -> dict[str, str]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[set[signal.Signals | int]]:
-    """Block the signals that `_wait` takes. Yields the mask before."""
+    """Block the signals that `_wait` receives, and yield the previous mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
         yield before
@@ -164,7 +164,7 @@ def _signals_blocked() -> Iterator[set[signal.Signals | int]]:
 
 
 def _ended(pid: int, folder: Path, seconds: float | None) -> Ended:
-    """Wait for the end of a script; end it if the watcher in it has stopped it, or if its time is over."""
+    """Wait for the end of a script, and end it if its watcher has stopped it or if its time is over."""
     code = _wait(pid, folder, seconds)
     if code is not None:
         return Ended(exit_code=code, by_memprof=False)
@@ -183,7 +183,7 @@ def _wait(pid: int, folder: Path, seconds: float | None) -> int | None:
     """Wait for a process, and forward signals to it.
 
     Returns:
-        Its exit code; None if it still runs after a time, or if the watcher in it has stopped it.
+        Its exit code; None if it still runs after `seconds`, or if its watcher has stopped it.
     """
     end = None if seconds is None else time.monotonic() + seconds
     while True:

@@ -1,7 +1,7 @@
-"""A page of memory that the processes of a script share with the command: faults of the watcher, and its stop mark.
+"""A memory page that a script's processes share with the command: errors of the watcher, and its stop mark.
 
-It is a file in the work folder, made before the script starts and mapped into memory. So a fault can be noted when the
-disk is full, or when no file descriptor is left.
+The page is a file in the work folder, created before the script starts and mapped into memory. So the watcher can note
+an error even if the disk is full or no file descriptor is left.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 _FILE = "page"
 _PAGE_BYTES = 8192
 _MOST_TEXT = 300
-_STOP, _STOP_MARK = _PAGE_BYTES - 1, b"\1"  # the last byte; the faults come first
+_STOP, _STOP_MARK = _PAGE_BYTES - 1, b"\1"  # the last byte; the errors come first
 
 
 class SharedPage:
-    """The page, inside a script."""
+    """The page in a process of the script."""
 
     def __init__(self, folder: Path) -> None:
         self._page: mmap.mmap | None = None
@@ -25,7 +25,7 @@ class SharedPage:
             self._page = mmap.mmap(file.fileno(), _PAGE_BYTES)
 
     def note(self, action: str, error: BaseException) -> None:
-        """Note a fault of the watcher once, if the page has room."""
+        """Note an error of the watcher once, if the page has room."""
         line = f"{action}: {_text(error)}"[:_MOST_TEXT].replace("\n", " ").replace("\0", " ") + "\n"
         data = line.encode(errors="replace")
         if self._page is None or self._page.find(data) >= 0:
@@ -35,7 +35,7 @@ class SharedPage:
             self._page[end : end + len(data)] = data
 
     def mark_stop(self) -> bool:
-        """Mark that the script stops because the watcher has seen enough. Returns whether the command can see it."""
+        """Mark that the script stops because the watcher has seen enough, and return whether the command can see it."""
         if self._page is not None:
             self._page[_STOP:] = _STOP_MARK
         return self._page is not None
@@ -47,7 +47,7 @@ def make_page(folder: Path) -> None:
 
 
 def read_faults(folder: Path) -> list[str]:
-    """The faults of the watcher, each as a line of text."""
+    """Read the errors of the watcher, each as a line of text."""
     if not (folder / _FILE).exists():
         return ["the script has deleted the folder for temporary files"]
     return (folder / _FILE).read_bytes().partition(b"\0")[0].decode(errors="replace").splitlines()
@@ -64,5 +64,5 @@ def has_seen_enough(folder: Path) -> bool:
 def _text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # the error is the user's: its `__str__` may raise
+    except Exception:  # the error's class may be the user's, and its `__str__` may raise
         return type(error).__name__

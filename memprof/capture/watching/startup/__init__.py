@@ -1,1 +1,1 @@
-"""The folder that is first on the path of modules while Python starts a watched script."""
+"""The folder that is first on the module search path while Python starts a watched script."""

@@ -1,9 +1,9 @@
-"""Python imports this before it runs a watched script, and then runs the script as always.
+"""Startup module that Python imports before it runs a watched script in the usual way.
 
 The folder of this file is the first entry of PYTHONPATH, and `MEMPROF_WATCH` names the work folder. Both are removed
-from `os.environ`: the script sees the environment of the command. The processes that it starts are watched too, unless
-it gives them an environment of their own. The watcher starts when the script has imported JAX. Nothing else is
-imported: the script may have a module of the same name as one of the library.
+from `os.environ`, so the script sees the command's environment. The script's child processes are watched too, unless it
+gives them another environment. The watcher starts when the script has imported JAX. Until then this module imports
+nothing else, because the script may have a module with the name of a library module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _AfterImport:
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         if name != _MODULE or self._is_looking:
             return None
-        self._is_looking = True  # another finder may look up the same name
+        self._is_looking = True  # another finder may search for the same name
         try:
             found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
             spec = next((each for each in found if each is not None), None)
@@ -46,12 +46,12 @@ class _AfterImport:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            del loader.exec_module  # a reload is an ordinary one
+            del loader.exec_module  # a later reload is not intercepted
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
                 self._start()
 
-        # Python leaves the frames of this file name out of the traceback of an import.
+        # Python omits frames with this file name from the traceback of an import.
         exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
         loader.exec_module = exec_module
 
@@ -65,7 +65,7 @@ class _AfterImport:
                 with open(os.path.join(self._folder, _PAGE), "r+b") as page:
                     page.write(f"the watcher did not start: {type(error).__name__}: {error}\n".encode()[:1000])
             except Exception:
-                return  # the script goes on, whatever has failed here
+                return  # the script continues despite any error here
 
 
 def _begin() -> None:
@@ -78,12 +78,12 @@ def _begin() -> None:
         os.environ["PYTHONPATH"] = rest
     else:
         del os.environ["PYTHONPATH"]
-    os.putenv("MEMPROF_WATCH", folder)  # for programs that the script starts; `os.environ` does not show it
+    os.putenv("MEMPROF_WATCH", folder)  # for the script's child processes; `os.environ` does not show it
     os.putenv("PYTHONPATH", paths)
     sys.path[:] = [entry for entry in sys.path if entry != before]
     sys.meta_path.insert(0, _AfterImport(folder))
     sys.modules.pop("sitecustomize", None)
-    import sitecustomize  # type: ignore[import-not-found] # noqa: F401 - that of the environment; `site` ignores it if it does not exist
+    import sitecustomize  # type: ignore[import-not-found] # noqa: F401 - the environment's own module; `site` ignores it if it is missing
 
 
 _begin()
