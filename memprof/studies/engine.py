@@ -17,13 +17,13 @@ from memprof.analysis.records.capture import ArgumentLeaf, Capture, CompilerTota
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.pool import Allocator, PoolSettings
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import exported_in_child
-from memprof.capture.processes.task import plain
-from memprof.capture.processes.work_folder import work_folder
-from memprof.capture.targets.resolve import option_of, resolve
-from memprof.capture.xla.portable_program import CompileSettings
-from memprof.capture.xla.toolchain import toolchain
 from memprof.errors import MemprofError
+from memprof.sources.jax.processes.launch import exported_in_child
+from memprof.sources.jax.processes.task import plain
+from memprof.sources.jax.processes.work_folder import work_folder
+from memprof.sources.jax.targets.resolve import option_of, resolve
+from memprof.sources.jax.xla.portable_program import CompileSettings
+from memprof.sources.jax.xla.toolchain import toolchain
 from memprof.sources.tensorrt.build import BuiltEngine, build_engine, capability_of, check_installed
 from memprof.sources.tensorrt.request import BuildRequest, Dimension, NamedArray
 from memprof.studies.export import as_inference, export_task

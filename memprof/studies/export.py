@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memprof.capture.processes.task import Task
-from memprof.capture.targets.resolve import CPU, resolve
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.targets.resolve import CPU, resolve
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.subject import Subject
 from memprof.workloads import registry
 from memprof.workloads.workload import INFERENCE

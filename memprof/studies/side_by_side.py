@@ -10,10 +10,10 @@ from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.pool import PoolSettings
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import compile_all
-from memprof.capture.processes.task import Task
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.processes.launch import compile_all
+from memprof.sources.jax.processes.task import Task
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.studies.subject import Subject, request_digest
 from memprof.workloads.composition import parse_techniques, verdicts
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from memprof.analysis.records.capture import Target, Topology
-from memprof.capture.processes.task import Task, plain
-from memprof.capture.roles.leaf import parse_roles
-from memprof.capture.targets.resolve import mesh_option, option_of
-from memprof.capture.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.errors import MemprofError
+from memprof.sources.jax.processes.task import Task, plain
+from memprof.sources.jax.roles.leaf import parse_roles
+from memprof.sources.jax.targets.resolve import mesh_option, option_of
+from memprof.sources.jax.xla.portable_program import TO_THE_PLAN, CompileSettings
 from memprof.workloads import registry
 from memprof.workloads.build import BuiltInStep, plan
 from memprof.workloads.composition import parse_techniques

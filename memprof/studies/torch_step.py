@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.processes.task import plain
-from memprof.capture.targets.resolve import LOCAL, default_target, option_of, resolve
-from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.jax.processes.task import plain
+from memprof.sources.jax.targets.resolve import LOCAL, default_target, option_of, resolve
+from memprof.sources.jax.user_traceback import first_line, user_traceback
 from memprof.studies.subject import Subject
 from memprof.workloads.torch.plan import plan
 from memprof.workloads.torch.script import TorchScript, trace_in_child

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import (
     applied_techniques,
@@ -145,7 +145,7 @@ class BuiltInStep:
 
     def build(self, target: Target | None = None) -> StepSpec:
         """Return the training step, on the target's mesh if it has one."""
-        from memprof.capture.targets.mesh import mesh_of
+        from memprof.sources.jax.targets.mesh import mesh_of
 
         return self.plan().build(mesh_of(target))
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads.model import Model
 from memprof.workloads.quantisation import with_quantised_kernels
 

@@ -16,7 +16,7 @@ from memprof.workloads.train_config import TrainConfig, model_fields, technique_
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.workloads.model import Model
 
 

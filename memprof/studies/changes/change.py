@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memprof.analysis.records.capture import Target
 from memprof.analysis.records.report import Report
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Advice
 from memprof.workloads.intents import Intent
 

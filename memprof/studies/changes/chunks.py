@@ -1,13 +1,13 @@
-"""A step's own losses and attentions in chunks, recognised by data flow (see `capture/checkpointing`)."""
+"""A step's own losses and attentions in chunks, recognised by data flow (see `sources/jax/checkpointing`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from memprof.analysis.records.in_chunks import InChunks
-from memprof.capture.checkpointing.chunks import chunked
-from memprof.capture.checkpointing.regions import Kind, Region
-from memprof.capture.compile import traced_jaxpr
+from memprof.sources.jax.checkpointing.chunks import chunked
+from memprof.sources.jax.checkpointing.regions import Kind, Region
+from memprof.sources.jax.compile import traced_jaxpr
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent

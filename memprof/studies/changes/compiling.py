@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.compile import lower_step, planned
-from memprof.capture.processes.child_process import Children
-from memprof.capture.user_traceback import first_line
-from memprof.capture.xla.portable_program import CompileSettings
 from memprof.errors import MemprofError
+from memprof.sources.jax.compile import lower_step, planned
+from memprof.sources.jax.processes.child_process import Children
+from memprof.sources.jax.user_traceback import first_line
+from memprof.sources.jax.xla.portable_program import CompileSettings
 from memprof.studies.changes.change import Change
 
 Progress = Callable[[str, str], None]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import jax
 
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import framework_of, is_array_like
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import framework_of, is_array_like
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import has_shardings, jitted_code, name_of_step, step_of_code
 from memprof.workloads.intents import Intent

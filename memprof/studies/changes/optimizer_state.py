@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from memprof.analysis.records.capture import ArgumentLeaf
 from memprof.analysis.records.categories import Role
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing.jitting import framework_of
-from memprof.capture.tracing.rebinding import Bound, bound_places, pasted_anew
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing.jitting import framework_of
+from memprof.sources.jax.tracing.rebinding import Bound, bound_places, pasted_anew
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.intents import Aim, Intent
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from memprof.capture.own_attributes import own
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import framework_of
-from memprof.capture.tracing.rebinding import Bound, pasted
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.own_attributes import own
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import framework_of
+from memprof.sources.jax.tracing.rebinding import Bound, pasted
+from memprof.sources.jax.tracing.step import StepSpec
 
 _OF_FRAMEWORK = {"equinox": "eqx.filter_jit", "flax": "nnx.jit"}
 _IMPORTS = {"equinox": "import equinox as eqx", "flax": "from flax import nnx", "jax": "import jax"}

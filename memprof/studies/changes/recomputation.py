@@ -1,7 +1,7 @@
 """Checkpoints around the layers of a step, with one of JAX's policies.
 
 The code is executed in the user's program where the layer's function is found; elsewhere the same checkpoints are put
-around its blocks (see `capture/checkpointing`), and the code says where it belongs.
+around its blocks (see `sources/jax/checkpointing`), and the code says where it belongs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from memprof.capture.checkpointing.apply import checkpointed, differentiated
-from memprof.capture.checkpointing.evaluation import blocks_of
-from memprof.capture.checkpointing.layers import Layer, calls_counted, layers_of
-from memprof.capture.compile import traced_jaxpr
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.rebinding import Bound, find_bound, pasted_anew
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.checkpointing.apply import checkpointed, differentiated
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.layers import Layer, calls_counted, layers_of
+from memprof.sources.jax.compile import traced_jaxpr
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.rebinding import Bound, find_bound, pasted_anew
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.studies.changes.own_jit import applied_code, step_of_code
 from memprof.workloads.intents import Aim, Intent

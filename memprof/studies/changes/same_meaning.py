@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.jitting import is_array, jit_step
-from memprof.capture.tracing.step import StepSpec
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.jitting import is_array, jit_step
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advice import Meaning
 from memprof.studies.changes.change import Change, Step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.changes.change import Change, Step
 from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.intents import Aim

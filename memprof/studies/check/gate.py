@@ -14,11 +14,11 @@ from memprof.analysis.memory.verdict import judge
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target, Topology
 from memprof.analysis.records.pool import PoolSettings
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.pool_settings import pool_settings
-from memprof.capture.targets.resolve import read_mesh, resolve
 from memprof.errors import MemprofError
 from memprof.files import IfTaken, check_writable
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.targets.resolve import read_mesh, resolve
+from memprof.sources.pool_settings import pool_settings
 from memprof.studies.check.baseline import Baseline, baseline_of, read_baseline, write_baseline
 from memprof.studies.check.check import CheckResult, Maximum, Threshold, check, parse_threshold
 from memprof.workloads.composition import parse_techniques, verdicts

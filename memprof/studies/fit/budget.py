@@ -13,8 +13,8 @@ from memprof.analysis.records.categories import Category
 from memprof.analysis.records.device_family import family_of
 from memprof.analysis.records.pool import PoolSettings, Verdict
 from memprof.analysis.records.report import Report
-from memprof.capture.pool_settings import pool_settings
 from memprof.errors import MemprofError
+from memprof.sources.pool_settings import pool_settings
 from memprof.studies.fit.search import NothingFitsError
 
 

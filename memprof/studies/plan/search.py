@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture, Target
 from memprof.analysis.records.checkpoints import Block, Checkpoints, Signature
-from memprof.capture.checkpointing.apply import checkpointed
-from memprof.capture.checkpointing.blocks import find_repeated, is_loop
-from memprof.capture.checkpointing.evaluation import blocks_of
-from memprof.capture.checkpointing.operations import block_of
-from memprof.capture.compile import capture_of, traced_jaxpr
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.checkpointing.apply import checkpointed
+from memprof.sources.jax.checkpointing.blocks import find_repeated, is_loop
+from memprof.sources.jax.checkpointing.evaluation import blocks_of
+from memprof.sources.jax.checkpointing.operations import block_of
+from memprof.sources.jax.compile import capture_of, traced_jaxpr
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.studies.advice.advise import upper_bounds
 from memprof.studies.changes.change import Step
 from memprof.studies.plan.allowed import Allowed

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.watched import SeenCompile
-from memprof.capture.planning import capture_plan
-from memprof.capture.processes.launch import plan_in_child
-from memprof.capture.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
-from memprof.capture.watching import records
-from memprof.capture.xla.portable_program import PlanTask, PortableProgram
 from memprof.errors import MemprofError
+from memprof.sources.jax.planning import capture_plan
+from memprof.sources.jax.processes.launch import plan_in_child
+from memprof.sources.jax.processes.task import DUMP_FOLDER, PLAN_TASK_FILE, decoded_task
+from memprof.sources.jax.watching import records
+from memprof.sources.jax.xla.portable_program import PlanTask, PortableProgram
 from memprof.studies.watch.reading import WITHOUT_LIMIT_FILE, known_of
 
 

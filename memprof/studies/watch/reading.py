@@ -14,14 +14,14 @@ from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.categories import Role
 from memprof.analysis.records.live_buffer import array_type
 from memprof.analysis.records.watched import SeenCall, SeenCompile
-from memprof.capture.capture_file import decoded_without_program
-from memprof.capture.foreign.dumps import programs_in
-from memprof.capture.foreign.importing import import_program, sizes_of
-from memprof.capture.processes.handover import Handover
-from memprof.capture.processes.task import DUMP_FOLDER
-from memprof.capture.watching import records
-from memprof.capture.xla.plan import read_plan
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import decoded_without_program
+from memprof.sources.dumps.dumps import programs_in
+from memprof.sources.dumps.importing import import_program, sizes_of
+from memprof.sources.jax.processes.handover import Handover
+from memprof.sources.jax.processes.task import DUMP_FOLDER
+from memprof.sources.jax.watching import records
+from memprof.sources.jax.xla.plan import read_plan
 from memprof.studies.watch.job import Job, job_of
 from memprof.studies.watch.programs import Compiled
 

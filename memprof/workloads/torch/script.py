@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memprof.analysis.records.capture import Capture, Target
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.processes.process_tree import die_with
-from memprof.capture.targets.resolve import option_of, resolve
-from memprof.capture.user_traceback import first_line, user_traceback
 from memprof.errors import MemprofError, WorkloadError
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.jax.processes.process_tree import die_with
+from memprof.sources.jax.targets.resolve import option_of, resolve
+from memprof.sources.jax.user_traceback import first_line, user_traceback
 from memprof.workloads.overrides import split_override
 from memprof.workloads.user.reference import SCRIPT, Reference
 from memprof.workloads.user.script_source import prepare

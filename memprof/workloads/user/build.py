@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memprof.analysis.records.capture import Target
-from memprof.capture.targets.resolve import DEVICES
-from memprof.capture.tracing.step import Feed, StepSpec
 from memprof.errors import MemprofError, unknown_name
+from memprof.sources.jax.targets.resolve import DEVICES
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads import registry
 from memprof.workloads.composition import applied_techniques, apply_techniques, check_applicable, check_target
 from memprof.workloads.overrides import parse_value
@@ -59,7 +59,7 @@ class UserStep:
         Raises:
             MemprofError: a choice is wrong; the message is one sentence.
         """
-        from memprof.capture.targets.mesh import mesh_of
+        from memprof.sources.jax.targets.mesh import mesh_of
         from memprof.workloads.user.serving_spec import ServingSpec
         from memprof.workloads.user.train_spec import TrainSpec
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.user.serving_spec import ServingSpec
 from memprof.workloads.user.train_spec import TrainSpec
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from greenlet import greenlet
 
-from memprof.capture.tracing import jit_adapter
-from memprof.capture.tracing.flops import has_backward_pass
-from memprof.capture.tracing.step import StepSpec
 from memprof.errors import WorkloadError
+from memprof.sources.jax.tracing import jit_adapter
+from memprof.sources.jax.tracing.flops import has_backward_pass
+from memprof.sources.jax.tracing.step import StepSpec
 from memprof.workloads.user.reference import Reference
 from memprof.workloads.user.script_source import prepare
 

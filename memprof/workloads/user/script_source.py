@@ -19,8 +19,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from memprof.capture.own_attributes import own
 from memprof.errors import MemprofError
+from memprof.sources.jax.own_attributes import own
 from memprof.workloads.overrides import parse_value
 from memprof.workloads.user.reference import Reference
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from memprof.capture.tracing.step import StepSpec
-from memprof.capture.tracing.step_checks import check_label, shown
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step import StepSpec
+from memprof.sources.jax.tracing.step_checks import check_label, shown
 
 # Keys in a program's configuration: the names of all programs of its server, and the tokens that the cache holds.
 PROGRAMS, CACHE_TOKENS = "serving_programs", "serving_cache_tokens"

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.capture.tracing.step_checks import check_callable, shown
 from memprof.errors import MemprofError
+from memprof.sources.jax.tracing.step_checks import check_callable, shown
 from memprof.workloads.losses import Metrics
 from memprof.workloads.train_config import TrainConfig
 

@@ -18,7 +18,7 @@ from memprof.workloads.workload import Workload
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.tracing.step import StepSpec
 
 
 TINY = DecoderConfig(batch_size=4, context_len=32, prompt_len=16, chunk_len=8, **published.TINY)

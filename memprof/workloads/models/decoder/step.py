@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from memprof.analysis.records.categories import Role
-from memprof.capture.tracing.step import Feed, StepSpec
+from memprof.sources.jax.tracing.step import Feed, StepSpec
 from memprof.workloads.mesh_axes import DP, TP
 from memprof.workloads.models.decoder.config import DecoderConfig
 from memprof.workloads.models.decoder.network import Decoder

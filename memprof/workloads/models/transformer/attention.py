@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memprof.capture.xla.xla_adapter import cudnn_version
 from memprof.errors import MemprofError
+from memprof.sources.jax.xla.xla_adapter import cudnn_version
 
 _IMPLEMENTATION = "cudnn"
 
