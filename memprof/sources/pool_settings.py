@@ -45,7 +45,7 @@ def pool_settings(
 
 
 def without_preallocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that turn off preallocation in a child process, which would hide its peak."""
+    """Return variables that turn off preallocation in a child process, because preallocation hides its peak."""
     own = environment.get(_KEPT_PREALLOCATE, environment.get(_PREALLOCATE, ""))
     return {_PREALLOCATE: _OFF_IN_CHILDREN, _KEPT_PREALLOCATE: own}
 

@@ -167,7 +167,7 @@ class ChildProcess:
                 stdin.flush()  # and keep it open
 
     def _is_begun_afresh(self) -> bool:
-        """Start a fresh process if the server sent no message because it did not fork, and return whether it did so."""
+        """Start a fresh process if the server did not fork and no message arrived, and return whether it was needed."""
         with self._lock:
             was_begun = self._ended or self._result or _pipe(self._process.stdin).closed
             if was_begun or not isinstance(self._process, ForkedProcess) or self._process.is_forked():

@@ -211,7 +211,7 @@ def read_plan(
 
 
 def with_unlimited(plan: Plan, make: Callable[[], Plan]) -> Plan:
-    """Add the plan without a memory limit to a plan, if XLA seems to recompute values because of the limit.
+    """Extend a plan with the same program's plan without a memory limit, if XLA seems to recompute due to the limit.
 
     Args:
         make: compiles the same program without a memory limit.
