@@ -1,1 +1,1 @@
-"""A step as an ONNX model: `export.py` makes the file, `lowering.py` its graph, `onnx_graph.py` knows onnx."""
+"""Export of a step to ONNX: `export.py` writes the file, `lowering.py` its graph; `onnx_graph.py` wraps onnx."""

@@ -1,7 +1,7 @@
-"""A step as an ONNX model: the parameters become weights of the model, the other arguments its inputs.
+"""Export of a step to an ONNX model: parameters become the model's weights, the other arguments its inputs.
 
     write_model(spec, lowered, path)          # checked by onnx.checker
-    compare_with_jax(spec, lowered, path)     # what onnxruntime, or onnx's reference, computes, beside JAX
+    compare_with_jax(spec, lowered, path)     # runs the model in onnxruntime, or onnx's reference, and in JAX
 
 jax2onnx 0.17 was tried: `onnx.checker` rejects its bfloat16 `Einsum`, it replaces functions of `jax.numpy` and Flax for
 the whole process, and it does not name nodes after modules.
@@ -29,22 +29,22 @@ from memprof.sources.jax.processes.launch import free_memory_bytes
 from memprof.sources.jax.tracing.step import StepSpec
 
 # The largest difference from JAX's result that counts as equal, as a share of its largest value, by the dtype of the
-# matrix products. The sums of a product are rounded in another order.
+# matrix products. Differences arise because the terms of a product are summed in another order.
 TOLERANCES = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 5e-2}
-_COPIES = 4  # of the weights in host memory while an engine is built (measured with 302 MB of weights)
-_PART = 1 << 24  # elements of results that are compared at once
-_WEIGHT_SCALE = 0.02  # of random weights where the step brings none
+_COPIES = 4  # copies of the weights in host memory while an engine is built (measured with 302 MB of weights)
+_PART = 1 << 24  # elements of a result that are compared at once
+_WEIGHT_SCALE = 0.02  # scale of random weights, for steps without data
 
 
 def write_model(spec: StepSpec, step: LoweredStep, path: Path) -> ExportedModel:
-    """Write the model of a step, and have `onnx.checker` check it.
+    """Write the model of a step, and check it with `onnx.checker`.
 
     Args:
         step: the same step, traced.
-        path: of the file; large weights go to a file beside it.
+        path: path of the file; large weights go to a second file beside it.
 
     Raises:
-        MemprofError: ONNX has no operator for something in the step.
+        MemprofError: ONNX has no operator for an operation of the step.
     """
     graph = Graph()
     leaves = step.capture.arguments
@@ -74,10 +74,10 @@ def write_model(spec: StepSpec, step: LoweredStep, path: Path) -> ExportedModel:
 def compare_with_jax(spec: StepSpec, step: LoweredStep, path: Path) -> Agreement:
     """Run a written model and the step itself on the same arguments.
 
-    onnxruntime runs the model on the CPU. It has no bfloat16 there: onnx's reference runs those models.
+    onnxruntime runs the model on the CPU. It does not support bfloat16 there, so onnx's reference runs such models.
 
     Raises:
-        MemprofError: the step brings no arguments to run it on.
+        MemprofError: the step has no arguments to run with.
     """
     if spec.feed is None:
         raise MemprofError(f"{spec.label} brings no arguments to compare results on: leave --verify out")
@@ -100,12 +100,12 @@ def compare_with_jax(spec: StepSpec, step: LoweredStep, path: Path) -> Agreement
 
 
 def model_name(path: str) -> str:
-    """The name in a model of what JAX calls `params['layers'][0]`: `params.layers.0`."""
+    """Return the name in a model for a path of JAX: `params.layers.0` for `params['layers'][0]`."""
     return re.sub(r"\[(?:'([^']*)'|(\d+))\]", r".\1\2", path).strip(".")
 
 
 def _check_room(weight_bytes: int) -> None:
-    """Raises `MemprofError` if the host's memory cannot hold the weights as often as a model and its builder do."""
+    """Raise `MemprofError` if host memory cannot hold the copies of the weights in a model and its builder."""
     free_bytes = free_memory_bytes()
     if free_bytes is not None and _COPIES * weight_bytes > free_bytes:
         raise MemprofError(
@@ -115,7 +115,7 @@ def _check_room(weight_bytes: int) -> None:
 
 
 def _weights(spec: StepSpec, leaves: tuple[ArgumentLeaf, ...]) -> dict[int, np.ndarray[Any, Any]]:
-    """The arrays of the parameters, by the number of their leaf."""
+    """Return the arrays of the parameters, by the number of their leaf."""
     numbers = [number for number, leaf in enumerate(leaves) if leaf.role is Role.PARAMS]
     if spec.feed is None:
         rng = np.random.default_rng(0)
@@ -138,8 +138,8 @@ def _run(path: Path, feeds: dict[str, np.ndarray[Any, Any]]) -> tuple[str, list[
     from onnx.reference import ReferenceEvaluator
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised
-    options.enable_cpu_mem_arena = False  # it holds up to twice what the model needs
+    options.log_severity_level = 4  # errors are raised anyway
+    options.enable_cpu_mem_arena = False  # the arena holds up to twice the memory that the model needs
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
@@ -148,7 +148,7 @@ def _run(path: Path, feeds: dict[str, np.ndarray[Any, Any]]) -> tuple[str, list[
 
 
 def _difference(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
-    """The largest difference as a share of the largest value; in float32, part by part, for results may be large."""
+    """Return the largest difference as a share of the largest value, in float32, part by part to save memory."""
     largest, apart = 0.0, 0.0
     for start in range(0, wanted.size, _PART):
         one, other = (np.float32(each.reshape(-1)[start : start + _PART]) for each in (found, wanted))
@@ -158,7 +158,7 @@ def _difference(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> fl
 
 
 def _dtypes_of_products(jaxpr: Any) -> set[str]:
-    """The dtypes of the matrix products in a jaxpr, and in those inside it."""
+    """Return the dtypes of the matrix products in a jaxpr and in the jaxprs inside it."""
     found: set[str] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":

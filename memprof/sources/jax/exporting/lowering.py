@@ -1,9 +1,9 @@
-"""From a jaxpr to an ONNX graph: a rule for each primitive, calls inlined, scans unrolled.
+"""Lowering of a jaxpr to an ONNX graph: a rule for each primitive, with inlined calls and unrolled scans.
 
-The names of nodes begin with JAX's scopes (`layers_0/attention/MatMul`), so that an engine's layers are found again.
-Broadcasts are left to ONNX, whose elementwise operators broadcast by themselves: `Value.shape` is what an array has in
-the graph, and its variable in the jaxpr has the whole shape. Values that depend on constants alone are computed here.
-Indices are taken to be in range: JAX drops or clamps others, and ONNX refuses them.
+The names of nodes begin with JAX's scopes (`layers_0/attention/MatMul`), so that an engine's layers can be mapped back.
+Broadcasts are left to ONNX, because its elementwise operators broadcast by themselves: `Value.shape` is the shape of an
+array in the graph, and its variable in the jaxpr has the whole shape. Values that depend only on constants are computed
+here. Indices are assumed to be in range: JAX drops or clamps others, and ONNX rejects them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from memprof.sources.jax.exporting.onnx_graph import INT64, Graph, element_type
 from memprof.sources.jax.roles.walk import scan_layout
 from memprof.sources.jax.tracing import jit_adapter
 
-_MOST_CONSTANT_ELEMENTS = 1 << 16  # larger ones are computed by the model
+_MOST_CONSTANT_ELEMENTS = 1 << 16  # the model computes larger ones
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An array of the graph: its name, and the shape that it has there."""
+    """An array of the graph: its name, and its shape in the graph."""
 
     name: str
     shape: tuple[int, ...]
 
 
-_Known = Any  # a value, or a numpy array that is known already
+_Known = Any  # a value, or a numpy array that is already known
 _Rule = Callable[["Lowering", Any, "list[_Known]", str], "list[_Known]"]
 
 
@@ -67,14 +67,14 @@ class Lowering:
         return [value(atom) for atom in jaxpr.outvars]
 
     def whole(self, known: _Known, shape: Sequence[int], scope: str = "") -> str:
-        """The name of a value that has its whole shape."""
+        """Return the name of a value, expanded to its whole shape."""
         value, shape = self.value(known), tuple(shape)
         if value.shape == shape:
             return value.name
         return self.node("Expand", value.name, self.shape(shape), scope=scope)
 
     def value(self, known: _Known) -> Value:
-        """A value of the graph, for an array too."""
+        """Return a value of the graph; an array becomes a constant."""
         return known if isinstance(known, Value) else Value(self.graph.constant(np.asarray(known)), np.shape(known))
 
     def node(self, op: str, *inputs: str, scope: str, **attributes: Any) -> str:
@@ -82,18 +82,18 @@ class Lowering:
         return self.graph.node(op, *inputs, scope=scope, **attributes)[0]
 
     def shape(self, numbers: Sequence[int]) -> str:
-        """Numbers as a constant, as ONNX wants shapes and axes."""
+        """Return the name of a constant with these numbers; ONNX expects shapes and axes in this form."""
         return self.graph.constant(np.array(numbers, np.int64))
 
     def reshaped(self, value: Value, shape: Sequence[int], scope: str) -> Value:
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
         return Value(self.node("Reshape", value.name, self.shape(shape), scope=scope), shape)
 
     def transposed(self, value: Value, order: Sequence[int], scope: str) -> Value:
-        """The same elements with the axes in another order."""
+        """Return the same elements with the axes in another order."""
         if list(order) == list(range(len(order))):
             return value
         shape = tuple(value.shape[axis] for axis in order)
@@ -119,7 +119,7 @@ class Lowering:
         return RULES[name](self, equation, values, scope)
 
     def _scan(self, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
-        """Unroll a loop: the scopes of its turns are numbered."""
+        """Unroll a loop. The scopes of its iterations are numbered."""
         body, length, is_reverse = (equation.params[name] for name in ("jaxpr", "length", "reverse"))
         num_consts, num_carry = scan_layout(equation, body.jaxpr)
         first_stacked = num_consts + num_carry
@@ -153,7 +153,7 @@ class Lowering:
 
 
 def _needed(jaxpr: core.Jaxpr) -> list[Any]:
-    """The equations that a result depends on, in order."""
+    """Return the equations that a result depends on, in order."""
     read, needed = {id(atom) for atom in jaxpr.outvars}, []
     for equation in reversed(jaxpr.eqns):
         if any(id(var) in read for var in equation.outvars):
@@ -171,7 +171,7 @@ def _in_shape(equation: Any, number: int = 0) -> tuple[int, ...]:
 
 
 def _elementwise(op: str, **attributes: Any) -> _Rule:
-    """An operator that broadcasts."""
+    """Return the rule of an operator that broadcasts."""
 
     def rule(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
         return [_of_each(lower, op, values, scope, **attributes)]
@@ -194,7 +194,7 @@ def _logical(of_bools: str, of_integers: str) -> _Rule:
 
 
 def _like(equation: Any, number: float) -> np.ndarray[Any, Any]:
-    """A number in the dtype of the first operand."""
+    """Return a number in the dtype of the first operand."""
     return np.asarray(number, equation.invars[0].aval.dtype)
 
 
@@ -373,12 +373,12 @@ def _top_k(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> 
 
 
 def _product(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
-    """A product of arrays as MatMul of `[batch..., m, k]` by `[batch..., k, n]`."""
+    """Lower a product of arrays to a MatMul of `[batch..., m, k]` by `[batch..., k, n]`."""
     (contracted, batch), shapes = equation.params["dimension_numbers"], (_in_shape(equation), _in_shape(equation, 1))
     dtype = equation.outvars[0].aval.dtype
     operands = [Value(lower.whole(each, shape, scope), shape) for each, shape in zip(values, shapes, strict=True)]
     for number, var in enumerate(equation.invars):
-        if var.aval.dtype != dtype:  # a wider result: ONNX's has the type of the operands
+        if var.aval.dtype != dtype:  # JAX's result is wider; ONNX's has the type of the operands
             operands[number] = _of_each(lower, "Cast", [operands[number]], scope, to=element_type(dtype))
     lhs, rhs = operands
     free = [
@@ -389,7 +389,7 @@ def _product(lower: Lowering, equation: Any, values: list[_Known], scope: str) -
     batch_sizes, depth = [shapes[0][axis] for axis in batch[0]], prod(shapes[0][axis] for axis in contracted[0])
     lhs = lower.transposed(lhs, [*batch[0], *free[0], *contracted[0]], scope)
     rhs = lower.transposed(rhs, [*batch[1], *contracted[1], *free[1]], scope)
-    rows = sizes[0] if not batch_sizes and sizes[0] else [prod(sizes[0])]  # with a matrix, MatMul takes any rows
+    rows = sizes[0] if not batch_sizes and sizes[0] else [prod(sizes[0])]  # MatMul by a matrix accepts any leading axes
     lhs = lower.reshaped(lhs, [*batch_sizes, *rows, depth], scope)
     rhs = lower.reshaped(rhs, [*batch_sizes, depth, prod(sizes[1])], scope)
     shape = (*batch_sizes, *rows, prod(sizes[1]))
@@ -398,7 +398,7 @@ def _product(lower: Lowering, equation: Any, values: list[_Known], scope: str) -
 
 
 def _gather(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
-    """Rows along one axis, which is how `jnp.take` and `x[indices]` gather, or slices at leading indices."""
+    """Gather rows along one axis, as `jnp.take` and `x[indices]` do, or slices at leading indices."""
     numbers, shape = equation.params["dimension_numbers"], _in_shape(equation)
     indices = _in_shape(equation, 1)[:-1]
     axis = numbers.start_index_map[0] if len(numbers.start_index_map) == 1 else -1
@@ -415,7 +415,7 @@ def _gather(lower: Lowering, equation: Any, values: list[_Known], scope: str) ->
     rows = lower.reshaped(where, indices, scope)
     name = lower.node("Gather", lower.whole(values[0], shape, scope), rows.name, scope=scope, axis=axis)
     result = Value(name, (*shape[:axis], *indices, *shape[axis + 1 :]))
-    kept = [*range(axis), *range(axis + len(indices), len(result.shape))]  # where ONNX has the axes of the slices
+    kept = [*range(axis), *range(axis + len(indices), len(result.shape))]  # ONNX's axes of the slices
     order, others = [], iter(each for each in range(len(result.shape)) if each not in kept)
     slices = iter(kept)
     for each in range(len(result.shape)):
@@ -424,7 +424,7 @@ def _gather(lower: Lowering, equation: Any, values: list[_Known], scope: str) ->
 
 
 def _is_at_leading_indices(equation: Any) -> bool:
-    """Whether whole slices are gathered, of which indices say all leading axes: `x[i, j]`, `jnp.take_along_axis`."""
+    """Whether indices on all leading axes gather whole slices, as in `x[i, j]` and `jnp.take_along_axis`."""
     numbers, shape = equation.params["dimension_numbers"], _in_shape(equation)
     num_batched, num_indices = len(numbers.operand_batching_dims), _in_shape(equation, 1)[-1]
     first = num_batched + num_indices
@@ -446,7 +446,7 @@ def _gathered_slices(lower: Lowering, equation: Any, values: list[_Known], scope
 
 
 def _scatter(reduction: str) -> _Rule:
-    """Slices written at indices of the leading axes, which is how `x.at[i, j].set(...)` writes a cache."""
+    """Return the rule that writes slices at indices of the leading axes, as `x.at[i, j].set(...)` writes a cache."""
 
     def rule(lower: Lowering, equation: Any, values: list[_Known], scope: str) -> list[_Known]:
         numbers = equation.params["dimension_numbers"]

@@ -1,4 +1,4 @@
-"""An ONNX graph as it is built: nodes with names, constants, inputs and outputs. All calls of onnx for an export."""
+"""An ONNX graph under construction: named nodes, constants, inputs and outputs. Holds all onnx calls of an export."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memprof.errors import MemprofError
 
-OPSET, IR_VERSION = 22, 10  # opset 22 is the first in which all operators used here take bfloat16
+OPSET, IR_VERSION = 22, 10  # opset 22 is the first one in which all operators used here support bfloat16
 DATA_SUFFIX = ".data"
-_LARGE_BYTES = 1 << 30  # a protobuf holds less than 2 GiB
+_LARGE_BYTES = 1 << 30  # a protobuf can hold less than 2 GiB
 _REFUSED_TYPE = re.compile(
     r"op_type:(?P<operator>\w+), node name: (?P<node>[^)]*)\).*unsupported type: tensor\((?P<type>\w+)\)"
 )
@@ -35,10 +35,10 @@ class Graph:
         self.size_bytes = 0
 
     def node(self, op: str, *inputs: str, scope: str = "", num_outputs: int = 1, **attributes: Any) -> list[str]:
-        """Add a node; returns the names of its outputs.
+        """Add a node and return the names of its outputs.
 
         Args:
-            scope: path of the module that the node belongs to; the node's name begins with it.
+            scope: path of the module that the node belongs to, as a prefix of the node's name.
         """
         name = self._unique(f"{scope}/{op}" if scope else op)
         outputs = [name] if num_outputs == 1 else [f"{name}:{number}" for number in range(num_outputs)]
@@ -46,27 +46,27 @@ class Graph:
         return outputs
 
     def constant(self, array: np.ndarray[Any, Any]) -> str:
-        """The name of a constant. Equal constants are one."""
+        """Return the name of a constant. Equal constants share one name."""
         key = (array.tobytes(), array.dtype.name, array.shape)
         if key not in self._constants:
             self._constants[key] = self.weight("const", array)
         return self._constants[key]
 
     def weight(self, name: str, array: np.ndarray[Any, Any]) -> str:
-        """Add an array that the file holds."""
+        """Add an array that is stored in the file, and return its name."""
         name = self._unique(name)
         self._tensors[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         self.size_bytes += array.nbytes
         return name
 
     def input(self, name: str, shape: Sequence[int], dtype: Any) -> str:
-        """Add an input of the model."""
+        """Add an input of the model, and return its name."""
         name = self._unique(name)
         self._inputs.append(helper.make_tensor_value_info(name, element_type(dtype), shape))
         return name
 
     def output(self, name: str, value: str, shape: Sequence[int], dtype: Any) -> None:
-        """Give a value out under a name."""
+        """Add an output of the model under a name."""
         name = self._unique(name)
         self._nodes.append(helper.make_node("Identity", [value], [name], name=f"{name}/Identity"))
         self._outputs.append(helper.make_tensor_value_info(name, element_type(dtype), shape))
@@ -75,8 +75,8 @@ class Graph:
         """Write the model, with its weights in a file beside it if they are large, and check it.
 
         Raises:
-            MemprofError: an operator does not take a type of the step: those below 8 bits, and 8-bit floats.
-            onnx.checker.ValidationError: it is no valid model, which is a defect of the export.
+            MemprofError: an operator does not support a type of the step: types below 8 bits, and 8-bit floats.
+            onnx.checker.ValidationError: the model is invalid, because of a defect of the export.
         """
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, [*self._tensors.values()])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
@@ -107,7 +107,7 @@ class Graph:
 
 
 def element_type(dtype: Any) -> int:
-    """ONNX's number of a dtype."""
+    """Return ONNX's number of a dtype."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 

@@ -1,7 +1,8 @@
-"""What a step can be compiled for: families of devices, one in each folder here, and what a user's `--target` names.
+"""Targets of compiles: families of devices, with one folder for each family, and the user's `--target`.
 
-A folder of a family has in `__init__.py` its `FACTS`, which say what a compiled program means; and in `family.py` its
-`FAMILY`, which says how its devices are named and compiled for. `families.py` finds all by themselves.
+A family's folder has its `FACTS` in `__init__.py`; they describe how to read compiled programs. `family.py` has its
+`FAMILY`, which describes the names of its devices and the compiler for them. `families.py` finds all families
+automatically.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from memprof.analysis.records.device_family import DeviceFamily
 
 
 def folders() -> tuple[ModuleType, ...]:
-    """The packages of all families, in alphabetical order."""
+    """Return the packages of all families, in alphabetical order."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
     return tuple(importlib.import_module(f"{__name__}.{name}") for name in names)
 
 
 def facts() -> tuple[DeviceFamily, ...]:
-    """What compiled programs mean on each family. Imports neither JAX nor the catalogues."""
+    """Return the facts that describe the compiled programs of each family. Imports neither JAX nor the catalogues."""
     return tuple(folder.FACTS for folder in folders())

@@ -1,4 +1,4 @@
-"""What JAX knows of a target: which the local device is, and the devices to compile for. Starts JAX's backends."""
+"""A target in terms of JAX: the local device, and the devices to compile for. Starts JAX's backends."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Devices:
 
     Attributes:
         device: the local device that JAX traces for.
-        sharding: on several devices, or on one that need not be there, a copy on each; None: the step is compiled for
+        sharding: a replicated sharding over several devices, or over an absent one; None: the step is compiled for
             `device`.
-        written_for: the mesh that the step itself names where its devices are others: those of this machine, or none.
-        here: those of this process that the step runs on, in the mesh's order; empty where they need not be there.
+        written_for: the step's own mesh, if it has other devices (of this machine, or none).
+        here: the devices of this process that the step runs on, in the mesh's order; empty for absent devices.
     """
 
     device: jax.Device
@@ -39,12 +39,12 @@ class Devices:
 
     @property
     def on_device(self) -> jax.sharding.Sharding:
-        """A sharding on the devices that the step is compiled for."""
+        """A replicated sharding over the devices that the step is compiled for."""
         return self.sharding or jax.sharding.SingleDeviceSharding(self.device)
 
     @property
     def as_written(self) -> jax.sharding.Sharding:
-        """A sharding on the devices that the step names: a copy on each of them."""
+        """A replicated sharding over the devices that the step names."""
         return self.on_device if self.written_for is None else NamedSharding(self.written_for, PartitionSpec())
 
     @property
@@ -54,22 +54,22 @@ class Devices:
 
 
 def spare_devices(asked: Target | None) -> None:
-    """Tell JAX, before it starts its backends, to leave devices alone that a target does not need.
+    """Tell JAX, before it starts its backends, not to initialise devices that a target does not need.
 
-    Starting a device's backend takes hold of it. This is for a process that does nothing else.
+    Starting a device's backend claims the device. Call this only in a process that does nothing else.
     """
     if (asked is not None and asked.platform) or not has_accelerator_device():
         jax.config.update("jax_platforms", "cpu")
 
 
 def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
-    """The target that the user asked for, or the best there is.
+    """Return the target that the user asked for, or the best available one.
 
-    Where none is asked for: the local accelerator if there is one; else, for a step that is not to run, an H100 if what
-    compiling for one takes is installed; else the CPU.
+    The default is the local accelerator if there is one. Otherwise it is an H100, if the step is not run and the
+    compiler for one is installed, and else the CPU.
 
     Args:
-        runs: whether steps are to run on it.
+        runs: steps will run on it.
     """
     with xla_adapter.PROCESS_WIDE:  # JAX starts its backends
         if asked is not None:
@@ -88,13 +88,13 @@ def choose_target(asked: Target | None, *, runs: bool = False) -> Target:
 
 
 def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:
-    """The devices of a target.
+    """Return the devices of a target.
 
     Args:
-        mesh: that the step's own shardings lie on.
+        mesh: the mesh of the step's own shardings.
 
     Raises:
-        MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
+        MemprofError: its compiler is not installed, or XLA rejects the target.
     """
     with xla_adapter.PROCESS_WIDE:  # JAX starts its backends and registers its plugins
         if target.is_deviceless:
@@ -110,10 +110,10 @@ def devices_of(target: Target, mesh: Mesh | None = None) -> Devices:
 
 
 def deviceless_devices(target: Target) -> list[jax.Device]:
-    """The devices of a target that need not be there.
+    """Return the absent devices of a target.
 
     Raises:
-        MemprofError: what it takes to compile for it is not installed, or XLA does not accept it.
+        MemprofError: its compiler is not installed, or XLA rejects the target.
     """
     compiler = compiler_of(target)
     assert compiler is not None
@@ -150,5 +150,5 @@ def _local(reason: str) -> Target:
     )
     if not family.facts.has_share_pool or limit_bytes is None:
         return target
-    # JAX tells the size of its pool alone, which is this share of the card.
+    # JAX reports only the size of its pool, which is this share of the card.
     return replace(target, memory_bytes=card_bytes(limit_bytes, pool_settings(target)))

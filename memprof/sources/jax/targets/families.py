@@ -1,4 +1,4 @@
-"""The table of device families: that of a platform, of a name, of a device of JAX. Imports no JAX."""
+"""The table of device families, with lookups by platform, by target and by JAX device. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memprof.sources.jax.targets.family import Device, Driver, TargetFamily
 
 @cache
 def families() -> tuple[TargetFamily, ...]:
-    """All families: those with memory of their own, then the host."""
+    """Return all families: first those with their own memory, then the host."""
     return tuple(sorted(map(_family_in, folders()), key=lambda each: each.facts.is_host))
 
 
@@ -30,47 +30,47 @@ def _family_in(folder: ModuleType) -> TargetFamily:
 
 
 def target_family(platform: str) -> TargetFamily:
-    """The family of a platform; for an unknown platform one that cannot be compiled for."""
+    """Return the family of a platform. For an unknown platform, the family has no compiler."""
     found = (each for each in families() if each.facts.platform == platform)
     return next(found, TargetFamily(facts=family_of(platform)))
 
 
 def family_of_device(device: Any) -> TargetFamily:
-    """The family of a device of JAX that is here."""
+    """Return the family of a present JAX device."""
     found = (each for each in families() if each.jax_platform == device.platform)
     return next(found, TargetFamily(facts=family_of(device.platform), jax_platform=device.platform))
 
 
 def is_host(device: Any) -> bool:
-    """Whether a device of JAX is the processor of the host."""
+    """Whether a JAX device is the host's CPU."""
     return family_of_device(device).facts.is_host
 
 
 def open_drivers() -> tuple[Driver, ...]:
-    """What drivers say of the devices of this machine; to be called before JAX takes hold of them."""
+    """Return the drivers' views of this machine's devices. Call it before JAX initialises the devices."""
     return tuple(driver for family in families() for driver in family.open_drivers())
 
 
 def catalogue() -> dict[str, Device]:
-    """The devices of all families by name."""
+    """Return the devices of all families by name."""
     return {name: device for family in families() for name, device in family.catalogue().items()}
 
 
 def compiler_of(target: Target) -> DevicelessCompiler | None:
-    """The compiler for the absent devices of a target; None for devices that are here."""
+    """Return the compiler for the absent devices of a target, or None for present devices."""
     if not target.is_deviceless:
         return None
     compiler = target_family(target.platform).compiler
-    assert compiler is not None, target.platform  # a target is absent only if its family gave it a configuration
+    assert compiler is not None, target.platform  # only a family with a compiler makes absent targets
     return compiler()
 
 
 def our_options(target: Target, asked: Iterable[str], *, to_the_plan: bool) -> dict[str, str]:
-    """XLA's options of ours for a compile; none where the program may run.
+    """Return our XLA options for a compile; empty if the program may run on a present device.
 
     Args:
-        asked: the names of the options that the step asks for.
-        to_the_plan: whether what comes after the plan is of no interest.
+        asked: the names of the step's own options.
+        to_the_plan: the compile may end after the plan.
     """
     compiler = compiler_of(target)
     return {} if compiler is None else compiler.options(asked, to_the_plan)

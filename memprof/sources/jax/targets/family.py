@@ -1,6 +1,6 @@
-"""How the devices of a family are named, described and compiled for: one record for each family, its `FAMILY`.
+"""Device families: the names, descriptions and compiler of a family's devices, as one record, its `FAMILY`.
 
-What a compiled program means is a fact of the family: see `analysis/records/device_family.py`.
+The facts needed to read compiled programs are in `analysis/records/device_family.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Device(Protocol):
     """One entry of a family's catalogue.
 
     Attributes:
-        description: the vendor's name of the kind of device, by which JAX knows it.
-        memory_bytes: None if it has no fixed amount.
-        compute_capability: None where there is none.
-        source: where its figures come from, in a word.
-        devices_per_chip: for devices that form slices; else None.
-        peak_flops_per_second: of dense 16-bit matrix products; None if that is unknown.
+        description: the vendor's name of the device, as JAX reports it.
+        memory_bytes: size of its memory, or None if it has no fixed amount.
+        compute_capability: its CUDA compute capability, or None.
+        source: the origin of its figures, in a word.
+        devices_per_chip: number of devices per chip if the devices form slices, else None.
+        peak_flops_per_second: peak of dense 16-bit matrix products, or None if unknown.
     """
 
     @property
@@ -43,10 +43,10 @@ class Device(Protocol):
     def peak_flops_per_second(self) -> float | None: ...
 
     def target(self, reason: str, topology: Topology = ...) -> Target:
-        """The target that it is.
+        """Return this device as a target.
 
         Raises:
-            MemprofError: its devices form no such topology.
+            MemprofError: its devices cannot form this topology.
         """
         ...
 
@@ -55,13 +55,13 @@ class Driver(Protocol):
     """The driver's view of one device."""
 
     def read(self) -> DriverMemory:
-        """What is in use now, and was when the view was opened."""
+        """Return the memory in use now, and when the view was opened."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of `memprof doctor`. `ok` is None if it is neither good nor bad; `advice` says how to mend a fault."""
+    """One line of `memprof doctor`. `ok` is None if it is neither good nor bad; `advice` says how to fix a problem."""
 
     what: str
     ok: bool | None
@@ -74,19 +74,19 @@ class TargetFamily:
     """A family of devices, as a target of compiles.
 
     Attributes:
-        jax_platform: JAX's name of the platform of a device that is here; empty if memprof uses no such device.
-        catalogue: its devices by name, in the order in which they are listed.
-        device_of_kind: the device that JAX gives a description; None if the catalogue has none, or several.
-        read_file: the target that a file describes; raises `MemprofError`. None if no file describes devices.
-        file_row: how `memprof list targets` names such a file, and what it is.
-        compiler: how a step is compiled for absent devices, loaded when it is asked for; None if it cannot be.
+        jax_platform: JAX's platform name of present devices; empty if memprof does not use them.
+        catalogue: returns its devices by name, in the order of listings.
+        device_of_kind: returns the device with a JAX description, or None if the catalogue has none or several.
+        read_file: returns the target that a file describes, or raises `MemprofError`; None if the family has no files.
+        file_row: name and description of such a file in `memprof list targets`.
+        compiler: loads the compiler for absent devices; None if there is none.
         example: the device that `memprof doctor` compiles for; empty: none.
-        unlimited: XLA's options that lift the limit of memory where a present device is compiled for.
-        packages: distributions of its compiler. A worker elsewhere must have the versions that are here.
-        versions: the fields of a `Toolchain` that name the compiler's version; also part of a plan's key.
-        open_drivers: what the driver says of the devices of this machine, as JAX numbers them; called before JAX takes
-            hold of them.
-        findings: the lines of `memprof doctor` about its tools.
+        unlimited: XLA options that lift the memory limit of a compile for a present device.
+        packages: distributions of its compiler. Remote workers must have the same versions as this machine.
+        versions: returns the fields of a `Toolchain` that hold the compiler's version; they are part of a plan's key.
+        open_drivers: returns the driver's views of this machine's devices, in JAX's order; called before JAX
+            initialises the devices.
+        findings: returns the lines of `memprof doctor` about its tools.
     """
 
     facts: DeviceFamily

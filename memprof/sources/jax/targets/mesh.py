@@ -1,11 +1,11 @@
-"""Meshes of devices that are not there: a `jax.sharding.Mesh`, and the target that it was made for.
+"""Meshes of absent devices: a `jax.sharding.Mesh`, and the target that it was made for.
 
-A step whose shardings lie on such a mesh has its target by it. Which target a mesh is of is known by its devices: those
-of one topology have a client of their own.
+If the shardings of a step lie on such a mesh, the mesh determines the target. The devices identify the target of a
+mesh, because each topology has its own client.
 
-A step may as well be written for another mesh, of the CPU's devices or a `jax.sharding.AbstractMesh`. It is traced and
-lowered as it is: the program that comes of it knows the sizes of the axes and no devices, and is then compiled for as
-many of the target.
+A step may also be written for another mesh: of the CPU's devices, or a `jax.sharding.AbstractMesh`. It is traced and
+lowered unchanged. The lowered program contains the sizes of the axes but no devices, and is then compiled for as many
+devices of the target.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from memprof.sources.jax.tracing.jitting import shardings_of_jit
 from memprof.sources.jax.tracing.step import StepSpec
 from memprof.sources.jax.tracing.step_checks import shown
 
-_MAX_AXES = 64  # the dimensions of an array of NumPy, which a mesh is
-_TARGETS: dict[Any, Target] = {}  # by the client of their devices
+_MAX_AXES = 64  # NumPy's limit of dimensions; a mesh is a NumPy array
+_TARGETS: dict[Any, Target] = {}  # targets by the client of their devices
 
 
 def mesh(
@@ -51,7 +51,7 @@ def mesh(
     hosts: int = 1,
     axis_types: Sequence[AxisType] | None = None,
 ) -> Mesh:
-    """A mesh of GPUs that need not be there, to put the shardings of a step's arguments on.
+    """Make a mesh of absent GPUs, for the shardings of a step's arguments.
 
         mesh = memprof.mesh("h100-80gb", {"fsdp": 4, "tp": 2})
         sharding = jax.sharding.NamedSharding(mesh, jax.P("fsdp", "tp"))
@@ -60,11 +60,11 @@ def mesh(
     Args:
         target: a GPU of `memprof list targets`, or the path of an exported `gpu_target_config.pbtxt`.
         axes: the size of each axis by its name, in the mesh's order.
-        hosts: on how many hosts the devices are, each with equally many.
+        hosts: the number of hosts; each has equally many devices.
         axis_types: as in `jax.make_mesh`, one for each axis; None: all `Auto`.
 
     Raises:
-        MemprofError: a mistake in what was asked for, in one sentence.
+        MemprofError: an argument is invalid.
     """
     if not isinstance(axes, Mapping) or not axes:
         raise MemprofError(f"axes is {shown(axes)}, but the size of each axis by its name was expected: {{'fsdp': 8}}")
@@ -93,10 +93,10 @@ def _are_axis_types(axis_types: object, num_axes: int) -> bool:
 
 
 def mesh_of(target: Target | None) -> Mesh | None:
-    """The mesh of a target that has several devices. Where nobody has named its axes, it has one.
+    """Return the mesh of a target with several devices. If its axes have no names, it has one axis.
 
     Raises:
-        MemprofError: they are to be here, and are not.
+        MemprofError: the target is this machine, which has too few devices.
     """
     if target is None or target.topology.num_devices == 1:
         return None
@@ -130,14 +130,14 @@ def _made(target: Target, axis_types: Sequence[AxisType] | None) -> Mesh:
 
 
 def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) -> Target:
-    """What a step is compiled for: what was asked for, as many of it as the mesh has that the step names.
+    """Return the target to compile a step for: the user's, with as many devices as the step's mesh.
 
     Args:
         asked: the target that the user asked for.
-        runs: whether steps are to run on it.
+        runs: steps will run on it.
 
     Raises:
-        MemprofError: the step names several meshes, or one that does not go with what was asked for.
+        MemprofError: the step names several meshes, or a mesh that does not match the user's target.
     """
     mesh = _mesh_of(spec)
     if mesh is None:
@@ -170,7 +170,7 @@ def target_of_step(spec: StepSpec, asked: Target | None, *, runs: bool = False) 
 
 
 def devices_of_step(spec: StepSpec, target: Target) -> Devices:
-    """The devices of a step's target: those of its own mesh where it has one of them.
+    """Return the devices of a step's target; if the step's mesh consists of such devices, those of the mesh.
 
     Raises:
         MemprofError: see `devices_of`.
@@ -182,27 +182,31 @@ def devices_of_step(spec: StepSpec, target: Target) -> Devices:
 
 
 def _target_of(mesh: Mesh | AbstractMesh) -> Target | None:
-    """The target that `mesh` made a mesh for; None: it is of other devices, or of none."""
+    """Return the target that `mesh` made a mesh for, or None if the mesh has other devices or no devices."""
     return _TARGETS.get(mesh.devices.flat[0].client) if isinstance(mesh, Mesh) else None
 
 
 def _is_of(asked: Target, made_for: Target) -> bool:
-    """Whether a mesh is of the target that was asked for, which may be named without its number."""
+    """Whether a mesh has the user's target. The user may omit the number of devices."""
     is_as_many = asked.topology.num_devices == 1 or _with_axes(asked).topology == made_for.topology
     return asked.name == made_for.name and is_as_many
 
 
 def _can_be(default: Target, mesh: Mesh | AbstractMesh, made_for: Target | None) -> bool:
-    """Whether the default of a project can be what a step is compiled for that names a mesh."""
+    """Whether the project's default target fits a step that names a mesh."""
     if default.topology.num_devices > 1:
-        return True  # --mesh asks for as many of it
+        return True  # --mesh gives the number of devices
     if made_for is not None:
         return _is_of(default, made_for)
     return default.is_deviceless or (isinstance(mesh, Mesh) and mesh.devices.flat[0].platform == default.platform)
 
 
 def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
-    """The devices of this machine, and of others in the same job, that a mesh is of: `target` is one of them."""
+    """Return the target of a mesh of present devices, on this machine and others of the same job.
+
+    Args:
+        target: one of these devices as a target.
+    """
     if isinstance(mesh, AbstractMesh):
         raise MemprofError(
             f"the step is sharded over an abstract mesh of {mesh.size} devices, which names none that are here: make it"
@@ -225,7 +229,7 @@ def _target_here(mesh: Mesh | AbstractMesh, target: Target) -> Target:
 
 
 def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
-    """What was asked for in place of the devices of a mesh: the program has their number and their axes alone."""
+    """Return the user's target in place of a mesh's devices. The program contains only their number and axes."""
     on_this_machine = isinstance(mesh, Mesh) and not is_host(mesh.devices.flat[0])
     if asked is None and not on_this_machine:
         asked = default_target("the default GPU, in place of the devices of the step's mesh")
@@ -243,11 +247,11 @@ def _as_many_as(mesh: Mesh | AbstractMesh, asked: Target | None) -> Target:
 
 
 def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
-    """The mesh of several devices that a step names: in its arguments, its jit, or around it with `jax.set_mesh`.
+    """Return the multi-device mesh that a step names: in its arguments, its jit, or around it with `jax.set_mesh`.
 
     Raises:
-        MemprofError: there are several, of other devices or other sizes, or one has an axis twice; or an argument lies
-            on an axis that the mesh has not.
+        MemprofError: the step names several meshes with different devices or sizes, a mesh has two axes of one name, or
+            an argument lies on an axis that the mesh does not have.
     """
     leaves = jax.tree.leaves((spec.args, dict(spec.kwargs)))
     shardings = [*map(_sharding_of, leaves), *shardings_of_jit(spec)]
@@ -267,7 +271,7 @@ def _mesh_of(spec: StepSpec) -> Mesh | AbstractMesh | None:
 def _sharding_of(leaf: Any) -> Any:
     try:
         return own(leaf, "sharding")
-    except ValueError as error:  # a shape whose sharding is P(...) alone asks the mesh around only now
+    except ValueError as error:  # a shape with only P(...) as its sharding looks up the active mesh here
         mistake = sharding_mistake(error)
         if mistake is None:
             raise

@@ -1,4 +1,4 @@
-"""From what the user wrote after `--target` to a target: without touching JAX, so that mistakes are found at once."""
+"""Parsing of `--target` and related options to a target. Does not use JAX, so that mistakes are found at once."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ LOCAL, CPU = "local", "cpu"
 DEFAULT_GPU = "h100-80gb"
 ASKED_FOR = "asked for"
 OF_PROJECT = "the default of this project"
-DEVICES = "devices"  # the axis of a mesh whose axes nobody has named
+DEVICES = "devices"  # the axis of a mesh without named axes
 _SIZE = "[0-9]{1,9}"
-_MODEL = re.compile(r"[a-z]+\d+[a-z]*|\d{3,}(?!\d*gb)")  # of a name: `a6000`, `h100`, `4090`
-_MOST_DEVICES = 2**16  # XLA makes a topology of each of them
+_MODEL = re.compile(r"[a-z]+\d+[a-z]*|\d{3,}(?!\d*gb)")  # the model in a name: `a6000`, `h100`, `4090`
+_MOST_DEVICES = 2**16  # XLA makes a topology that lists each of them
 
 
 class ProjectTarget(str):
-    """The name of a target that the project has for a default: it yields where it cannot be what is meant."""
+    """The name of a project's default target. It is ignored if it does not fit the other options."""
 
     __slots__ = ()
 
 
 def catalogued() -> list[str]:
-    """The names of all targets."""
+    """Return the names of all targets."""
     names = [name for name in catalogue() if name != CPU]
     return [*names, LOCAL, CPU]
 
 
 def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value that does not change
-    """The target of a name.
+    """Return the target of a name.
 
     Args:
-        name: what the user wrote: `h100-80gb` or `v5e`, in any case, or its first words if they are of no other,
-            `V100`; `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
-        topology: how many devices of the name.
+        name: the user's text: `h100-80gb` or `v5e`, in upper or lower case, or an unambiguous prefix of whole words
+            such as `V100`; `path/to/gpu_target_config.pbtxt`, `local` or `cpu`.
+        topology: the number and arrangement of the devices.
 
     Returns:
-        The target; of the local device no more than its name, since only JAX knows it: see `choose.choose_target`.
+        The target. For the local device it has only a name, because only JAX knows the rest (see
+        `choose.choose_target`).
 
     Raises:
-        MemprofError: it is none of these, or the file is no target.
+        MemprofError: there is no such target, or the file does not describe one.
     """
     if name == LOCAL:
         return Target(
@@ -60,7 +61,7 @@ def resolve(name: str, topology: Topology = Topology()) -> Target:  # noqa: B008
         )
     if name in catalogue():
         return catalogue()[name].target(ASKED_FOR, topology)
-    if os.path.isfile(name):  # of a name that is too long, `Path` raises an error
+    if os.path.isfile(name):  # `Path` would raise an error if the name is too long
         return read_file(name, topology)
     known = catalogued()
     asked = name.lower()
@@ -91,17 +92,17 @@ def resolve_asked(
     chips: str | None = None,
     slices: int | None = None,
 ) -> Target | None:
-    """The target that the user asked for; None: none, so that it is the best there is.
+    """Return the target that the user asked for, or None for the best available one.
 
     Args:
-        runs: whether steps are to run on it.
-        mesh: what the user wrote after `--mesh`: `fsdp=4,tp=2`, or `8`, whose axes the techniques of a row decide.
-        hosts: on how many hosts the devices of the mesh are.
-        chips: what the user wrote after `--topology`: `2x4`.
-        slices: how many slices of a TPU the devices of the mesh are.
+        runs: steps will run on it.
+        mesh: the value of `--mesh`: `fsdp=4,tp=2`, or a number such as `8`; a row's techniques then decide the axes.
+        hosts: the number of hosts of the mesh's devices.
+        chips: the value of `--topology`, such as `2x4`.
+        slices: the number of TPU slices of the mesh's devices.
 
     Raises:
-        MemprofError: there is no such target or mesh, or steps are only compiled for it.
+        MemprofError: there is no such target or mesh, or steps must run but the target can only be compiled for.
     """
     if chips is not None or slices is not None:
         mesh, slice_ = _slice(name, mesh, chips, slices or 1)
@@ -118,7 +119,7 @@ def resolve_asked(
     if mesh is not None and target is not None and not target.is_deviceless:
         if not runs:
             raise no_gpu(target.name)
-        target = replace(target, topology=topology)  # as many of those that are here
+        target = replace(target, topology=topology)  # as many present devices
     if runs and target is not None and target.is_deviceless:
         what = name if mesh is None else f"--mesh {mesh}"
         raise MemprofError(
@@ -129,10 +130,10 @@ def resolve_asked(
 
 
 def _slice(name: str | None, mesh: str | None, chips: str | None, num_slices: int) -> tuple[str, Topology]:
-    """The mesh of a slice of a TPU, or of several, and its topology.
+    """Return the mesh of one or several TPU slices, and its topology.
 
     Raises:
-        MemprofError: it is the slice of no TPU.
+        MemprofError: the target is not a TPU, or has no such slice.
     """
     what = f"--topology {chips}" if chips is not None else f"--slices {num_slices}"
     device = catalogue().get((name or "").lower())
@@ -156,10 +157,10 @@ def _forms_slices(family: TargetFamily) -> bool:
 
 
 def read_mesh(text: str, hosts: int = 1) -> Topology:
-    """The topology that a text names: `fsdp=4,tp=2`, or a number of devices, whose axes are not decided yet.
+    """Parse a topology: `fsdp=4,tp=2`, or a number of devices with undecided axes.
 
     Raises:
-        MemprofError: it names none, in one sentence.
+        MemprofError: the text is not a topology.
     """
     if re.fullmatch(_SIZE, text.strip()):
         return topology_of({"": int(text)}, hosts)
@@ -178,14 +179,14 @@ def read_mesh(text: str, hosts: int = 1) -> Topology:
 
 
 def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
-    """The topology of a mesh.
+    """Return the topology of a mesh.
 
     Args:
-        axes: the size of each axis by its name, in the mesh's order; a single one without a name is not decided yet.
-        hosts: on how many hosts the devices are, each with equally many.
+        axes: the size of each axis by its name, in the mesh's order. A single unnamed axis means undecided axes.
+        hosts: the number of hosts; each has equally many devices.
 
     Raises:
-        MemprofError: there is no such mesh, in one sentence.
+        MemprofError: there is no such mesh.
     """
     for name, size in axes.items():
         if not _is_number(size):
@@ -205,30 +206,30 @@ def topology_of(axes: Mapping[str, int], hosts: int) -> Topology:
 
 
 def no_gpu(name: str) -> MemprofError:
-    """That a target is none that a mesh can be of."""
+    """Return the error for a target that cannot form a mesh."""
     return MemprofError(
         f"a mesh of absent devices needs a GPU or a TPU, and '{name}' is neither: choose one of `memprof list targets`"
     )
 
 
 def mesh_option(topology: Topology) -> str:
-    """What the user writes after `--mesh` for it; empty for one device."""
+    """Return the value of `--mesh` for a topology; empty for one device."""
     axes = ",".join(f"{name}={size}" for name, size in topology.axes.items())
     return axes or (str(topology.num_devices) if topology.num_devices > 1 else "")
 
 
 def option_of(target: Target) -> str:
-    """What the user writes after `--target` for it."""
+    """Return the value of `--target` for a target."""
     return target.file or target.name
 
 
 def cpu(reason: str) -> Target:
-    """The host."""
+    """Return the host as a target."""
     return catalogue()[CPU].target(reason)
 
 
 def default_target(reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008
-    """The target where none is asked for and no device is here."""
+    """Return the default target for machines without an accelerator."""
     return catalogue()[DEFAULT_GPU].target(reason, topology)
 
 
@@ -237,19 +238,19 @@ def _is_number(value: Any) -> bool:
 
 
 def has_accelerator_device() -> bool:
-    """Whether the system shows a device that JAX may be able to use.
+    """Whether the system has a device that JAX may be able to use.
 
-    Asking JAX would start its backends, and once it has tried CUDA and failed, it can no longer compile for a GPU that
-    is not there (jax 0.10.2 to 0.12).
+    JAX itself is not asked, because that would start its backends. After a failed attempt to use CUDA, JAX can no
+    longer compile for an absent GPU (jax 0.10.2 to 0.12).
     """
     return any(True for family in all_families() if family.device_files for _ in Path("/dev").glob(family.device_files))
 
 
 def read_file(name: str, topology: Topology) -> Target:
-    """The target that a file describes, of whichever family.
+    """Return the target that a file describes, of any family.
 
     Raises:
-        MemprofError: it cannot be read, or is no target: the first family's sentence.
+        MemprofError: the file cannot be read, or is not a target; the message is the first family's.
     """
     errors = []
     for family in families():

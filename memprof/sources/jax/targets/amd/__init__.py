@@ -1,4 +1,4 @@
-"""AMD's GPUs: programs compiled for them elsewhere can be imported; memprof compiles none."""
+"""AMD's GPUs. Programs compiled for them elsewhere can be imported; memprof cannot compile for them."""
 
 from memprof.analysis.records.device_family import COLLECTIVES_OF_GPU, SPACES_OF_GPU, DeviceFamily
 

@@ -1,4 +1,4 @@
-"""The processor of the host as a target: steps are compiled and run where memprof runs."""
+"""The host's CPU as a target: steps are compiled and run on the machine where memprof runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Host:
     peak_flops_per_second: float | None = None
 
     def target(self, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value
-        """The host, of which there is one: how many devices it shows JAX is decided by whoever runs a step."""
+        """Return the host as one device. The code that runs a step decides how many devices the host presents."""
         return Target(
             name=self.name,
             description=self.description,

@@ -1,7 +1,7 @@
-"""The catalogue of GPUs: facts as records, and the text that XLA wants of them.
+"""The catalogue of GPUs: facts as records, and their text form for XLA.
 
-XLA compiles for a GPU that is not there when it is given a `stream_executor.GpuTargetConfigProto` in text form. The
-same program has different peaks on different GPUs, even of one compute capability, so every GPU has its exact facts.
+XLA compiles for an absent GPU if it receives a `stream_executor.GpuTargetConfigProto` in text form. The same program
+has different peaks on different GPUs, even of one compute capability, so the catalogue has exact facts for each GPU.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from memprof.sources.jax.targets.nvidia import FACTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Facts of one GPU. `source` says where they come from: `xla` or `datasheet` (see gpus.toml).
+    """Facts of one GPU. `source` is their origin: `xla` or `datasheet` (see gpus.toml).
 
-    It is no target, but what targets of its kind are made from: it also describes the device that a step ran on, whose
-    target is `local`, and holds what XLA asks about an absent device and nobody else asks for.
+    Targets are made from this record. It also describes the device that a step ran on, whose target is `local`, and
+    holds facts that only XLA needs, for absent devices.
 
-    `operations_per_second` are its peaks by dtype, and the bandwidths of links are those in one direction, both by
+    `operations_per_second` holds peaks by dtype. The bandwidths of links count one direction. The origin of both is
     `speeds_source`.
     """
 
@@ -47,12 +47,12 @@ class Gpu:
 
     @property
     def peak_flops_per_second(self) -> float | None:
-        """The peak of dense 16-bit matrix products; None where it has no units for them."""
+        """The peak of dense 16-bit matrix products, or None if it has no units for them."""
         return self.operations_per_second.get("bf16", self.operations_per_second.get("f16"))
 
     @property
     def speeds(self) -> Speeds:
-        """What the roofline bound is made of."""
+        """The speeds for the roofline bound."""
         return Speeds(
             operations_per_second=self.operations_per_second,
             memory_bytes_per_second=self.bandwidth_bytes_per_second,
@@ -62,11 +62,11 @@ class Gpu:
 
     @property
     def devices_per_chip(self) -> int | None:
-        """GPUs form no slices."""
+        """None: GPUs form no slices."""
         return None
 
     def target(self, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value
-        """The target that it is, absent or not."""
+        """Return this GPU as a target, absent or present."""
         return Target(
             name=self.name,
             description=self.description,
@@ -80,10 +80,10 @@ class Gpu:
         )
 
     def target_config(self) -> str:
-        """The text of a `stream_executor.GpuTargetConfigProto`.
+        """Return the text of a `stream_executor.GpuTargetConfigProto`.
 
-        `device_interconnect_info` is left out: with it, compiling for 64 devices crashes the process.
-        `runtime_version` must be there: without it XLA silently compiles matrix products in another way.
+        `device_interconnect_info` is omitted: with it, compiling for 64 devices crashes the process.
+        `runtime_version` is required: without it XLA silently compiles matrix products in another way.
         """
         major, minor = self.compute_capability.split(".")
         return f"""
@@ -116,15 +116,15 @@ device_description_str: "{self.description}"
 
 @cache
 def gpus() -> dict[str, Gpu]:
-    """All GPUs of the catalogue by name, in alphabetical order."""
+    """Return all GPUs of the catalogue by name, in alphabetical order."""
     text = resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8")
     return {name: Gpu(name=name, **facts) for name, facts in sorted(tomllib.loads(text).items())}
 
 
 def gpu_of_kind(device_kind: str) -> Gpu | None:
-    """The catalogue's record of a device by the vendor's name of it; None where there is none, or more than one.
+    """Return the catalogue's record of a device by the vendor's name for it, or None if there is none or several.
 
-    The driver may leave out what the catalogue adds (`NVIDIA H200` for `NVIDIA H200 141GB HBM3e`).
+    The driver's name may be shorter than the catalogue's (`NVIDIA H200` for `NVIDIA H200 141GB HBM3e`).
     """
     same = [gpu for gpu in gpus().values() if gpu.description == device_kind]
     longer = [gpu for gpu in gpus().values() if gpu.description.startswith(f"{device_kind} ")]

@@ -1,4 +1,4 @@
-"""How XLA compiles for an absent NVIDIA GPU."""
+"""The compiler for absent NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AMPLE_BYTES = 1 << 50  # 1 PiB; XLA multiplies it by percentages in 64 bits
 
 
 def with_ample_memory(target: Target) -> Target:
-    """The same GPU with so much memory that XLA never recomputes values to save some."""
+    """Return the same GPU with so much memory that XLA never recomputes values to save memory."""
     config = re.sub(r"\b(device_memory_size:\s*)\d+", rf"\g<1>{_AMPLE_BYTES}", target.compiler_config)
     return replace(target, compiler_config=config)
 

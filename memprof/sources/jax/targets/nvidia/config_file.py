@@ -1,4 +1,4 @@
-"""A GPU as XLA describes it in a file, `*.gpu_target_config.pbtxt`."""
+"""GPUs described by a file that XLA wrote, `*.gpu_target_config.pbtxt`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from memprof.sources.jax.targets.nvidia.catalogue import gpu_of_kind
 
 
 def read_file(name: str, topology: Topology) -> Target:
-    """The GPU that a file of XLA's describes.
+    """Return the GPU that a file of XLA describes.
 
     Raises:
-        MemprofError: it cannot be read, or is no target.
+        MemprofError: the file cannot be read, or is not a target.
     """
     path = Path(name)
     try:
@@ -39,7 +39,7 @@ def read_file(name: str, topology: Topology) -> Target:
         description=kind,
         platform=FACTS.platform,
         memory_bytes=int(memory.group(1)),
-        # A text proto leaves out fields that are 0, such as the minor of 9.0.
+        # A text proto omits fields that are 0, such as the minor version of 9.0.
         compute_capability=f"{major.group(1)}.{minor.group(1) if minor else 0}",
         reason="asked for",
         topology=topology,

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of the memory of a card, which no allocator of this process sees whole."""
+"""A card's memory use as NVIDIA's driver reports it. No allocator of this process can see all of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Driver:
 
     Args:
         nvml: the module `pynvml`, initialised.
-        handle: of the device.
+        handle: NVML's handle of the device.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -22,7 +22,7 @@ class Driver:
         self._before_bytes = self._used_bytes()
 
     def read(self) -> DriverMemory:
-        """What is in use now, and was before."""
+        """Return the memory in use now, and when the view was opened."""
         processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         own = [each.usedGpuMemory for each in processes if each.pid == os.getpid()]
         return DriverMemory(
@@ -36,7 +36,7 @@ class Driver:
 
 
 def open_drivers() -> tuple[Driver, ...]:
-    """NVML's view of the devices that JAX may take, as CUDA numbers them; none without `nvidia-ml-py` or a driver."""
+    """Return NVML's views of the devices visible to JAX, in CUDA's order; empty without `nvidia-ml-py` or a driver."""
     try:
         import pynvml
     except ImportError:
@@ -50,7 +50,7 @@ def open_drivers() -> tuple[Driver, ...]:
 
 
 def _visible(nvml: Any, visible: str | None) -> list[Any]:
-    """The devices that CUDA numbers: those in CUDA_VISIBLE_DEVICES, by number or UUID, or all there are."""
+    """Return the devices in CUDA's order: those in CUDA_VISIBLE_DEVICES, by number or UUID, or all devices."""
     if not visible:
         return [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
     names = [name.strip() for name in visible.split(",")]

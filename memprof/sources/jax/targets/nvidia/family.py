@@ -1,4 +1,4 @@
-"""How NVIDIA's GPUs are named, described and compiled for."""
+"""The family of NVIDIA's GPUs: names, descriptions and compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memprof.sources.jax.targets.nvidia.catalogue import gpu_of_kind, gpus
 from memprof.sources.jax.targets.nvidia.config_file import read_file
 from memprof.sources.jax.targets.nvidia.driver import open_drivers
 
-# Percent of the memory that arguments and results leave (jaxlib 0.10.2 to 0.12); the default is 95.
+# Percent of the memory that is left beside arguments and results (jaxlib 0.10.2 to 0.12); the default is 95.
 UNLIMITED = {"xla_gpu_memory_limit_slop_factor": 1_000_000}
 
 
@@ -22,7 +22,7 @@ def _compiler() -> DevicelessCompiler:
 
 
 def versions() -> Mapping[str, str | None]:
-    """The plugin of JAX that holds the compiler, which is loaded for the CPU too."""
+    """Return the version of the JAX plugin that holds the compiler. The plugin is loaded for the CPU, too."""
     from memprof.sources.jax.xla import xla_adapter
 
     return {"cuda_plugin": xla_adapter.cuda_plugin_version()}

@@ -1,6 +1,6 @@
 """The catalogue of TPUs: facts as records, and the slices that their chips form.
 
-XLA compiles for an absent TPU when it is given the name of the chip and the topology of the slice: `v5e:2x4`.
+XLA compiles for an absent TPU if it receives the name of the chip and the topology of the slice: `v5e:2x4`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _HOST = (2, 2, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tpu:
-    """Facts of one device of a TPU, as JAX shows it (see tpus.toml).
+    """Facts of one TPU device, as JAX presents it (see tpus.toml).
 
     Attributes:
-        reserved_bytes: the part of its HBM that programs do not get.
+        reserved_bytes: the part of its HBM that is not available to programs.
         chip_bytes: the memory on the chip, by memory space.
-        kernel_vmem_bytes: of it for one kernel that asks for no other limit.
-        cores: how many devices a chip has.
-        dimensions: of a slice of such chips.
-        options: what libtpu is asked for beside the name of the chip.
-        link_bytes_per_second: None where it is not published.
+        kernel_vmem_bytes: the part of it available to a kernel that sets no limit itself.
+        cores: number of devices per chip.
+        dimensions: number of dimensions of a slice.
+        options: further options for libtpu, besides the name of the chip.
+        link_bytes_per_second: bandwidth of the links, or None if it is not published.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Tpu:
 
     @property
     def speeds(self) -> Speeds | None:
-        """What the roofline bound is made of; None where a link's speed is not published."""
+        """The speeds for the roofline bound, or None if a link's speed is not published."""
         if self.link_bytes_per_second is None or self.host_bytes_per_second is None:
             return None
         bf16 = self.peak_flops_per_second
         return Speeds(
-            # Products of float32 are made of those of bfloat16: one at JAX's default precision, three or six at others.
+            # A float32 product consists of bfloat16 products: one at JAX's default precision, three or six at others.
             operations_per_second={"f32": bf16 / 3, "tf32": bf16, **self.operations_per_second},
             memory_bytes_per_second=self.bandwidth_bytes_per_second,
             link_bytes_per_second=self.link_bytes_per_second,
@@ -69,24 +69,24 @@ class Tpu:
 
     @property
     def compute_capability(self) -> str | None:
-        """TPUs have none."""
+        """None: TPUs have no compute capability."""
         return None
 
     @property
     def source(self) -> str:
-        """Where most of its figures come from (see tpus.toml)."""
+        """The origin of most of its figures (see tpus.toml)."""
         return "jax"
 
     @property
     def devices_per_chip(self) -> int | None:
-        """How many devices a chip of a slice has."""
+        """The number of devices per chip of a slice."""
         return self.cores
 
     def target(self, reason: str, topology: Topology = Topology()) -> Target:  # noqa: B008 - a value
-        """The target that it is, absent or not.
+        """Return this device as a target, absent or present.
 
         Raises:
-            MemprofError: its chips form no such slice.
+            MemprofError: its chips cannot form such a slice.
         """
         chips = chips_of(self, topology)
         num_hosts = topology.num_slices * (prod(chips) // prod(host_bounds(chips)))
@@ -119,18 +119,18 @@ class Tpu:
 
 @cache
 def tpus() -> dict[str, Tpu]:
-    """All TPUs of the catalogue by name, the oldest first."""
+    """Return all TPUs of the catalogue by name, the oldest first."""
     text = resources.files(__package__).joinpath("tpus.toml").read_text(encoding="utf-8")
     return {name: Tpu(name=name, **facts) for name, facts in tomllib.loads(text).items()}
 
 
 def tpu_of_kind(device_kind: str) -> Tpu | None:
-    """The catalogue's record of a device by JAX's name of it; None where there is none."""
+    """Return the catalogue's record of a device by JAX's name for it, or None."""
     return next((tpu for tpu in tpus().values() if tpu.description == device_kind), None)
 
 
 def chips_of(tpu: Tpu, topology: Topology) -> tuple[int, ...]:
-    """How many chips lie along each dimension of a slice: as asked for, else as nearly equal as they can be.
+    """Return the number of chips along each dimension of a slice: the requested ones, or as even as possible.
 
     Raises:
         MemprofError: the devices do not fill such a slice.
@@ -169,7 +169,7 @@ def _checked(tpu: Tpu, chips: tuple[int, ...], per_slice: int) -> tuple[int, ...
 
 
 def _most_even(num_chips: int, dimensions: int) -> tuple[int, ...]:
-    """The factors of a number that differ least, in ascending order, as slices are written: 2x4, 2x2x4."""
+    """Return the most even factors of a number, in ascending order, as slices are written: 2x4, 2x2x4."""
     if dimensions == 1:
         return (num_chips,)
     best: tuple[int, ...] = ()
@@ -179,13 +179,13 @@ def _most_even(num_chips: int, dimensions: int) -> tuple[int, ...]:
             found = tuple(sorted((first, *rest)))
             if not best or sum(found) < sum(best):
                 best = found
-    # A slice of one host has its one layer in the last dimension: 2x2x1.
+    # A slice of one host has one layer along the last dimension: 2x2x1.
     ones = best.count(1)
     return (*best[ones:], *best[:ones]) if dimensions == len(_HOST) else best
 
 
 def host_bounds(chips: tuple[int, ...]) -> tuple[int, int, int]:
-    """How many chips of one host lie along each dimension: a host has 2x2 where the slice is divided by that."""
+    """Return the number of a host's chips along each dimension: 2x2 if this divides the slice, else the slice."""
     sizes = (*chips, *[1] * (len(_HOST) - len(chips)))
     fits = all(size % of_host == 0 for size, of_host in zip(sizes, _HOST, strict=True))
     if fits:

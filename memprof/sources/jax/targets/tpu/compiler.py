@@ -1,4 +1,4 @@
-"""How libtpu compiles for an absent TPU."""
+"""The compiler for absent TPUs: libtpu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSTALL_TPU = 'pip install "jax-memprof[tpu]"'
 
 
 def libtpu_version() -> str | None:
-    """`libtpu 0.0.50.1`, or the path of the library that the environment names instead; None if it is missing."""
+    """Return `libtpu 0.0.50.1`, or the path of a library named by the environment; None if libtpu is missing."""
     installed, library = _installed_library(), _library()
     if library is None:
         return None
@@ -27,7 +27,7 @@ def libtpu_version() -> str | None:
 
 
 def _library() -> Path | None:
-    """The library that JAX loads (jax 0.10.2 to 0.12). It sets the variable itself when it does."""
+    """Return the library that JAX loads (jax 0.10.2 to 0.12). JAX sets the variable itself when it loads one."""
     named = os.environ.get("TPU_LIBRARY_PATH")
     return Path(named) if named else _installed_library()
 
@@ -44,7 +44,7 @@ def _devices(target: Target) -> list[jax.Device]:
     if topology.num_slices > 1:
         options["num_slices"] = topology.num_slices
     devices = xla_adapter.tpu_devices(f"{tpu.name}:{'x'.join(map(str, chips))}", options)
-    return devices[: topology.num_devices]  # a chip of several devices can be asked for one of them
+    return devices[: topology.num_devices]  # the user may ask for one device of a multi-device chip
 
 
 COMPILER = DevicelessCompiler(

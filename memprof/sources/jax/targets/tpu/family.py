@@ -1,4 +1,4 @@
-"""How TPUs are named, described and compiled for."""
+"""The family of TPUs: names, descriptions and compiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _versions() -> Mapping[str, str | None]:
 
 
 def _findings() -> list[Finding]:
-    """The absence of libtpu is no fault: only those need it who compile for TPUs."""
+    """Report libtpu. Its absence is not a problem, because only compiles for TPUs need it."""
     from memprof.sources.jax.targets.tpu.compiler import INSTALL_TPU, libtpu_version
 
     return [Finding(what="libtpu", ok=None, found=libtpu_version() or f"missing (TPU targets: {INSTALL_TPU})")]
