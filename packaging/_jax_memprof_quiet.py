@@ -3,6 +3,8 @@
 The extra `deviceless` installs the plugin for its compiler, and JAX starts it in every program of the environment.
 `jax-memprof-quiet.pth` imports this module whenever Python starts. So it imports nothing but `sys`, and does nothing
 until JAX imports its plugin. docs/configuration.md says why that takes a `.pth` file.
+
+PYTEST_DONT_REWRITE: pytest rewrites the modules of its plugins' distributions, and warns of those already imported.
 """
 
 import sys

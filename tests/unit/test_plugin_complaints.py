@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ast
 import os
 import shutil
 import subprocess
@@ -83,3 +84,9 @@ def test_who_asks_for_cuda_hears_of_it(monkeypatch: pytest.MonkeyPatch, caplog: 
     _LOGGER.error(*_COMPLAINT)
     _LOGGER.error("Jax plugin configuration error: Plugin module %s does not exist", "jax_plugins.of_another_device")
     assert [record.args for record in caplog.records] == [(_COMPLAINT[1],), ("jax_plugins.of_another_device",)]
+
+
+def test_pytest_leaves_the_file_that_python_reads_at_its_start_alone() -> None:
+    # pytest would warn in every environment that has memprof: it is imported before pytest could rewrite it.
+    module = Path(__file__).parents[2] / "packaging" / "_jax_memprof_quiet.py"
+    assert "PYTEST_DONT_REWRITE" in (ast.get_docstring(ast.parse(module.read_text())) or "")
