@@ -230,8 +230,9 @@ def run_command(
 
 
 def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
-    """`memprof advise` likewise; empty for a mesh, for which it does not compile."""
-    if target is not None and target.topology.num_devices > 1:
+    """`memprof advise` likewise; empty for several hosts or slices, of which it has no options."""
+    topology = target.topology if target is not None else Topology()
+    if topology.num_hosts > 1 or topology.num_slices > 1 or topology.chips:
         return ""
     return _command("advise", subject, target, techniques)
 
