@@ -1,6 +1,7 @@
 """How soon advice is compiled: the first plan of GPT-2 (124M), the first true saving, all of them, and all again.
 
     python -m benchmarks.advice_time [--target h100-80gb] [--unrolled] [-o RESULT.json]
+    python -m benchmarks.advice_time --layers 2 --tokens 128      # a minute, to see that it works
 
 Seconds are those that pass, so they are for an idle machine; the load at the start and the end stands beside them. The
 cache of plans is a folder of its own, empty at the start.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-_VOCABULARY, _WIDTH, _HEADS, _LAYERS, _BATCH, _TOKENS = 50_304, 768, 12, 12, 8, 1024
+_VOCABULARY, _WIDTH, _HEADS, _BATCH = 50_304, 768, 12, 8
 
 
 def _norm(x: Any, weights: Any) -> Any:
@@ -65,7 +67,7 @@ def train_step(params: Any, state: Any, tokens: Any) -> Any:
     return optax.apply_updates(params, updates), state, loss
 
 
-def _arguments(*, is_unrolled: bool) -> tuple[Any, ...]:
+def _arguments(num_layers: int, num_tokens: int, *, is_unrolled: bool) -> tuple[Any, ...]:
     def array(*shape: int) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
@@ -77,11 +79,11 @@ def _arguments(*, is_unrolled: bool) -> tuple[Any, ...]:
 
     params = {
         "embedding": array(_VOCABULARY, _WIDTH),
-        "positions": array(_TOKENS, _WIDTH),
+        "positions": array(num_tokens, _WIDTH),
         "norm": {"scale": array(_WIDTH), "bias": array(_WIDTH)},
-        "layers": [layer() for _ in range(_LAYERS)] if is_unrolled else layer(_LAYERS),
+        "layers": [layer() for _ in range(num_layers)] if is_unrolled else layer(num_layers),
     }
-    tokens = jax.ShapeDtypeStruct((_BATCH, _TOKENS + 1), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((_BATCH, num_tokens + 1), jnp.int32)
     return params, jax.eval_shape(_OPTIMIZER.init, params), tokens
 
 
@@ -98,26 +100,29 @@ class _Clock:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="h100-80gb")
-    parser.add_argument("--unrolled", action="store_true", help="twelve layers one after another, and no scan")
+    parser.add_argument("--unrolled", action="store_true", help="layers one after another, and no scan")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=1024, help="of each sequence")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MEMPROF_CACHE_DIR"] = folder
-        found = _measured(asked.target, is_unrolled=asked.unrolled)
-    found |= {"command": "python -m benchmarks.advice_time" + (" --unrolled" if asked.unrolled else "")}
+        arguments = _arguments(asked.layers, asked.tokens, is_unrolled=asked.unrolled)
+        found = _measured(arguments, asked.target)
+    found |= {"command": " ".join(["python -m benchmarks.advice_time", *sys.argv[1:]])}
     found |= {"jax": version("jax"), "target": asked.target, "num_processors": os.cpu_count()}
     print(json.dumps(found, indent=1))
     if asked.output:
         asked.output.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _measured(target: str, *, is_unrolled: bool) -> dict[str, Any]:
+def _measured(arguments: tuple[Any, ...], target: str) -> dict[str, Any]:
     import memprof
-    from memprof.capture.targets.resolve import resolve
-    from memprof.capture.tracing.step import StepSpec
+    from memprof.sources.jax.targets.resolve import resolve
+    from memprof.sources.jax.tracing.step import StepSpec
     from memprof.studies.advice.compiled import advise_step
 
-    spec = StepSpec(train_step, _arguments(is_unrolled=is_unrolled), workload="gpt2")
+    spec = StepSpec(train_step, arguments, workload="gpt2")
     stages: dict[str, float] = {}
     clock, load = _Clock(), os.getloadavg()[0]
 

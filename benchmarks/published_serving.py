@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from memprof.analysis.pipeline import analyze
+from memprof.analysis.records.categories import Category
 from memprof.analysis.records.report import Report
-from memprof.capture.processes.launch import compile_all
-from memprof.capture.targets.resolve import resolve, topology_of
+from memprof.sources.jax.processes.launch import compile_all
+from memprof.sources.jax.targets.resolve import resolve, topology_of
 from memprof.studies.subject import find_subject
 
 _GIB = 2**30
@@ -152,7 +153,8 @@ def main() -> int:
 
 
 def _line(row: Published, report: Report, num_devices: int) -> str:
-    params, cache = report.categories["params"], report.categories["kv_cache"]
+    params, cache = report.categories[Category.PARAMS], report.categories[Category.KV_CACHE]
+    assert report.verdict.pool_bytes is not None
     free = report.verdict.pool_bytes - (report.footprint_bytes - cache)
     cells = (
         row.name,

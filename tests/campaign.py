@@ -3,8 +3,9 @@
     python tests/campaign.py --seed 1 --seconds 600 [--output RESULT.json]
 
 Each file is damaged and read. Three ends are right: the same result as before the damage, another consistent result, or
-one sentence (`MemprofError`). Any other end is a defect, as is a file that takes longer than ten seconds. The folder
-`campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week with a new seed.
+one sentence (`MemprofError`). Any other end is a defect, as is a file that takes more than ten seconds of processor
+time. The folder `campaign-failures` keeps the file. The exit code is 1 if there was a defect. CI runs it every week
+with a new seed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import pickle
 import random
 import tempfile
@@ -27,24 +29,24 @@ from oom_logs import POSTED
 from property.test_damage_laws import step
 from unit.analysis.test_engines import engine_capture
 from unit.analysis.test_traced import trace_capture
-from unit.capture.test_memory_profiles import made as made_profile
-from unit.capture.test_text_dumps import ASSIGNMENT, LIVE_RANGES, PROGRAM
+from unit.sources.test_memory_profiles import made as made_profile
 from unit.sources.test_memory_snapshot import made_snapshot
+from unit.sources.test_text_dumps import ASSIGNMENT, LIVE_RANGES, PROGRAM
 
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Capture
 from memprof.analysis.records.report import Report
-from memprof.capture.capture_file import read_capture, write_capture
-from memprof.capture.foreign.dumps import programs_in
-from memprof.capture.foreign.importing import import_program, sizes_of
-from memprof.capture.foreign.memory_profiles import memory_profile
-from memprof.capture.xla.plan import Plan
-from memprof.capture.xla.plan_cache import PlanCache
 from memprof.errors import InternalError, MemprofError
 from memprof.files import IfTaken
 from memprof.reports.format import format_named
 from memprof.reports.json.memory_profile import memory_profile_json
 from memprof.reports.options import RenderOptions
+from memprof.sources.capture_file import read_capture, write_capture
+from memprof.sources.dumps.dumps import programs_in
+from memprof.sources.dumps.importing import import_program, sizes_of
+from memprof.sources.dumps.memory_profiles import memory_profile
+from memprof.sources.jax.xla.plan import Plan
+from memprof.sources.jax.xla.plan_cache import PlanCache
 from memprof.sources.snapshot.capture import import_snapshot
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
 from memprof.studies.explain.log import read_log
@@ -101,7 +103,7 @@ def main() -> int:
 
 def _defect(kind: Kind, content: bytes, ends: Counter[str]) -> str:
     """Read one file, count its end, and return the description of a defect, or an empty text."""
-    started = time.monotonic()
+    started = _processor_seconds()
     try:
         ending = kind.read(content)
     except InternalError:
@@ -113,8 +115,13 @@ def _defect(kind: Kind, content: bytes, ends: Counter[str]) -> str:
     except Exception:
         return traceback.format_exc()
     ends[f"{kind.name}: {ending}"] += 1
-    seconds = time.monotonic() - started
+    seconds = _processor_seconds() - started
     return f"it took {seconds:.1f} s" if seconds > _MAX_SECONDS else ""
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those that it has waited for: XLA reads texts in one."""
+    return sum(os.times()[:4])
 
 
 def _keep(kind: Kind, content: bytes, defect: str, number: int) -> None:

@@ -1,6 +1,6 @@
 """Small training steps, each with one inefficiency planted, and the same steps where the advice for it is followed.
 
-Each function returns a `StepSpec` on shapes. `recipe` is the line of code of a piece of advice: it runs in the place of
+Each function returns a `StepSpec` on shapes. `recipe` is the code of a piece of advice: it runs in the place of
 the code that it is about, and what it defines is what the step goes on with. Sizes are such that most memory goes to
 the inefficiency.
 """
@@ -59,8 +59,8 @@ def state_not_donated(recipe: str = "") -> StepSpec:
 
 def float32_activations(recipe: str = "") -> StepSpec:
     def loss(params: Params, x: Any) -> Any:
-        names = followed(recipe, params=params, x=x.astype(jnp.float32))
-        return _of_tanh(names["params"], names["x"])
+        names = followed(recipe, params=params, batch=x.astype(jnp.float32))
+        return _of_tanh(names["params"], names["batch"])
 
     return _sgd(loss, _layers(4, 512, 512), _shape(32768, 512, dtype=jnp.bfloat16))
 
@@ -103,7 +103,7 @@ def attention_with(recipe: str, q: Any, k: Any, v: Any, *, num_blocks: int = 32)
 
 def attention_probabilities(recipe: str = "") -> StepSpec:
     """Two recipes are for it: one for the attention, and one for the block around it."""
-    is_of_block = recipe.startswith("block")
+    is_of_block = "block = " in recipe
 
     def block(layer: Params, x: Any) -> Any:
         q, k, v = jnp.split((x @ layer["w"]).reshape(*x.shape[:2], 24, 64), 3, axis=2)
@@ -145,8 +145,7 @@ def residuals_of_a_scan(recipe: str = "") -> StepSpec:
         return _block(layer, x), None
 
     def loss(params: Params, x: Any) -> Any:
-        as_it_is = "x, _ = jax.lax.scan(body, x, layers)"
-        x = followed(recipe or as_it_is, body=body, x=x, layers=params["layer_0"])["x"]
+        x, _ = jax.lax.scan(followed(recipe, body=body)["body"], x, params["layer_0"])
         return x.astype(jnp.float32).mean()
 
     return _sgd(loss, _blocks(1, 12), _shape(16384, 512, dtype=jnp.bfloat16))
@@ -253,8 +252,8 @@ def state_that_waits(recipe: str = "") -> StepSpec:
 
     def step(params: Params, state: Any, x: Any) -> tuple[Params, Any]:
         gradients = jax.grad(_of_tanh)(params, x)
-        names = followed(recipe, gradients=gradients, state=state)
-        updates, state = optimizer.update(names["gradients"], names["state"], params)
+        names = followed(recipe, gradients=gradients, opt_state=state)
+        updates, state = optimizer.update(names["gradients"], names["opt_state"], params)
         if recipe:
             state = jax.device_put(state, jax.memory.Space.Host)
         return optax.apply_updates(params, updates), state

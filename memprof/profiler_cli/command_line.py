@@ -36,6 +36,9 @@ class _Signalled(Interrupted):
         self.exit_code = exit_code
 
 
+_arrived: list[_Signalled] = []  # at most one: later signals are ignored
+
+
 def run_and_exit() -> NoReturn:
     """Run what `sys.argv` says, and exit."""
     signal.signal(signal.SIGINT, _signal_handler(ExitCode.INTERRUPTED))
@@ -52,7 +55,7 @@ def run_and_exit() -> NoReturn:
 def _run() -> int:
     try:
         _check_working_folder()
-        ended = app(standalone_mode=False, prog_name="memprof")
+        ended = _run_app()
     except SystemExit as ended_early:
         return ended_early.code if isinstance(ended_early.code, int) else ExitCode.FINE
     except _Signalled as signalled:
@@ -87,6 +90,19 @@ def _run() -> int:
     return ended if isinstance(ended, int) else ExitCode.FINE
 
 
+def _run_app() -> Any:
+    """Run the app.
+
+    After a signal, the command counts as interrupted however it ends: the user's code and libraries may replace the
+    exception, or drop it.
+    """
+    try:
+        return app(standalone_mode=False, prog_name="memprof")
+    finally:
+        if _arrived:
+            raise _arrived[0]
+
+
 def _wrong_options(error: Any) -> int:
     """Tell what is wrong with the options, and where the right ones stand."""
     message = error.format_message().replace("Value error, ", "")  # the name of Python's error, by pydantic
@@ -119,6 +135,7 @@ def _signal_handler(exit_code: ExitCode) -> Callable[[int, FrameType | None], No
         # Cleaning up takes a moment; an impatient second Ctrl-C must not cut it short.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Signalled(exit_code)
+        _arrived.append(_Signalled(exit_code))
+        raise _arrived[0]
 
     return handle

@@ -17,14 +17,21 @@ _HELP = frozenset({"-h", "--help"})
 _WORKLOADS = Path(__file__).parents[1] / "workloads" / "models"
 
 
-def main() -> NoReturn:
-    """Run the command line and exit."""
+def main(*, verdict_first: bool = False) -> NoReturn:
+    """Run the command line and exit.
+
+    Args:
+        verdict_first: whether reports begin with their verdict: an agent sees the first page of them.
+    """
     if _compiles_a_workload(sys.argv[1:]):
-        from memprof.capture.processes.forked_process import SERVER
+        from memprof.sources.jax.processes.forked_process import SERVER
 
         SERVER.prepare()
     from memprof.profiler_cli.command_line import run_and_exit
+    from memprof.profiler_cli.render import put_verdict_first
 
+    if verdict_first:
+        put_verdict_first()
     run_and_exit()
 
 

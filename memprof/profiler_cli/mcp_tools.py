@@ -32,10 +32,10 @@ _CHECK_FAILED = 1
 # A command whose server was killed ends with it.
 _LAUNCH = """
 import sys
-from memprof.capture.processes.process_tree import die_with
+from memprof.sources.jax.processes.process_tree import die_with
 die_with(int(sys.argv.pop(1)))
 from memprof.profiler_cli.main import main
-main()
+main(verdict_first=True)
 """
 _CAVEAT = "Sizes are the compiler's; categories and modules are inferred; nothing was measured on a device."
 _RUNS_CODE = " It imports FILE.py, which runs the user's code."

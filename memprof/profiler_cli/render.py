@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from memprof.reports.options import RenderOptions
 
 
+_is_verdict_first = False  # set once, before a command does anything
+
+
+def put_verdict_first() -> None:
+    """From now on, reports begin with their verdict."""
+    global _is_verdict_first
+    _is_verdict_first = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
     """A format, found before the work starts, what it is to show, and the file that it goes to (None: stdout)."""
@@ -84,6 +93,7 @@ def rendering(
     is_terminal = name == TERMINAL
     options = RenderOptions(
         first_screen=is_terminal and not full,
+        verdict_first=_is_verdict_first,
         with_configuration=verbose or not is_terminal,
         width=width or stdout_width(),
         color=color_system() if output is None else None,

@@ -103,6 +103,7 @@ def report_document(report: Report, options: RenderOptions) -> Document:
             with_configuration=options.with_configuration,
             capture=options.capture,
             advise_command=options.advise_command,
+            verdict_first=options.verdict_first,
         )
     if options.by is None:
         advice = options.advice_for(report) if options.with_advice else None

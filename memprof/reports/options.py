@@ -81,6 +81,7 @@ class RenderOptions:
         with_advice: whether the summary ends with what could be done about the peak.
         advice: that advice, where more is known than the report alone gives (savings that were compiled); else None.
         first_screen: the verdict and what is behind it on one screen, instead of the summary.
+        verdict_first: whether the first screen begins with the verdict, for readers who may see its beginning alone.
         with_configuration: whether the toolchain and the workload's configuration are shown.
         capture: the file that the report comes from, for the commands that it names; empty: it names none.
         advise_command: compiles the advice on the step that the report is of; empty: only the capture is known of it.
@@ -98,6 +99,7 @@ class RenderOptions:
     with_advice: bool = False
     advice: tuple[Advice, ...] | None = None
     first_screen: bool = False
+    verdict_first: bool = False
     with_configuration: bool = True
     capture: str = ""
     advise_command: str = ""

@@ -15,7 +15,7 @@ import pytest
 
 import memprof
 from memprof.analysis.records.capture import CompilerTotals
-from memprof.capture.xla.xla_adapter import no_compilation_cache
+from memprof.sources.jax.xla.xla_adapter import no_compilation_cache
 
 _NOTEBOOK = """
 import logging
@@ -222,7 +222,7 @@ def test_a_profile_as_plain_values_and_as_a_data_frame() -> None:
 def test_without_pandas_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     profile = memprof.profile(lambda x: x + 1, 1.0, target="cpu")
-    with pytest.raises(memprof.MemprofError, match="pip install pandas"):
+    with pytest.raises(memprof.MemprofError, match=r'pip install "jax-memprof\[notebook\]"'):
         profile.to_pandas()
 
 

@@ -76,6 +76,28 @@ def test_an_interrupted_search_leaves_nothing(memprof, start, verb):
     assert_nothing_left(memprof)
 
 
+SWALLOWING = """
+import pathlib, time
+try:
+    pathlib.Path(__file__).with_suffix(".started").touch()
+    time.sleep(60)
+except BaseException:
+    raise ImportError("initialization failed") from None
+"""
+
+
+def test_code_that_turns_an_interruption_into_an_error_is_interrupted_all_the_same(memprof, start):
+    """Extension modules do that while they are imported."""
+    (memprof.folder / "train.py").write_text(SWALLOWING)
+    running = start("advise", "train.py", "--target", "cpu")
+    wait_until((memprof.folder / "train.started").exists)
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stdout) == (130, "")
+    assert without_progress(stderr) == "memprof: interrupted.\n"
+    assert memprof.processes() == []
+
+
 def test_an_impatient_user_does_not_cut_the_cleaning_short(memprof, start):
     running = start(*LONG)
     wait_until(lambda: is_compiling(memprof))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -52,6 +53,9 @@ def test_an_agent_compiles_a_step_and_looks_at_it_from_other_sides(memprof: Comm
     async def ask(client: ClientSession) -> None:
         ran = await client.call_tool("run", {"step": "mlp", "target": "cpu", "preset": "tiny", "settings": ["seed=3"]})
         assert not ran.is_error, text(ran)
+        verdict, heading = text(ran).splitlines()[:2]
+        assert re.fullmatch("• footprint [0-9.]+ KiB; cpu has no fixed amount of memory", verdict)
+        assert heading == "mlp  tiny, on cpu"
         assert "P params" in text(ran)
         handle = text(ran).rpartition("handle='")[2].partition("'")[0]
         rest = await client.call_tool("more", {"handle": handle})

@@ -31,7 +31,6 @@ LINES = {
     "optimizer state over tp": ["opt_state"],
     "batch over fsdp and tp": ["batch"],
     "logits over tp": ["logits"],
-    "layers gathered one by one": [],
 }
 # In a process of its own, since XLA reads the number of its devices once.
 SCRIPT = """
@@ -92,7 +91,6 @@ def lines():
         "optimizer state over tp": Intent(aim=Aim.DIVIDE_STATE, names=("optimizer_state",), axes=("tp",)),
         "batch over fsdp and tp": Intent(aim=Aim.DIVIDE_BATCH, axes=("fsdp", "tp")),
         "logits over tp": Intent(aim=Aim.DIVIDE_LOGITS, axes=("tp",)),
-        "layers gathered one by one": Intent(aim=Aim.GATHER_IN_LAYERS),
     }.items():
         yield name, means_to(intent).code, both
 
@@ -105,11 +103,11 @@ def has_effect(code, axes, names):
         "params": params, "grads": params, "opt_state": optax.adam(1e-3).init(params),
         "batch": {"x": jnp.ones((8, 4)), "y": jnp.ones(8)},
         "hidden": jnp.ones((2, 8, 4)), "tokens": jnp.ones((2, 8, 4)),
-        "logits": jnp.ones((2, 4, 8)), "x": jnp.ones(4), "stacked_params": jnp.ones((3, 4)),
+        "logits": jnp.ones((2, 4, 8)),
     }
     arrays = {name: tree for name, tree in arrays.items() if name in code}
     def run(arrays):
-        scope = {"jax": jax, "mesh": mesh, "block": jnp.multiply, **arrays}
+        scope = {"jax": jax, "mesh": mesh, **arrays}
         exec(code, scope)
         return {name: scope[name] for name in arrays}
     for done in (run(arrays), *([] if "device_put" in code else [jax.jit(run)(arrays)])):

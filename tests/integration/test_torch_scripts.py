@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import memprof
 from memprof.profiler_cli.app import app
 
-pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (the extra torch)")
 
 pytestmark = pytest.mark.with_one_jax
 Watch = Callable[..., dict[str, Any]]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer, array_type
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type, shown_source
 
 # What stands for other text: any number of a layer, a cut, numbers of layers in braces, a cut or an end of a cell.
 _SHORTENED = re.compile(r"\*|…|\{(?P<numbers>\d[\d.,]*)\}|, | > | · ")
@@ -60,7 +60,14 @@ def _names(buffer: LiveBuffer) -> dict[str, str]:
 
 
 def _texts(buffer: LiveBuffer) -> Iterator[str]:
-    """All that a report prints of a buffer to tell it from others."""
+    """All that a report prints of a buffer to tell it from others; the cells of a notebook in both of their names."""
+    for text in _texts_in_data(buffer):
+        yield text
+        if (shown := shown_source(text)) != text:
+            yield shown
+
+
+def _texts_in_data(buffer: LiveBuffer) -> Iterator[str]:
     yield from (buffer.name, buffer.op, buffer.category.value, *_names(buffer).values())
     yield array_type(buffer.dtype, buffer.shape)
     calls = [f"{call.function.replace('.<locals>', '')} ({posixpath.basename(call.file)})" for call in buffer.stack]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from memprof.analysis.records.categories import Category, Phase
+
+_CELL = re.compile(r"\bCell In\[(\d+)\](?::(\d+)\b)?")  # as IPython names the code of a cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +89,8 @@ class LiveBuffer:
 def array_type(dtype: str, shape: Iterable[int]) -> str:
     """An array's type as JAX and XLA print it: `bf16[8,1024,768]`."""
     return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def shown_source(text: str) -> str:
+    """A source line, or a text with one, as people read it: of a notebook `cell 3, line 6`, in data `Cell In[3]:6`."""
+    return _CELL.sub(lambda match: f"cell {match[1]}" + (f", line {match[2]}" if match[2] else ""), text)

@@ -255,8 +255,8 @@ class AdviceJson(Struct, frozen=True, kw_only=True):
     what: Annotated[str, about("What to do.")]
     evidence: Annotated[str, about("What in this program says so.")]
     cost: Annotated[str, about("What it takes in exchange.")]
-    code: Annotated[str, about("The code.")]
-    how_to: Annotated[str, about("The same as code.")]
+    code: Annotated[str, about("To paste into the step; empty if how_to says in words what to do.")]
+    how_to: Annotated[str, about("The code, or what to do in words.")]
     technique: Annotated[str | None, about("The label of the technique that does it; null where memprof has none.")]
     saving_bytes: Annotated[
         Size, about("By how much the footprint is lower in the compiled step; an upper bound if is_compiled is false.")
@@ -495,7 +495,7 @@ def advice_json(advice: Advice) -> AdviceJson:
         AdviceJson,
         advice.proposal,
         rule=advice.rule,
-        code=advice.proposal.how_to,
+        code=advice.proposal.code_to_paste,
         saving_bytes=advice.saving_bytes,
         is_compiled=advice.is_compiled,
         footprint_after_bytes=None if compiled is None else compiled.footprint_bytes,

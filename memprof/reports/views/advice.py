@@ -159,6 +159,7 @@ def buffers_link(report: Report, advice: Advice) -> str:
 def advice_facts(advice: Advice) -> dict[str, str]:
     """What stands beside the code, by label."""
     texts = {
+        "how": "" if advice.proposal.code_to_paste else advice.proposal.how_to,
         "why": advice.proposal.evidence,
         "cost": advice.proposal.cost,
         "numbers": "" if advice.compiled is None else _MEANING[advice.compiled.meaning],
@@ -170,4 +171,5 @@ def advice_facts(advice: Advice) -> dict[str, str]:
 def _details(number: int, advice: Advice) -> tuple[Block, ...]:
     texts = {f"{number}.": advice.proposal.what, **advice_facts(advice)}  # whole: the overview may have no room for it
     facts = [Fact(label=label, values=tuple(text.split("; "))) for label, text in texts.items()]
-    return Facts(facts=tuple(facts)), Code(text=advice.proposal.how_to.rstrip())
+    code = advice.proposal.code_to_paste.rstrip()
+    return (Facts(facts=tuple(facts)), *((Code(text=code),) if code else ()))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.live_buffer import shown_source
 from memprof.reports.document import Align, Bar, Cell, Column, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_exact_bytes, format_share, format_signed_bytes
 
@@ -139,11 +140,11 @@ def category_table(categories: Mapping[Category, int]) -> Table:
 def short_names(sources: Iterable[str]) -> dict[str, str]:
     """What each source line is called: `/home/me/project/net/mlp.py:12` is `net/mlp.py:12` beside `net/loss.py`'s.
 
-    What is in the report stays whole; this is for display alone.
+    A line of a notebook is `cell 3, line 6`. What is in the report stays whole; this is for display alone.
     """
     sources = tuple(sources)
     folder = common_folder(sources)
-    return {"": "", **{source: source[len(folder) :] for source in sources if source}}
+    return {"": "", **{source: shown_source(source[len(folder) :]) for source in sources if source}}
 
 
 def common_folder(sources: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer, array_type
+from memprof.analysis.records.live_buffer import LiveBuffer, array_type, shown_source
 from memprof.reports.document import (
     Align,
     Block,
@@ -128,7 +128,7 @@ def _what(explanation: Explanation) -> str:
 
 
 def _name_of(buffer: LiveBuffer) -> str:
-    place = f" ({buffer.source})" if buffer.source else ""
+    place = f" ({shown_source(buffer.source)})" if buffer.source else ""
     return f"{array_type(buffer.dtype, buffer.shape)} of {buffer.op or buffer.name}{place}"
 
 
@@ -233,7 +233,7 @@ def _listed_row(each: ExplainedBuffer, total: int) -> Row:
             Cell(text=format_share(listed.size_bytes, total)),
             what,
             Cell(text=buffer.module if buffer else each.scopes),
-            Cell(text=buffer.source if buffer and buffer.source else listed.source),
+            Cell(text=shown_source(buffer.source if buffer and buffer.source else listed.source)),
             aside_cell(listed.op or listed.label),
         )
     )

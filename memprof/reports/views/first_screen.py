@@ -31,6 +31,7 @@ def first_screen_document(
     with_configuration: bool,
     capture: str,
     advise_command: str = "",
+    verdict_first: bool = False,
 ) -> Document:
     """What one looks at first.
 
@@ -40,12 +41,15 @@ def first_screen_document(
         whole_advice: whether all of it is shown, with its reasons, and not the first lines alone.
         with_configuration: whether the tools and the configuration are shown too.
         capture: the file to name in the commands that show more; empty: it is not saved.
-        advise_command: see `RenderOptions`.
+        advise_command, verdict_first: see `RenderOptions`.
     """
     gauge = header.gauge(report)
+    verdict, refusal = replace(gauge, parts=()), header.refusal_notes(report)
+    head: tuple[Block, ...] = (_heading(report), *refusal)
+    if verdict_first:
+        head = (*refusal, verdict, _heading(report))
     blocks: tuple[Block, ...] = (
-        _heading(report),
-        *header.refusal_notes(report),
+        *head,
         *header.pressure_notes(report),
         replace(gauge, verdict="", with_sizes=True),
         *header.time_facts(report),
@@ -59,7 +63,7 @@ def first_screen_document(
         blocks += (header.setup_facts(report), *header.configuration(report))
     advises = not whole_advice and report.framework == "jax"
     following = _next(capture, advises=advises, advise_command=advise_command)
-    return Document(blocks=(*blocks, replace(gauge, parts=()), following))
+    return Document(blocks=(*blocks, *(() if verdict_first else (verdict,)), following))
 
 
 def _heading(report: Report) -> Heading:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from memprof.analysis.records.categories import Phase
-from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame, array_type
+from memprof.analysis.records.live_buffer import LiveBuffer, StackFrame, array_type, shown_source
 from memprof.analysis.records.report import Report
 from memprof.reports.views.cells import common_folder
 from memprof.reports.views.layers import folded_paths
@@ -63,18 +63,24 @@ class Paths:
         if frame is None:
             return (_ARGUMENTS if buffer.phase is Phase.ARGUMENT else NO_SOURCE,)
         calls = [each for each in buffer.stack if each.is_own] or buffer.stack
-        names = (f"{function} ({posixpath.basename(each.file)})" for each in calls if (function := function_name(each)))
-        line = f"{posixpath.basename(frame.file)}:{frame.line}"
+        names = (
+            f"{function} ({shown_source(posixpath.basename(each.file))})"
+            for each in calls
+            if (function := function_name(each))
+        )
+        line = shown_source(f"{posixpath.basename(frame.file)}:{frame.line}")
         return (*names, line, *([buffer.library] if buffer.library else []))
 
     def file_name(self, file: str) -> str:
         """A file as source lines name it: below the folder that all of them lie in, or from there."""
         if not self.folder or not file.startswith("/"):
-            return file
+            return shown_source(file)
         return posixpath.relpath(file, self.folder)
 
     def line_name(self, source: str) -> str:
         """`file.py:12` likewise."""
+        if (shown := shown_source(source)) != source:
+            return shown
         file, colon, line = source.rpartition(":")
         return f"{self.file_name(file)}{colon}{line}" if colon else source
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memprof.analysis.records.kernel import KernelBuffer, KernelCalls
-from memprof.analysis.records.live_buffer import array_type
+from memprof.analysis.records.live_buffer import array_type, shown_source
 from memprof.reports.document import Align, Block, Cell, Column, Heading, Note, Row, Shorten, Table, Tone
 from memprof.reports.units import format_bytes, format_share
 from memprof.reports.views.cells import more_label, short_names
@@ -33,7 +33,7 @@ def over_limit_sentence(kernels: Sequence[KernelCalls]) -> str:
     """The parts of the first kernel that asks for more VMEM than its limit, or more SMEM than exists; else empty."""
     for each in kernels:
         kernel = each.kernel
-        where = f" ({each.source})" if each.source else ""
+        where = f" ({shown_source(each.source)})" if each.source else ""
         if kernel.is_over_limit:
             limit_bytes = kernel.limit_bytes or 0
             stops = ""

@@ -49,11 +49,12 @@ def _piece(report: Report, advice: Advice) -> str:
     listed = "".join(
         f"<dt>{escaped(label)}</dt><dd>{escaped(text)}</dd>" for label, text in advice_facts(advice).items()
     )
-    code = escaped(proposal.how_to.rstrip())
+    code = escaped(proposal.code_to_paste.rstrip())
+    shown = f'<div class="code"><pre tabindex="0"><code>{code}</code></pre></div>' if code else ""
     return (
         f'<details class="advice"><summary><b>{escaped(saving_text(advice))}</b>'
         f'<span class="quiet">{escaped(share)}</span><span class="what">{escaped(proposal.what)}</span>'
         f"<code>{escaped(proposal.technique or '')}</code></summary>"
-        f'<div><dl class="facts">{listed}</dl><div class="code"><pre tabindex="0"><code>{code}</code></pre></div>'
+        f'<div><dl class="facts">{listed}</dl>{shown}'
         f"{of_buffers}</div></details>"
     )

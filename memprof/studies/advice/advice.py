@@ -36,7 +36,12 @@ class Proposal:
 
     @property
     def how_to(self) -> str:
-        """The code."""
+        """The code, or what to do in words where no code runs in any step."""
+        return self.code_to_paste or means_to(self.intent).words
+
+    @property
+    def code_to_paste(self) -> str:
+        """Code that runs in the user's step; empty if there is none."""
         return self.code or means_to(self.intent).code
 
     @property

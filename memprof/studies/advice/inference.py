@@ -33,7 +33,7 @@ def copied_cache(report: Report) -> Iterator[Proposal]:
     """The cache of all layers, held once more: a loop over layers reads one array and writes another one."""
     stacked, of_weights = _cache_kinds(report, looped=True), _slices_of_stacks(report)
     turns = {loop.trip_count for loop in report.program.loops}
-    of_caches = {(dtype, _without_one(shape, length)) for dtype, shape in stacked for length in turns & {*shape}}
+    of_caches = {(dtype, _without_one(shape, each)) for dtype, shape in stacked for each in {*shape} if each in turns}
 
     def without_copies(buffer: LiveBuffer) -> Instead | None:
         is_copy = buffer.category in MADE_IN_PASSES and kind_of(buffer) in stacked

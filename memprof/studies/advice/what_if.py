@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from memprof.analysis.records.live_buffer import LiveBuffer
+from memprof.analysis.records.live_buffer import LiveBuffer, shown_source
 from memprof.analysis.records.report import Report
 
 
@@ -51,7 +51,7 @@ def amount(buffers: Sequence[LiveBuffer], what: str) -> str:
 
 def made_at(buffer: LiveBuffer) -> str:
     """Where a buffer is made, short enough for a sentence: `model.py:12`, or the operation where no line is known."""
-    return re.split(r"[/\\\\]", buffer.source)[-1] or buffer.op
+    return re.split(r"[/\\\\]", shown_source(buffer.source))[-1] or buffer.op
 
 
 def footprint_without(report: Report, without: Without, *, is_packed: bool = False) -> int:

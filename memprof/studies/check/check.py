@@ -1,13 +1,15 @@
-"""A report against limits: an amount that it must not exceed, and a growth against a baseline.
+"""Check a report against limits: an amount that it must not exceed, and a growth against a baseline.
 
-result = check(report, maximum=Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB"))
-result.passed
+The report passes if it meets all limits:
+
+    result = check(report, maximum=Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB"))
+    result.passed
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from memprof.amounts import parse_bytes, parse_share
@@ -25,7 +27,7 @@ FOOTPRINT, LIVE_PEAK = "footprint", "live_peak"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maximum:
-    """Bytes that the footprint must not exceed, and who says so."""
+    """The largest allowed footprint in bytes, and the origin of this limit."""
 
     size_bytes: int
     reason: str
@@ -33,11 +35,11 @@ class Maximum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """How much a quantity may grow: by a share of what it was, or by an amount; growth of exactly that much passes.
+    """The allowed growth of a quantity, as a share of its old value or as an amount. Equal growth passes.
 
     Attributes:
         what: `footprint`, `live_peak` or a category.
-        text: as the user wrote it.
+        text: the user's text.
     """
 
     what: str
@@ -52,7 +54,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing that was checked, and how it ended, in one sentence."""
+    """One check and its outcome, in one sentence."""
 
     passed: bool
     sentence: str
@@ -60,14 +62,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Everything that was checked.
+    """The outcome of all checks.
 
     Attributes:
-        items: in the order of what was asked for.
-        differences: what else has changed since the baseline, in sentences: versions, flags.
-        changes: what changed against the baseline, the largest growth first; empty without one.
-        verdict: whether the step fits the device that it must fit, else the one that it was compiled for.
-        pressure: what XLA recomputes on its own.
+        items: the checks, in the order in which they were requested.
+        differences: other changes since the baseline, in sentences: versions, flags.
+        changes: changes against the baseline, largest growth first; empty without a baseline.
+        verdict: whether the step fits the required device, or else the device that it was compiled for.
+        pressure: values that XLA recomputes on its own.
     """
 
     label: str
@@ -84,10 +86,10 @@ class CheckResult:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """The threshold that a text means: `footprint:+2%`, `activations:+64MiB`.
+    """Parse a threshold: `footprint:+2%`, `activations:+64MiB`.
 
     Raises:
-        MemprofError: it means none.
+        MemprofError: the text is not a threshold.
     """
     what, _, growth = text.partition(":")
     quantities = [FOOTPRINT, LIVE_PEAK, *(category.value for category in Category)]
@@ -119,11 +121,13 @@ def check(
         maxima: what its footprint must not exceed.
         must_fit: whether it fits the device that it must fit; None: it need not fit one.
         baseline: what it is compared with; a baseline of another workload or target fails, and one of
-            another mesh is not compared either.
+            another mesh is not compared either. Under memory pressure the plans without it are compared.
         thresholds: how much it may have grown.
         effects: whether its techniques took effect; one that did not fails.
     """
     now = baseline_of(report)
+    if baseline is not None and baseline.pressure == "unknown" and now.pressure == "lifted":
+        now = baseline_of(replace(report, without_limit=None))  # like with like, if the baseline has pressure too
     # Then what one device holds is another part of the whole, and says nothing of how the step has changed.
     is_of_other_mesh = baseline is not None and baseline.origin["mesh"] != now.origin["mesh"]
     items = [_maximum(report.footprint_bytes, maximum) for maximum in maxima]
@@ -170,8 +174,25 @@ def _growth(before: Baseline, after: Baseline, threshold: Threshold) -> Item:
     was, is_now = _quantity(before, threshold.what), _quantity(after, threshold.what)
     passed = threshold.allows(was, is_now)
     share = f" ({100 * (is_now - was) / was:+.2f}%)" if was else ""
-    sentence = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; allowed is {threshold.text}"
-    return Item(passed=passed, sentence=sentence)
+    growth = f"{threshold.what} went from {was:,} to {is_now:,} bytes{share}; allowed is {threshold.text}"
+    return Item(passed=passed, sentence=f"{growth}{_which_plans(before, after)}")
+
+
+def _which_plans(before: Baseline, after: Baseline) -> str:
+    """The end of a sentence about growth: what memory pressure has to do with its numbers."""
+    if before.pressure == "unknown" and after.pressure != "none":
+        return (
+            "; XLA recomputes values under memory pressure, and this baseline has no footprint without that, so growth"
+            " may be hidden: write it again with --update"
+        )
+    pressures = {before.pressure, after.pressure}
+    if "kept" in pressures:
+        whose = "the baseline's program" if before.pressure == "kept" else "the program"
+        return (
+            f"; XLA recomputes values of {whose} under memory pressure, and no plan without that exists, so growth may"
+            " be hidden"
+        )
+    return "; without what XLA recomputes under memory pressure" if "lifted" in pressures else ""
 
 
 def _quantity(sums: Baseline, what: str) -> int:
@@ -188,7 +209,7 @@ def _differences(before: Baseline, after: Baseline) -> tuple[str, ...]:
 
 
 def _changes(before: Baseline, after: Baseline) -> tuple[NamedChange, ...]:
-    """By category, module and buffer, the largest growth of each first."""
+    """Return the changes by category, module and buffer, with the largest growth of each first."""
     both = (
         changes_between("category", before.categories, after.categories),
         changes_between("module", before.modules, after.modules),

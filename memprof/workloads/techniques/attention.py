@@ -110,6 +110,7 @@ def fused(intent: Intent) -> Means:
 MEANS = {
     Aim.FUSE_ATTENTION: fused,
     Aim.CHUNK_ATTENTION: Means(
-        code="attended = jax.lax.map(jax.checkpoint(lambda queries: attend(queries, k, v)), blocks_of_q)"
+        words="Cut the queries into blocks, and attend with one block at a time, by jax.lax.map with jax.checkpoint "
+        "around the attention."
     ),
 }

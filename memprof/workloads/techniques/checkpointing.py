@@ -291,13 +291,14 @@ def of_modules(intent: Intent) -> Means:
 MEANS = {
     Aim.RECOMPUTE_MODULES: of_modules,
     Aim.RECOMPUTE_SCAN: Means(
-        code="x, _ = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), x, layers)", technique=REMAT.name
+        code="body = jax.checkpoint(body, prevent_cse=False)  # before the scan", technique=REMAT.name
     ),
     Aim.RECOMPUTE_ALL_BUT_PRODUCTS: Means(
         code="block = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)",
         technique=REMAT_DOTS.name,
     ),
     Aim.CAST_WEIGHTS_IN_LAYERS: Means(
-        code="block = jax.checkpoint(lambda params, x: apply(jax.tree.map(to_bfloat16, params), x))"
+        code="block = jax.checkpoint(lambda params, *inputs, block=block: "
+        "block(jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params), *inputs))  # without the casts before it"
     ),
 }

@@ -60,10 +60,19 @@ TECHNIQUES = (XLA,)
 # not turn it off everywhere: with several devices jaxlib 0.10.2 runs it whatever the flag says.
 _LATENCY_HIDING = "xla_disable_hlo_passes=latency-hiding-scheduler"
 
+
+def _with_flag(flag: str) -> str:
+    """Code that adds a flag of XLA to those that are set."""
+    flags = 'os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")'
+    return f'import os\n{flags} + " --{flag}"  # before jax is imported'
+
+
 MEANS = {
-    Aim.REMOVE_BARRIER: Means(code="operands = operands  # in the place of jax.lax.optimization_barrier(operands)"),
-    Aim.SCHEDULE_FOR_MEMORY: Means(code=f'XLA_FLAGS="--{_LATENCY_HIDING}"', technique=f"xla:{_LATENCY_HIDING}"),
+    Aim.REMOVE_BARRIER: Means(
+        words="Take the operands themselves where the step takes what jax.lax.optimization_barrier gives."
+    ),
+    Aim.SCHEDULE_FOR_MEMORY: Means(code=_with_flag(_LATENCY_HIDING), technique=f"xla:{_LATENCY_HIDING}"),
     Aim.GENERATE_PRODUCTS: Means(
-        code='XLA_FLAGS="--xla_gpu_cublas_fallback=false"', technique="xla:xla_gpu_cublas_fallback=false"
+        code=_with_flag("xla_gpu_cublas_fallback=false"), technique="xla:xla_gpu_cublas_fallback=false"
     ),
 }

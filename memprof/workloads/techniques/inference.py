@@ -235,14 +235,16 @@ TECHNIQUES = (
 )
 MEANS = {
     Aim.SPLIT_CACHE: Means(
-        code="cache = [cache[n] for n in range(num_layers)]  # once; layer n updates cache[n], in a Python loop",
+        code="cache = [jax.tree.map(lambda leaf: leaf[n], cache) for n in range(len(jax.tree.leaves(cache)[0]))]"
+        "  # once; layer n updates cache[n], in a Python loop",
         technique=KV_LIST.name,
     ),
     Aim.CAST_CACHE: Means(
         code="cache = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), cache)  # once; cast keys and values, too"
     ),
     Aim.REORDER_CACHE: Means(
-        code="cache = jnp.swapaxes(cache, 1, 2)  # once: (batch, kv_heads, tokens, head_size), and step without swaps"
+        code="cache = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), cache)"
+        "  # once: (batch, kv_heads, tokens, head_size), and step without swaps"
     ),
-    Aim.KEEP_LAST_LOGITS: Means(code="logits = hidden[:, -1] @ head  # the last token of each prompt"),
+    Aim.KEEP_LAST_LOGITS: Means(code="x = x[:, -1:]  # before the head: the last token of each prompt"),
 }

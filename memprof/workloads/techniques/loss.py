@@ -85,7 +85,8 @@ TECHNIQUES = (CHUNKED_LOSS,)
 def in_chunks(intent: Intent) -> Means:
     """The user makes as many chunks as advice says."""
     return Means(
-        code="loss = jax.lax.map(jax.checkpoint(loss_of_chunk), (hidden_chunks, label_chunks)).sum()",
+        words=f"Cut the last hidden states and the labels into {intent.num_parts} chunks of tokens, and add up the "
+        "loss of one chunk at a time, by jax.lax.map with jax.checkpoint around the head and the loss.",
         technique=f"{CHUNKED_LOSS.name}={intent.num_parts}",
     )
 

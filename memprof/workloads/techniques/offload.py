@@ -59,8 +59,8 @@ OFFLOAD_OPT = Technique(
 TECHNIQUES = (OFFLOAD_OPT,)
 MEANS = {
     Aim.OFFLOAD_OPTIMIZER_STATE: Means(
-        code="gradients, state = jax.lax.optimization_barrier((gradients, state)); "
-        "state = jax.device_put(state, jax.memory.Space.Device)"
+        code="gradients, opt_state = jax.lax.optimization_barrier((gradients, opt_state))\n"
+        "opt_state = jax.device_put(opt_state, jax.memory.Space.Device)"
         "  # it lies in jax.memory.Space.Host before and after",
         technique=OFFLOAD_OPT.name,
     ),

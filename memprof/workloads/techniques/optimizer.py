@@ -97,10 +97,10 @@ MEANS = {
         code="optimizer = optax.adafactor(1e-3)  # at a learning rate of its own", technique=f"{OPT.name}=adafactor"
     ),
     Aim.NARROW_OPTIMIZER_STATE: Means(
-        code="state = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.ndim else leaf, state)"
+        code="opt_state = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.ndim else leaf, opt_state)"
         "  # between updates"
     ),
     Aim.CHUNK_UPDATE: Means(
-        code="updates = jax.tree.map(update_one, gradients, params)  # not one stacked or flattened array"
+        words="Update one parameter after another, by jax.tree.map, and do not stack or flatten them into one array."
     ),
 }

@@ -182,7 +182,8 @@ TECHNIQUES = (
 )
 MEANS = {
     Aim.CAST_PASSES: Means(
-        code="params, x = jax.tree.map(lambda a: a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a, (params, x))"
+        code="params, batch = jax.tree.map("
+        "lambda a: a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a, (params, batch))"
         "  # in the loss; Flax: Model(dtype=jnp.bfloat16)",
         technique=BF16.name,
     ),
@@ -191,6 +192,6 @@ MEANS = {
         technique=BF16_PARAMS.name,
     ),
     Aim.CONVERT_WEIGHTS_ONCE: Means(
-        code="params = jax.jit(convert)(params)  # once, before the first call: what the step does to them now"
+        words="Convert the weights once, before the first call, as the step does now, and give the step the results."
     ),
 }

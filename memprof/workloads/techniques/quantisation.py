@@ -163,5 +163,7 @@ TECHNIQUES = (
     FP8_KV,
 )
 MEANS = {
-    Aim.SCALE_RESULTS: Means(code="y = (x @ w_int8.astype(x.dtype)) * scale  # not x @ (w_int8 * scale)"),
+    Aim.SCALE_RESULTS: Means(
+        words="Multiply the result of each product by the scale, not the weights: the product takes the integers, cast."
+    ),
 }

@@ -308,6 +308,6 @@ MEANS = {
     Aim.DIVIDE_STATE: divided_state,
     Aim.KEEP_BATCH_DIVIDED: kept_divided,
     Aim.GATHER_IN_LAYERS: Means(
-        code="x, _ = jax.lax.scan(jax.checkpoint(lambda x, params: (block(params, x), None)), x, stacked_params)"
+        words="Loop over the layers by jax.lax.scan, with their parameters stacked and jax.checkpoint around its body."
     ),
 }

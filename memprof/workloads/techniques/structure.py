@@ -149,16 +149,19 @@ def donated(intent: Intent) -> Means:
 
 def in_pieces(intent: Intent) -> Means:
     """No technique: which array that is differs from model to model."""
-    return Means(code=f"ys = jax.lax.map(jax.checkpoint(f), xs, batch_size=max(1, len(xs) // {intent.num_parts}))")
+    return Means(
+        words=f"Make it in {intent.num_parts} parts: jax.lax.map over the rows that it is made of, batch_size= a "
+        f"{intent.num_parts}th of them, with jax.checkpoint around the function that makes and reads a row."
+    )
 
 
 MEANS = {
     Aim.DONATE: donated,
     Aim.CHUNK_ARRAY: in_pieces,
     Aim.FOLD_AXIS: Means(
-        code="x = x.reshape(*x.shape[:-2], -1)  # where it is made; x.reshape(shape) where it is read"
+        code="x = x.reshape(*x.shape[:-2], -1)  # where it is made; the shape of now where it is read"
     ),
     Aim.SCAN_LAYERS: Means(
-        code="x, _ = jax.lax.scan(lambda x, params: (block(params, x), None), x, stacked_params)", technique=SCAN.name
+        words="Loop over the layers by jax.lax.scan, with their parameters stacked.", technique=SCAN.name
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,8 @@ from memprof.analysis.records.report import Report
 from memprof.analysis.records.timeline import ModuleSpan, PhaseSpan
 from memprof.analysis.records.trace import Recording, Trace, TracedValue, TraceEvent, fault_of
 from memprof.analysis.traced import analyze_trace
-from memprof.capture.capture_file import read_capture, write_capture
 from memprof.errors import MemprofError
+from memprof.sources.capture_file import read_capture, write_capture
 
 TARGET = Target(
     name="t4", description="", platform="cuda", memory_bytes=16 << 30, compute_capability="7.5", reason="asked for"
@@ -118,6 +118,12 @@ def test_the_step_with_the_highest_peak_is_reported_and_its_categories_add_up() 
         Category.FRAGMENTATION: 3,
     }
     assert [buffer.size_bytes // MIB for buffer in report.buffers] == [6, 5, 3, 3]
+
+
+def test_no_compiler_has_given_totals() -> None:
+    totals = asdict(_report(TRACE).compiler)
+    assert totals.pop("is_complete") is True
+    assert set(totals.values()) == {0, None}
 
 
 def test_the_timeline_of_the_reported_step_has_its_peak() -> None:

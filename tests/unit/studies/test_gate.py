@@ -17,14 +17,15 @@ from memprof.analysis.comparison import NamedChange, Verdict
 from memprof.analysis.pipeline import analyze
 from memprof.analysis.records.capture import Topology
 from memprof.analysis.records.categories import Category
+from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report
-from memprof.capture.targets.resolve import resolve, topology_of
 from memprof.errors import MemprofError
 from memprof.reports.formats.json import render_object
 from memprof.reports.json.answers import check_json
 from memprof.reports.views.check import check_document
+from memprof.sources.jax.targets.resolve import resolve, topology_of
 from memprof.studies.check.baseline import baseline_of, read_baseline, write_baseline
-from memprof.studies.check.check import Maximum, check, parse_threshold
+from memprof.studies.check.check import Item, Maximum, check, parse_threshold
 from memprof.studies.check.gate import (
     check_capture,
     check_replaceable,
@@ -137,6 +138,61 @@ def test_a_baseline_of_another_mesh_fails_and_is_not_compared(tmp_path: Path) ->
     assert check(one, baseline=read_baseline(path), thresholds=[threshold]).passed
 
 
+def _pressed(*, without_limit: Report | None) -> Report:
+    """A step of which XLA recomputes a value: 4,000 bytes for a card whatever it takes without a limit."""
+    pressure = Pressure(planned_bytes=None, recomputed_values=1, recomputed_flops=0, footprint_without_limit_bytes=None)
+    card = report([buffer((1000,), "f32", Category.PARAMS, module="layers/params")])
+    return replace(card, pressure=pressure, without_limit=without_limit)
+
+
+@pytest.mark.parametrize("is_pressed_before", [True, False])
+def test_growth_that_xla_hides_by_recomputing_is_found(tmp_path: Path, is_pressed_before: bool) -> None:
+    before = _pressed(without_limit=_step()) if is_pressed_before else _step()
+    after = _pressed(without_limit=_step(Category.PARAMS, 50))
+    path = tmp_path / "baseline.json"
+    write_baseline(baseline_of(before), path)
+    result = check(after, baseline=read_baseline(path), thresholds=[parse_threshold("footprint:+2%")])
+    assert result.items == (
+        Item(
+            passed=False,
+            sentence="footprint went from 76,000 to 78,000 bytes (+2.63%); allowed is footprint:+2%; without what XLA"
+            " recomputes under memory pressure",
+        ),
+    )
+    assert result.footprint_bytes == 4000
+    assert result.changes[0] == NamedChange(what="category", name="params", before_bytes=4000, after_bytes=6000)
+
+
+def test_a_step_that_leaves_memory_pressure_is_compared_with_what_it_was_without() -> None:
+    result = check(
+        _step(), baseline=baseline_of(_pressed(without_limit=_step())), thresholds=[parse_threshold("footprint:+0%")]
+    )
+    assert (result.passed, result.changes) == (True, ())
+    assert result.items[0].sentence.endswith("; without what XLA recomputes under memory pressure")
+
+
+def test_a_baseline_without_the_plan_without_pressure_is_compared_as_it_is_and_that_is_said(tmp_path: Path) -> None:
+    step, path = _pressed(without_limit=_step()), tmp_path / "baseline.json"
+    write_baseline(baseline_of(replace(step, without_limit=None)), path)
+    threshold = parse_threshold("footprint:+0%")
+    (item,) = check(replace(step, without_limit=None), baseline=read_baseline(path), thresholds=[threshold]).items
+    assert item == Item(
+        passed=True,
+        sentence="footprint went from 4,000 to 4,000 bytes (+0.00%); allowed is footprint:+0%; XLA recomputes values of"
+        " the baseline's program under memory pressure, and no plan without that exists, so growth may be hidden",
+    )
+    old = json.loads(path.read_text())
+    del old["pressure"]  # as versions before wrote it
+    path.write_text(json.dumps(old))
+    (item,) = check(step, baseline=read_baseline(path), thresholds=[threshold]).items
+    assert item == Item(
+        passed=True,
+        sentence="footprint went from 4,000 to 4,000 bytes (+0.00%); allowed is footprint:+0%; XLA recomputes values"
+        " under memory pressure, and this baseline has no footprint without that, so growth may be hidden: write it"
+        " again with --update",
+    )
+
+
 def test_a_baseline_survives_a_round_trip_and_is_small(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     write_baseline(baseline_of(_step()), path)
@@ -154,8 +210,9 @@ def test_a_baseline_survives_a_round_trip_and_is_small(tmp_path: Path) -> None:
         lambda found: found["modules"].update({"": 10**400}),
         lambda found: found.update(live_peak_bytes=True),
         lambda found: found.pop("buffers"),
+        lambda found: found.update(pressure="high"),
     ],
-    ids=["negative", "does not add up", "text", "half a byte", "huge", "no number", "missing"],
+    ids=["negative", "does not add up", "text", "half a byte", "huge", "no number", "missing", "other pressure"],
 )
 def test_a_baseline_of_other_types_or_sums_is_damaged(tmp_path: Path, change: Callable[[Any], object]) -> None:
     path = tmp_path / "baseline.json"

@@ -1,1 +1,0 @@
-"""Checkpoints and chunks in a step that nobody has touched: its parts, and what their backward pass needs."""

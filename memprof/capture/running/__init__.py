@@ -1,1 +1,0 @@
-"""A compiled step on real devices: what it is fed, and what is measured."""

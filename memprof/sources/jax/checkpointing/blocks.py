@@ -1,0 +1,129 @@
+"""The blocks of a differentiated function: the parts that a plan puts checkpoints around.
+
+Blocks are the bodies of its scans, and its repetitions: the layers of a model, found as the same operations repeated on
+the same shapes. A function without either is one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+_LEAST_SHARE = 0.25  # of the bytes that a function makes; a repetition that makes less is not a layer
+_NEARLY = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A repetition in a function: `length` equations, repeated `count` times from `start` on.
+
+    Attributes:
+        count: 1 if the function has no repetition and all equations are one block.
+    """
+
+    start: int
+    length: int
+    count: int
+
+    def starts(self) -> range:
+        """Return the first equation of each repetition."""
+        return range(self.start, self.start + self.length * self.count, self.length)
+
+
+def is_loop(equation: Any) -> bool:
+    """Whether an equation is a scan of several iterations. Its body is a block."""
+    return equation.primitive.name == "scan" and int(equation.params["length"]) > 1
+
+
+def find_repeated(jaxpr: core.Jaxpr) -> Repeated | None:
+    """Return the equations that a function repeats, or None if its scans are its blocks.
+
+    A function without scans and with little repetition is one block.
+
+    Args:
+        jaxpr: a jaxpr without calls of other jaxprs, except loops, branches and custom derivatives.
+    """
+    equations = jaxpr.eqns
+    made = np.array([made_bytes(equation.outvars) for equation in equations], dtype=np.float64)
+    found = _longest_run(_numbers(equations), made)
+    if found is None or made[found[0] : found[0] + found[2]].sum() < _LEAST_SHARE * max(made.sum(), 1.0):
+        if not equations or any(map(is_loop, equations)):
+            return None
+        return Repeated(start=0, length=len(equations), count=1)
+    first, period, covered = found
+    return _best_cut(jaxpr, first, period, covered)
+
+
+def _numbers(equations: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Number the equations; the same operation on arrays of the same types gets the same number."""
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(_token(each), len(known)) for each in equations], dtype=np.int64)
+
+
+def _token(equation: Any) -> object:
+    def types(atoms: Sequence[Any]) -> tuple[str, ...]:
+        return tuple(str(atom.aval) for atom in atoms)
+
+    params = tuple((name, _text(value)) for name, value in sorted(equation.params.items()))
+    return (equation.primitive.name, types(equation.invars), types(equation.outvars), params)
+
+
+def _text(value: object) -> str:
+    if callable(value) and not isinstance(value, (core.Jaxpr, core.ClosedJaxpr)):
+        return str(getattr(value, "__qualname__", type(value).__name__))
+    return str(value)
+
+
+def _longest_run(
+    numbers: np.ndarray[Any, np.dtype[np.int64]], made: np.ndarray[Any, np.dtype[np.float64]]
+) -> tuple[int, int, int] | None:
+    """Return start, period and length of the repetition that makes most bytes; near ties go to the shortest period."""
+    sums = np.concatenate([[0.0], np.cumsum(made)])
+    found: list[tuple[float, int, int, int]] = []
+    for period in range(1, len(numbers) // 2 + 1):
+        same = np.concatenate([[0], (numbers[:-period] == numbers[period:]).astype(np.int8), [0]])
+        edges = np.diff(same)
+        begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+        long = ends - begins >= period
+        for begin, end in zip(begins[long], ends[long], strict=True):
+            covered = int(end - begin) + period
+            found.append((float(sums[begin + covered] - sums[begin]), period, int(begin), covered))
+    if not found:
+        return None
+    most = max(each[0] for each in found)
+    _, period, begin, covered = min(
+        (each for each in found if each[0] >= _NEARLY * most), key=lambda each: (each[1], -each[0])
+    )
+    return begin, period, covered
+
+
+def _best_cut(jaxpr: core.Jaxpr, first: int, period: int, covered: int) -> Repeated:
+    """Cut a repetition at the place in its period where the fewest bytes are live from one block to the next."""
+    last_use: dict[Any, int] = {}
+    made_at: dict[Any, int] = {}
+    for place, equation in enumerate(jaxpr.eqns):
+        last_use.update({atom: place for atom in equation.invars if isinstance(atom, core.Var)})
+        made_at.update(dict.fromkeys(equation.outvars, place))
+    last_use.update({atom: len(jaxpr.eqns) for atom in jaxpr.outvars if isinstance(atom, core.Var)})
+
+    def crossing(cut: int) -> int:
+        return sum(made_bytes([var]) for var, place in made_at.items() if place < cut <= last_use.get(var, -1))
+
+    most = covered // period
+    candidates = [
+        (count < max(2, most - 1), crossing(start + period), -count, start, count)
+        for start in range(first, first + min(period, covered - period + 1))
+        if (count := (first + covered - start) // period) >= 1
+    ]
+    *_, start, count = min(candidates)
+    return Repeated(start=start, length=period, count=count)
+
+
+def made_bytes(atoms: Sequence[Any]) -> int:
+    """Return the total size of some values, in bytes."""
+    return sum(prod(atom.aval.shape) * atom.aval.dtype.itemsize for atom in atoms if hasattr(atom.aval, "dtype"))

@@ -1,0 +1,208 @@
+"""Row axes through an operation: the axis of the rows in its results, and in its other inputs.
+
+An operation treats the rows along an axis separately if a part of the rows can be computed without the others:
+
+    rows_of(exp, [1], 64)                    # the rows of the result lie along axis 1, too
+    rows_of(reduce_sum over axis 2, [1], 64)  # the same; over axis 1: they are summed
+
+If a reshape merges the axis with later axes, each row takes several entries of the new axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+_ELEMENTWISE = frozenset(
+    "abs add add_any and cbrt ceil clamp convert_element_type copy copy_p cos div eq erf erf_inv erfc exp exp2 expm1"
+    " floor ge gt integer_pow is_finite le log log1p logistic lt max min mul name ne neg nextafter not or pow"
+    " reduce_precision rem round rsqrt select_n sharding_constraint sign sin sqrt square stop_gradient sub tan tanh"
+    " xor".split()
+)
+_REDUCTIONS = frozenset({"argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"})
+
+Axis = int | None  # the row axis; None: an array without rows, which each chunk needs whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The row axes of an operation.
+
+    Attributes:
+        inputs: the row axis of each input.
+        result: the row axis of the results; None: they are sums over all rows.
+        sizes: the parameter that holds the length of the row axis: its name and the index in it.
+    """
+
+    inputs: tuple[Axis, ...]
+    result: Axis
+    sizes: tuple[str, int] | None = None
+
+    def params(self, equation: Any, part: int, num_rows: int) -> dict[str, Any]:
+        """Return the parameters of the operation for a part of the rows."""
+        params = dict(equation.params)
+        if self.sizes is not None:
+            name, place = self.sizes
+            size = params[name][place] // num_rows * part
+            params[name] = (*params[name][:place], size, *params[name][place + 1 :])
+        return params
+
+
+def rows_of(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    """Return the row axes of an operation, or None if it mixes the rows or is unknown.
+
+    Args:
+        axes: the row axis of each input; None: unknown.
+        num_rows: the number of rows.
+    """
+    name = equation.primitive.name
+    if name in _ELEMENTWISE:
+        return _elementwise(equation, axes)
+    rule = _RULES.get(name)
+    return None if rule is None else rule(equation, axes, num_rows)
+
+
+def rows_behind(equation: Any, axis: int) -> Rows | None:
+    """Return the row axes of an operation whose result has its rows along an axis, or None if unknown."""
+    name, length = equation.primitive.name, equation.outvars[0].aval.shape[axis]
+    if name in _ELEMENTWISE:
+        return _elementwise(equation, [axis])
+    if name != "broadcast_in_dim":
+        return None
+    (operand, *_), dimensions = equation.invars, tuple(map(int, equation.params["broadcast_dimensions"]))
+    place = dimensions.index(axis) if axis in dimensions else None
+    has_rows = place is not None and operand.aval.shape[place] == length
+    return Rows(inputs=(place if has_rows else None,), result=axis, sizes=("shape", axis))
+
+
+def _elementwise(equation: Any, axes: Sequence[Axis]) -> Rows | None:
+    """Return the row axes of an elementwise operation. Scalars and axes of length 1 are broadcast."""
+    found = {axis for axis in axes if axis is not None}
+    shape = equation.outvars[0].aval.shape
+    if len(found) != 1 or any(atom.aval.ndim not in (0, len(shape)) for atom in equation.invars):
+        return None
+    (axis,) = found
+    inputs = (axis if atom.aval.ndim and atom.aval.shape[axis] == shape[axis] else None for atom in equation.invars)
+    return Rows(inputs=tuple(inputs), result=axis)
+
+
+def _broadcast(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    axis = axes[0]
+    assert axis is not None
+    result = int(equation.params["broadcast_dimensions"][axis])
+    return Rows(inputs=(axis,), result=result, sizes=("shape", result))
+
+
+def _reduction(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    axis, reduced = axes[0], tuple(map(int, equation.params["axes"]))
+    assert axis is not None
+    if axis in reduced:
+        return None
+    return Rows(inputs=(axis,), result=axis - sum(each < axis for each in reduced))
+
+
+def _sum(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    return _reduction(equation, axes, num_rows) or Rows(inputs=(axes[0],), result=None)
+
+
+def _along(name: str) -> Callable[[Any, Sequence[Axis], int], Rows | None]:
+    """Return the rule of an operation along one axis of all its inputs; this parameter holds the axis."""
+
+    def rule(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+        found = {axis for axis in axes if axis is not None}
+        if len(found) != 1 or equation.params[name] in found:
+            return None
+        (axis,) = found
+        return Rows(inputs=(axis,) * len(axes), result=axis)
+
+    return rule
+
+
+def _transpose(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    return Rows(inputs=tuple(axes), result=list(equation.params["permutation"]).index(axes[0]))
+
+
+def _reshape(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    axis, shape, sizes = axes[0], equation.invars[0].aval.shape, equation.params["new_sizes"]
+    assert axis is not None
+    for place, size in enumerate(sizes):
+        if size % num_rows == 0 and prod(sizes[:place]) == prod(shape[:axis]):
+            return Rows(inputs=tuple(axes), result=place, sizes=("new_sizes", place))
+    return None
+
+
+def _squeeze(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    axis = axes[0]
+    assert axis is not None
+    return Rows(inputs=tuple(axes), result=axis - sum(int(each) < axis for each in equation.params["dimensions"]))
+
+
+def _dot(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    contracted, batch = equation.params["dimension_numbers"]
+    lhs, rhs = axes
+    if lhs is not None and lhs in batch[0]:
+        place = list(batch[0]).index(lhs)
+        return Rows(inputs=(lhs, batch[1][place]), result=place)
+    if rhs is not None and rhs in batch[1]:
+        place = list(batch[1]).index(rhs)
+        return Rows(inputs=(batch[0][place], rhs), result=place)
+    side = 0 if lhs is not None else 1
+    axis = axes[side]
+    if axes[1 - side] is not None or axis is None or axis in contracted[side]:
+        return None
+    free = [
+        [each for each in range(atom.aval.ndim) if each not in (*contracted[number], *batch[number])]
+        for number, atom in enumerate(equation.invars)
+    ]
+    result = len(batch[0]) + side * len(free[0]) + free[side].index(axis)
+    return Rows(inputs=(axis, None) if side == 0 else (None, axis), result=result)
+
+
+def _gather(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    numbers, sizes, (axis, _) = equation.params["dimension_numbers"], equation.params["slice_sizes"], axes
+    in_batch = [each for each in range(equation.outvars[0].aval.ndim) if each not in numbers.offset_dims]
+    if axis is None:
+        return None
+    if axis in numbers.operand_batching_dims:  # each row has its own indices
+        of_indices = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(axis)]
+        return Rows(inputs=(axis, of_indices), result=in_batch[of_indices])
+    if (
+        axes[1] is not None
+        or sizes[axis] != equation.invars[0].aval.shape[axis]
+        or axis in numbers.collapsed_slice_dims
+    ):
+        return None
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    kept = [each for each in range(equation.invars[0].aval.ndim) if each not in dropped]
+    return Rows(inputs=(axis, None), result=numbers.offset_dims[kept.index(axis)], sizes=("slice_sizes", axis))
+
+
+def _slice(equation: Any, axes: Sequence[Axis], num_rows: int) -> Rows | None:
+    axis, params = axes[0], equation.params
+    assert axis is not None
+    strides = params["strides"]
+    is_whole = params["limit_indices"][axis] - params["start_indices"][axis] == equation.invars[0].aval.shape[axis]
+    if not is_whole or (strides is not None and strides[axis] != 1):
+        return None
+    return Rows(inputs=(axis,), result=axis, sizes=("limit_indices", axis))
+
+
+_RULES: Mapping[str, Callable[[Any, Sequence[Axis], int], Rows | None]] = MappingProxyType(
+    {
+        **dict.fromkeys(_REDUCTIONS, _reduction),
+        **dict.fromkeys(("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"), _along("axis")),
+        "broadcast_in_dim": _broadcast,
+        "concatenate": _along("dimension"),
+        "dot_general": _dot,
+        "gather": _gather,
+        "reduce_sum": _sum,
+        "reshape": _reshape,
+        "slice": _slice,
+        "sort": _along("dimension"),
+        "squeeze": _squeeze,
+        "transpose": _transpose,
+    }
+)

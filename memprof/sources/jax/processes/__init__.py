@@ -1,0 +1,1 @@
+"""The processes that compile and run steps, their tasks, and their results."""

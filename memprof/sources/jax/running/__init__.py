@@ -1,0 +1,1 @@
+"""Runs of a compiled step on real devices: its arguments and its measurements."""

@@ -1,0 +1,91 @@
+"""FLOPs of a traced step: its matrix products and convolutions, by scope.
+
+FLOPs are counted in the jaxpr, before XLA rewrites the program into library calls that hide the sizes. A product of
+[b, m, k] by [b, k, n] counts 2·b·m·k·n, as in the literature (Chowdhery et al. 2022, PaLM, appendix B). The body of a
+`scan` is multiplied by its trip count; the body of a `while`, whose trip count is unknown, counts once. The sum covers
+all devices of a mesh: the body of a `shard_map` is multiplied by the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import Any
+
+from jax.extend import core
+
+_BACKWARD, _RECOMPUTED = "transpose(", "rematted_computation"
+
+
+def count_flops(jaxpr: Any, *, scope: str = "") -> Counter[str]:
+    """Count the FLOPs of a jaxpr and of all jaxprs inside it.
+
+    Args:
+        jaxpr: a `Jaxpr` or `ClosedJaxpr`.
+        scope: the scopes around it, as JAX names them: `transpose(jvp(Transformer))/layers_0`.
+
+    Returns:
+        FLOPs by scope. They add up to the FLOPs of the whole step.
+    """
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+    flops: Counter[str] = Counter()
+    for equation in jaxpr.eqns:
+        inside = "/".join(part for part in (scope, str(equation.source_info.name_stack)) if part)
+        own = _own_flops(equation)
+        if own:
+            flops[inside] += own
+        inner = [count_flops(inner, scope=inside) for inner in _inner_jaxprs(equation)]
+        if equation.primitive.name == "cond":  # only one branch runs: count the most expensive one
+            most_expensive = max(inner, key=Counter.total)
+            flops += most_expensive
+        else:
+            times = _times(equation)
+            for counted in inner:
+                flops += Counter({name: number * times for name, number in counted.items()})
+    return flops
+
+
+def has_backward_pass(jaxpr: Any) -> bool:
+    """Whether a jaxpr, or a jaxpr inside it, contains an operation from reverse-mode differentiation."""
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+    return any(
+        _BACKWARD in str(equation.source_info.name_stack) or any(map(has_backward_pass, _inner_jaxprs(equation)))
+        for equation in jaxpr.eqns
+    )
+
+
+def recomputed_flops(flops: Counter[str]) -> int:
+    """Return the FLOPs that `jax.checkpoint` recomputes."""
+    return sum(number for scope, number in flops.items() if _RECOMPUTED in scope)
+
+
+def _times(equation: Any) -> int:
+    """Return how often the jaxprs inside an equation run."""
+    if equation.primitive.name == "scan":
+        return int(equation.params["length"])
+    if equation.primitive.name == "shard_map":  # inside, shapes are per device along these axes
+        shape = equation.params["mesh"].shape
+        return prod(shape[axis] for axis in equation.params["newly_manual_axes"])
+    return 1
+
+
+def _own_flops(equation: Any) -> int:
+    if equation.primitive.name == "dot_general":
+        ((contracted, _), _) = equation.params["dimension_numbers"]
+        lhs = equation.invars[0].aval.shape
+        return int(2 * prod(equation.outvars[0].aval.shape) * prod(lhs[axis] for axis in contracted))
+    if equation.primitive.name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        output_feature_axis = equation.params["dimension_numbers"].rhs_spec[0]
+        # Each output element sums over the kernel's window and its input features (already divided by the groups).
+        return int(2 * prod(equation.outvars[0].aval.shape) * prod(kernel) // kernel[output_feature_axis])
+    return 0
+
+
+def _inner_jaxprs(equation: Any) -> list[Any]:
+    inner = []
+    for value in equation.params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, (core.Jaxpr, core.ClosedJaxpr)):
+                inner.append(item)
+    return inner

@@ -1,0 +1,1 @@
+"""XLA: its options, its memory plans, and the cache of these plans."""
