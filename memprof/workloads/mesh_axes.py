@@ -35,7 +35,7 @@ def split(num_devices: int, axes: Iterable[str]) -> dict[str, int]:
     That axis is `fsdp` if it is used, else `dp`, `ep`, `pp`, `sp` or `tp`: 8 devices are `fsdp=4, tp=2`.
 
     Raises:
-        MemprofError: there are too few devices, or their number is not a multiple.
+        MemprofError: the number of devices is too small, or not a multiple of the other axes' sizes.
     """
     used = sorted(set(axes), key=_ORDER.index)
     if not used:

@@ -2,7 +2,7 @@
 
 The report passes if it meets all limits:
 
-    result = check(report, maximum=Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB"))
+    result = check(report, maxima=[Maximum(size_bytes=2 * 1024**3, reason="--max 2GiB")])
     result.passed
 """
 

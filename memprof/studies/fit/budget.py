@@ -1,4 +1,4 @@
-"""What a step may take of a device: the pool that JAX has there, and the arithmetic of a step that takes more."""
+"""The memory that a step may use on a device: JAX's pool there, and the arithmetic of a step that exceeds it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from memprof.studies.fit.search import NothingFitsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
-    """What memory is asked for, as the user wrote it.
+    """The requested memory, as the user wrote it.
 
     Attributes:
-        target: what to compile for; None: the best there is.
-        memory: the device's memory; None: that of the target.
-        reserve: an amount or a share of the memory that must stay free in the pool; None: nothing.
-        pool: the settings of JAX's allocator to judge by; None: those of each capture.
+        target: the target to compile for; None means the best available.
+        memory: the device's memory; None means that of the target.
+        reserve: amount or share of the memory that must stay free in the pool; None means nothing.
+        pool: the settings of JAX's allocator to judge by; None means those of each capture.
     """
 
     target: Target | None
@@ -35,7 +35,7 @@ class MemoryRequest:
     pool: PoolSettings | None = None
 
     def check(self) -> None:
-        """Raise `MemprofError` for the mistakes that show before the target is at hand."""
+        """Raise `MemprofError` for mistakes that are found before the target is known."""
         if self.target is not None and family_of(self.target.platform).is_host and self.memory is None:
             raise MemprofError("the CPU has no fixed amount of memory; say with --memory what must suffice")
         if self.target is not None and self.target.memory_bytes is not None:
@@ -44,14 +44,14 @@ class MemoryRequest:
             self._kept_bytes(parse_bytes(self.memory))
 
     def budget(self, target: Target, settings: PoolSettings) -> Budget:
-        """The pool, and what of it must stay free.
+        """Return the pool, and its part that must stay free.
 
         Args:
-            target: that the step was compiled for.
-            settings: of the allocator where it was compiled.
+            target: the target that the step was compiled for.
+            settings: settings of the allocator where the step was compiled.
 
         Raises:
-            MemprofError: an amount cannot be read, is not known, or leaves nothing.
+            MemprofError: an amount cannot be parsed, is unknown, or leaves no memory.
         """
         if self.memory is not None:
             target = target.with_memory(parse_bytes(self.memory))
@@ -71,10 +71,10 @@ class MemoryRequest:
         return budget
 
     def _kept_bytes(self, memory_bytes: int) -> int:
-        """What must stay free.
+        """Return the bytes that must stay free.
 
         Raises:
-            MemprofError: it is no amount, or as much as there is.
+            MemprofError: the text is not an amount, or the amount is not less than the memory.
         """
         share = Fraction(0) if self.reserve in (None, "0", "none") else parse_share(self.reserve or "")
         kept_bytes = parse_bytes(self.reserve or "") if share is None else int(memory_bytes * share)
@@ -91,12 +91,12 @@ def _leaves_nothing(kept_bytes: int, size_bytes: int, what: str) -> MemprofError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The pool of a device, of which some bytes stay free.
+    """The pool of a device, with some bytes that stay free.
 
     Attributes:
         target: the device, with the memory that the user gives it.
-        kept_bytes: what the user wants to stay free of the pool.
-        is_chosen: whether the user has chosen the pool's size, so that another one is no answer.
+        kept_bytes: bytes of the pool that the user wants to stay free.
+        is_chosen: whether the user has chosen the pool's size, so that another size is not an answer.
     """
 
     target: Target
@@ -106,12 +106,12 @@ class Budget:
 
     @property
     def memory_bytes(self) -> int:
-        """The whole device."""
+        """The memory of the whole device."""
         return self.target.memory_bytes or 0
 
     @property
     def size_bytes(self) -> int:
-        """What a footprint must not exceed."""
+        """The largest footprint that fits."""
         return (pool_bytes_of(self.target, self.settings) or 0) - self.kept_bytes
 
     @property
@@ -121,7 +121,7 @@ class Budget:
         return None if settings is None else replace(self, settings=settings)
 
     def verdict(self, report: Report) -> Verdict:
-        """Whether a step fits."""
+        """Return whether a step fits."""
         if report.allocator is not None:
             return judge_reserved(report.footprint_bytes, self.target.with_less(self.kept_bytes))
         if report.engine_figures is not None:
@@ -135,16 +135,16 @@ class Budget:
         )
 
     def needed_bytes(self, report: Report) -> int:
-        """The footprint, or the pool that a step needs which fits by its footprint alone."""
+        """Return the footprint, or the pool that a step needs if it fits by its footprint alone."""
         return max(report.pieces.footprint_bytes, self.verdict(report).needed_bytes or 0)
 
     def check_params_fit(self, report: Report) -> None:
-        """Raise `NothingFitsError` where the parameters alone are too much, whatever the batch and the techniques."""
+        """Raise `NothingFitsError` if the parameters alone exceed the budget, for any batch and techniques."""
         if report.categories[Category.PARAMS] > (self.largest or self).size_bytes:
             raise NothingFitsError(f"the parameters alone do not fit: {self.arithmetic(report)}")
 
     def arithmetic(self, report: Report) -> str:
-        """What a footprint is made of, against what there is."""
+        """Return the parts of a footprint, and the available memory, in a sentence."""
         params, optimizer = report.categories[Category.PARAMS], report.categories[Category.OPTIMIZER_STATE]
         footprint_bytes = report.unpressed.footprint_bytes
         others = footprint_bytes - params - optimizer

@@ -1,18 +1,18 @@
-"""The cheapest combination of techniques that fits, without measuring them all.
+"""Find the cheapest combination of techniques that fits, without measuring all of them.
 
-Techniques of one kind make a family, of which a combination takes at most one. Two orders are known before anything is
-measured. Costs are compared exactly: first whether the training is another one, then whether bytes go to the host, then
-the operations that are computed again, then the effort. Memory is compared in part only: a combination holds less than
-another where it does so in some families and is the same in the rest.
+Techniques of one kind form a family, and a combination takes at most one of each family. Two orders are known before
+any measurement. Costs are compared exactly: first whether the training changes, then whether bytes go to the host, then
+the recomputed operations, then the effort. Memory is compared only partially: a combination holds less than another if
+it does so in some families and is the same in the rest.
 
-Each measurement is a compile, and it decides more than its own combination. Where one fits, all that cost as much or
-more are out: they may fit, but are no better. Where one does not, all that are expected to hold more are out too. The
-next to measure is the one that decides most whichever way it ends, as in a bisection. When nothing cheaper than the
-best is open, its neighbours are measured where that has not been done: in each family the next cheaper choice, so that
-no technique is in the answer that could be left out or made cheaper by itself.
+Each measurement is a compile, and it decides more than its own combination. If a combination fits, all others of the
+same or a higher cost are out: they may fit, but are no better. If it does not fit, all that are expected to hold more
+are out too. The next combination to measure is the one that decides most in its worse outcome, as in a bisection. When
+no combination cheaper than the best is open, the unmeasured neighbours of the best are measured: in each family the
+next cheaper choice. So the answer contains no technique that could be left out or made cheaper by itself.
 
-What is expected of memory is checked as measurements come in: where a combination holds more than one that it should
-hold less than, the families in which they differ are doubted, and from then on nothing is inferred from their order.
+The expected order of memory is checked as measurements arrive. If a combination holds more than one that it should
+hold less than, the families in which they differ are doubted, and their order is no longer used.
 
     families = (Family(name="structure", choices=(NOTHING, Choice(label="donate", level=1))), ...)
     search = CheapestSearch(combine(families), budget_bytes=...)
@@ -20,7 +20,7 @@ hold less than, the families in which they differ are doubted, and from then on 
         search.record(combination, measure(combination.label))
     search.best
 
-On a table whose order is as expected the answer costs no more than any combination that fits; on any table it fits.
+If the order of memory is as expected, the answer costs no more than any combination that fits. In any case it fits.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from itertools import permutations, product
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cost:
-    """What a combination costs, in the order in which it counts: a later field only decides between equals.
+    """The cost of a combination. A later field only decides if the earlier ones are equal.
 
     Attributes:
-        changes_training: the optimizer is another, and with it the result of the training.
-        moves_to_host: bytes go to host memory and come back in each step.
-        recomputed_flops: floating-point operations of a step that are computed again.
-        effort: how much of the rest: passes over parts of the batch, another precision. Small numbers without a unit.
+        changes_training: whether the optimizer is another, and with it the result of the training.
+        moves_to_host: whether bytes go to host memory and come back in each step.
+        recomputed_flops: FLOPs of a step that are recomputed.
+        effort: other costs: passes over parts of the batch, another precision. Small numbers without a unit.
     """
 
     changes_training: bool = False
@@ -60,9 +60,9 @@ class Choice:
     """One choice of a family.
 
     Attributes:
-        label: of the technique, `bf16`; empty for none.
-        level: a choice is expected to hold less than those of a lower level; nothing is expected of two of one level,
-            nor of one without a level (None) and any other.
+        label: label of the technique, `bf16`; empty for none.
+        level: a choice is expected to hold less than choices of a lower level. Two choices of one level have no
+            expected order, nor does a choice without a level (None) with any other.
     """
 
     label: str
@@ -70,13 +70,13 @@ class Choice:
     cost: Cost = Cost()
 
     def holds_less_than(self, other: Choice) -> bool:
-        """Whether it is expected to hold less."""
+        """Return whether it is expected to hold less."""
         return self.level is not None and other.level is not None and self.level > other.level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Choices of which a combination has one; leaving the family out is one of them."""
+    """Alternative choices, of which a combination has one; leaving the family out is one of them."""
 
     name: str
     choices: tuple[Choice, ...]
@@ -84,23 +84,23 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """One choice of each family, in the order of the families; `cost` is that of all of them."""
+    """One choice of each family, in the order of the families; `cost` is their total."""
 
     choices: tuple[Choice, ...]
     cost: Cost
 
     @property
     def label(self) -> str:
-        """The techniques, joined with `+`; empty where there are none."""
+        """The techniques, joined by `+`; empty if there are none."""
         return "+".join(self.techniques)
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """Their labels."""
+        """The labels of the techniques."""
         return tuple(choice.label for choice in self.choices if choice.label)
 
     def differences(self, other: Combination) -> list[int]:
-        """The numbers of the families in which two combinations differ."""
+        """Return the numbers of the families in which two combinations differ."""
         return [
             number
             for number, (own, others) in enumerate(zip(self.choices, other.choices, strict=True))
@@ -108,7 +108,7 @@ class Combination:
         ]
 
     def holds_less_than(self, other: Combination, *, doubted: Collection[int] = ()) -> bool:
-        """Whether it is expected to hold less; not where they differ in a family whose order is doubted."""
+        """Return whether it is expected to hold less; False if they differ in a family whose order is doubted."""
         differences = self.differences(other)
         return bool(differences) and all(
             number not in doubted and self.choices[number].holds_less_than(other.choices[number])
@@ -117,7 +117,7 @@ class Combination:
 
 
 def combine(families: Sequence[Family]) -> tuple[Combination, ...]:
-    """Every combination, those that cost least first."""
+    """Return every combination, cheapest first."""
     combinations = (
         Combination(choices=choices, cost=sum((choice.cost for choice in choices), start=Cost()))
         for choices in product(*(family.choices for family in families))
@@ -126,11 +126,11 @@ def combine(families: Sequence[Family]) -> tuple[Combination, ...]:
 
 
 class CheapestSearch:
-    """The state of one search. It is asked for what to measure (`next`) and given what came of it (`record`).
+    """The state of one search. `next` returns what to measure, and `record` takes the result.
 
     Args:
-        combinations: all there are, those that cost least first.
-        budget_bytes: what a footprint must not exceed.
+        combinations: all combinations, cheapest first.
+        budget_bytes: the largest footprint that fits.
     """
 
     def __init__(self, combinations: Sequence[Combination], *, budget_bytes: int) -> None:
@@ -140,7 +140,7 @@ class CheapestSearch:
         self._failed: set[Combination] = set()
 
     def record(self, combination: Combination, footprint_bytes: int | None) -> None:
-        """Take a measurement in; None where it failed, from which nothing follows for the others."""
+        """Record a measurement; None if it failed, which implies nothing for the others."""
         if footprint_bytes is None:
             self._failed.add(combination)
         else:
@@ -148,23 +148,23 @@ class CheapestSearch:
 
     @property
     def best(self) -> Combination | None:
-        """The cheapest of those measured that fit, of two that cost the same the smaller."""
+        """The cheapest measured combination that fits; ties go to the smaller one."""
         fitting = [each for each, size in self._sizes.items() if size <= self._budget_bytes]
         return min(fitting, key=lambda each: (each.cost, self._sizes[each]), default=None)
 
     @property
     def num_open(self) -> int:
-        """How many combinations could still be better than the best."""
+        """The number of combinations that could still be better than the best."""
         return len(self._open(()))
 
     def next(self, *, under_way: Collection[Combination] = ()) -> Combination | None:
-        """What to measure next; None where nothing is left that could be better.
+        """Return the combination to measure next; None if no open combination could be better.
 
         Args:
-            under_way: what is being measured; the next one is chosen as if all of it fitted.
+            under_way: combinations that are being measured; the next one is chosen as if all of these fitted.
         """
         pending = self._open(under_way) or ([] if under_way else self._neighbours())
-        # Nothing that changes the training, or needs the host, is tried before all else is out.
+        # Combinations that change the training, or need the host, are tried only after all others are out.
         group = [each for each in pending if _kind(each) == _kind(pending[0])]
         doubted = self._doubted_families()
 
@@ -176,7 +176,7 @@ class CheapestSearch:
         return max(group, key=decides, default=None)
 
     def inferred(self) -> tuple[Combination, ...]:
-        """Those cheaper than the best that were not measured: one that was, and exceeds, should hold less."""
+        """Return the cheaper, unmeasured combinations: one that should hold less was measured, and does not fit."""
         limit = self.best.cost if self.best else None
         return tuple(
             each
@@ -185,7 +185,7 @@ class CheapestSearch:
         )
 
     def contradictions(self) -> list[tuple[Combination, Combination]]:
-        """Pairs of which the first holds more than the second, though it was expected to hold less."""
+        """Return the pairs whose first combination holds more than the second, though it was expected to hold less."""
         return [
             (one, other)
             for one, other in permutations(self._sizes, 2)
@@ -207,11 +207,11 @@ class CheapestSearch:
         ]
 
     def _neighbours(self) -> list[Combination]:
-        """Those not yet measured of the combinations next to the best, one in each family, that are cheaper."""
+        """Return the unmeasured, cheaper neighbours of the best combination, one in each family."""
         if self.best is None:
             return []
         next_cheaper: dict[int, Combination] = {}
-        for each in self._combinations:  # those that cost least first, so that the nearest stays
+        for each in self._combinations:  # cheapest first, so that the nearest one remains
             differences = each.differences(self.best)
             if len(differences) == 1 and each.cost < self.best.cost:
                 next_cheaper[differences[0]] = each

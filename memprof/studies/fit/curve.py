@@ -1,8 +1,9 @@
-"""The largest value of one field for each value of another one: the library behind `memprof fit --against`.
+"""Find the largest value of one field for each value of another: the library behind `memprof fit --against`.
 
     fit_curve(request, against="context_len", values=(2048, 4096), progress=print, keep=keep)
 
-Each point is a fit of its own (`studies.fit.value`). It begins at the batch that holds as many tokens as the last one.
+Each point is a separate fit (`studies.fit.value`). It starts at the batch that holds as many tokens as the previous
+one.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from memprof.studies.fit.results import DEVICES, CurvePoint, FitCurve
 from memprof.studies.fit.search import NothingFitsError
 from memprof.studies.fit.value import FitRequest, check_fit, fit, own_value
 
-_LADDER = ((1, 4), (1, 2), (1, 1), (2, 1), (4, 1))  # of the field's own value, where none are given
+_LADDER = ((1, 4), (1, 2), (1, 1), (2, 1), (4, 1))  # multiples of the field's own value, if no values are given
 
 
 def curve_request(request: FitRequest, against: str, value: int) -> FitRequest:
-    """The fit of one point."""
+    """Return the fit of one point."""
     return replace(request, subject=request.subject.with_override(against, value), answer_only=True)
 
 
 def check_curve(request: FitRequest, against: str, values: tuple[int, ...]) -> None:
-    """Find the mistakes that can be found before anything is compiled.
+    """Check for mistakes that can be found before any compile.
 
     Raises:
-        MemprofError: see `check_fit`; or the fields are no two fields, or a value is none for the step.
+        MemprofError: see `check_fit`; or the two fields are the same, or the step does not accept a value.
     """
     check_fit(request)
     if DEVICES in (against, request.field):
@@ -54,12 +55,13 @@ def fit_curve(
 
     Args:
         against: the other field.
-        values: its values; none: a quarter of its own value to four times that, as far as the step takes them.
-        progress: called with what is going on.
+        values: its values; if empty, from a quarter of its own value to four times that, as far as the step accepts
+            them.
+        progress: called with the current activity.
         keep: called with each capture, with the other field's value, and with the field's value.
 
     Raises:
-        NothingFitsError: nothing fits at any value.
+        NothingFitsError: no value fits at any point.
         MemprofError, WorkloadError: see `fit`.
     """
     check_curve(request, against, values)
@@ -92,7 +94,7 @@ def _point(
 
 
 def _begun_near(request: FitRequest, points: list[CurvePoint], at: int) -> FitRequest:
-    """The request, with its search begun where value x `at` is that of the point before."""
+    """Return the request with a search that starts where value x `at` equals that of the previous point."""
     found = points[-1].found if points else None
     if found is None:
         return request
@@ -105,7 +107,7 @@ def _begun_near(request: FitRequest, points: list[CurvePoint], at: int) -> FitRe
 
 
 def _ladder(request: FitRequest, against: str, progress: Callable[[str], None]) -> list[int]:
-    """Values around the one that a field has by itself, as far as the step takes them."""
+    """Return values around the field's own value, as far as the step accepts them."""
     field = replace(request, field=against)
     own = own_value(field, progress=lambda stage: progress(f"{against} as it is: {stage}"))
     values = []

@@ -1,8 +1,8 @@
-"""The smallest number of devices on which a step fits, doubled or halved from the one that is given.
+"""Find the smallest number of devices on which a step fits, by doubling or halving a given number.
 
-What is divided over n devices takes b/n on each of them, and what is replicated takes the same a on all. One footprint
-says where to look if all were divided, two tell a and b: so the search seldom compiles more than four numbers. It ends
-when a number fits and its half does not, or is none that the step can be compiled for.
+On n devices, divided arrays use b/n bytes on each, and replicated arrays use the same a bytes on all. One footprint
+gives a first estimate, as if all arrays were divided; two footprints give a and b. So the search seldom compiles for
+more than four numbers. It ends when a number fits, and its half either does not fit or cannot be compiled for.
 
     find_fewest({2: 90, 4: 50, 8: 30}.__getitem__, numbers=(2, 4, 8), start=8, budget_bytes=60)      # 4
 """
@@ -22,12 +22,12 @@ _MOST_DEVICES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        number: it fits.
-        below: the number before it, which does not; None where there is none that the step can be compiled for.
-        refusal: why there is none, where that is not since `number` is the first.
+        number: a number that fits.
+        below: the number before it, which does not fit; None if the step cannot be compiled for that number.
+        refusal: the reason why it cannot be compiled; empty if `number` is the first number.
     """
 
     number: int
@@ -36,10 +36,10 @@ class Fewest:
 
 
 def of_devices(target: Target, num_devices: int) -> Target:
-    """The target with another number of devices: the first axis of its mesh grows or shrinks, and its hosts with it.
+    """Return the target with another number of devices: the first axis of its mesh and the number of hosts are scaled.
 
     Raises:
-        MemprofError: they cannot be shared out evenly over the hosts.
+        MemprofError: the devices cannot be divided evenly among the hosts.
     """
     topology = target.topology
     axes = dict(topology.axes) or {"": topology.num_devices}
@@ -50,12 +50,12 @@ def of_devices(target: Target, num_devices: int) -> Target:
 
 
 def numbers_of_devices(start: int, *, unit: int = 1, least: int = 1) -> tuple[int, ...]:
-    """The numbers to choose from, smallest first.
+    """Return the numbers to choose from, smallest first.
 
     Args:
-        start: one of them.
-        unit: all are multiples of it: the devices of the axes that are not varied.
-        least: the smallest that there may be.
+        start: one of the numbers.
+        unit: common divisor of the numbers: the number of devices along the fixed axes.
+        least: lower bound of the smallest number.
     """
     smallest = start
     while smallest % (2 * unit) == 0 and smallest // 2 >= least:
@@ -67,19 +67,21 @@ def numbers_of_devices(start: int, *, unit: int = 1, least: int = 1) -> tuple[in
 
 
 def find_fewest(measure: Callable[[int], int], *, numbers: Sequence[int], start: int, budget_bytes: int) -> Fewest:
-    """The smallest number whose footprint is within the budget, taking for granted that more devices take no more each.
+    """Return the smallest number whose footprint is within the budget.
+
+    The search assumes that the footprint of one device does not grow with the number of devices.
 
     Args:
-        measure: the footprint of one device of a number of them, in bytes. Called once for each; it raises a
-            `MemprofError` where the step cannot be compiled for that number.
-        start: where to begin.
+        measure: maps a number of devices to the footprint of one of them, in bytes. Called once for each number; it
+            raises a `MemprofError` if the step cannot be compiled for that number.
+        start: the number to start at.
 
     Raises:
         NothingFitsError: the largest number is too small.
         MemprofError: the step cannot be compiled for the first number.
     """
     sizes: dict[int, int] = {}
-    low, high = 0, len(numbers) - 1  # between these positions, both included, it is not known yet
+    low, high = 0, len(numbers) - 1  # between these positions, both included, the answer is open
     fitting: int | None = None
     at, refusal, is_refused_above = numbers.index(start), "", False
     while low <= high:
@@ -109,14 +111,14 @@ def find_fewest(measure: Callable[[int], int], *, numbers: Sequence[int], start:
 
 
 def _position(numbers: Sequence[int], sizes: dict[int, int], budget_bytes: int) -> int:
-    """The first number that should fit, by what the nearest of those that were measured take."""
+    """Return the first number that should fit, estimated from the two measurements nearest to the budget."""
     one, *others = sorted(sizes, key=lambda number: abs(sizes[number] - budget_bytes))
     divided, replicated = float(one * sizes[one]), 0.0
     if others:
         other = others[0]
         divided = (sizes[one] - sizes[other]) / (1 / one - 1 / other)
         replicated = sizes[one] - divided / one
-    if divided <= 0:  # more devices change nothing
+    if divided <= 0:  # more devices don't lower the footprint
         return 0 if sizes[one] <= budget_bytes else len(numbers) - 1
     fitting = (place for place, number in enumerate(numbers) if replicated + divided / number <= budget_bytes)
     return next(fitting, len(numbers) - 1)

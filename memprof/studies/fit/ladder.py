@@ -1,8 +1,9 @@
-"""The techniques that `memprof fit --techniques auto` chooses among, by family, and what is known of them beforehand.
+"""The techniques that `memprof fit --techniques auto` chooses among, by family, and their costs known in advance.
 
-Only what keeps the training as it is stands at the front. What needs host memory or another optimizer is there for
-where nothing else does. Left out are techniques that save no memory in themselves (`scan`, `prune`), those that change
-the model (`prune-structured`), and `flash`, whose scratch memory a compile without the device does not show.
+Techniques that keep the training unchanged come first. Those that need host memory or another optimizer are used only
+if no others suffice. Some techniques are left out: those that save no memory in themselves (`scan`, `prune`), those
+that change the model (`prune-structured`), and `flash`, whose scratch memory a compile without the device does not
+show.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from memprof.studies.fit.cheapest import Choice, Cost, Family
 from memprof.studies.subject import Subject
 from memprof.workloads.composition import check_target, parse_techniques
 
-# Floating-point operations that steps with these techniques compute again, or the sentence why they cannot be traced.
+# Recomputed FLOPs of steps with these techniques, or the sentence why they cannot be traced.
 CountRecomputed = Callable[[Sequence[str]], Sequence[int | str]]
 
 _HOST: Final = Cost(moves_to_host=True)
 _OTHER_TRAINING: Final = Cost(changes_training=True)
-# Within a family a higher level should hold less. What is computed again is not written here: it is counted.
+# Within a family a higher level should hold less. Recomputation is not listed here: it is counted.
 _LADDER: Final[Mapping[str, tuple[Choice, ...]]] = {
     "structure": (Choice(label="donate", level=1),),
     "precision": (Choice(label="bf16", level=1, cost=Cost(effort=1)),),
@@ -36,7 +37,7 @@ _LADDER: Final[Mapping[str, tuple[Choice, ...]]] = {
         Choice(label="remat", level=2),
         Choice(label="remat-offload", level=2, cost=_HOST),
     ),
-    "accumulation": (),  # as the batch can be divided
+    "accumulation": (),  # the divisors of the batch
     "offload": (Choice(label="offload-opt", level=1, cost=_HOST),),
     "optimizer": (
         Choice(label="opt=adafactor", level=1, cost=_OTHER_TRAINING),
@@ -47,21 +48,21 @@ _LADDER: Final[Mapping[str, tuple[Choice, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """The families of a subject, and why other techniques are not among them, by label."""
+    """The families of a subject, and the reasons why other techniques are not among them, by label."""
 
     families: tuple[Family, ...]
     left_out: Mapping[str, str]
 
 
 def find_ladder(subject: Subject, plain: Report, count_recomputed: CountRecomputed) -> Ladder:
-    """The techniques that apply to a subject, with their costs.
+    """Return the techniques that apply to a subject, with their costs.
 
     Args:
-        plain: its report without any technique, for its target.
-        count_recomputed: counts for labels of techniques; called at most once.
+        plain: the subject's report without any technique, for its target.
+        count_recomputed: counts FLOPs for labels of techniques; called at most once.
 
     Raises:
-        MemprofError: none applies; the sentence is the first one's reason.
+        MemprofError: no technique applies; the sentence is the reason of the first one.
     """
     ladder = {**_LADDER, "accumulation": _accumulation(plain)}
     needless: dict[str, str] = {}
@@ -85,7 +86,7 @@ def find_ladder(subject: Subject, plain: Report, count_recomputed: CountRecomput
 
 
 def _accumulation(plain: Report) -> tuple[Choice, ...]:
-    """Divisors of the batch, each at least twice the one before; none where its arrays have no common first axis."""
+    """Return divisors of the batch, each at least twice the previous one; empty without a common first axis."""
     sizes = {leaf.shape[:1] for leaf in plain.arguments if leaf.role is Role.BATCH}
     if len(sizes) != 1 or sizes == {()}:
         return ()
@@ -98,7 +99,7 @@ def _accumulation(plain: Report) -> tuple[Choice, ...]:
 
 
 def _refusals(subject: Subject, plain: Report, labels: Sequence[str]) -> dict[str, str]:
-    """Why techniques do not apply to a built-in workload or to the target; the user's own code has to be traced."""
+    """Return why techniques do not apply to a built-in workload or to the target; user code must be traced."""
     refusals = {}
     for label in labels:
         try:
@@ -115,7 +116,7 @@ def _recomputes(label: str) -> bool:
 
 
 def _none_of(choices: Sequence[Choice]) -> Choice:
-    """The choice of no technique. Where one of the others has a price in memory, nothing is expected of it."""
+    """Return the choice of no technique. It has no level if another choice has a price in memory."""
     grown = {
         category for choice in choices for each in parse_techniques(choice.label) for category in each.technique.grows
     }

@@ -1,4 +1,4 @@
-"""What a search found, and everything that was tried for it: the largest value of a field, the cheapest techniques."""
+"""The result of a search, with all its trials: the largest value of a field, or the cheapest techniques."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from memprof.analysis.records.pressure import Pressure
 from memprof.analysis.records.report import Report
 from memprof.studies.fit.cheapest import Cost
 
-DEVICES = "devices"  # what is varied: the devices of the mesh, or a parameter of that name
-# A slope that falls to less than this part of the one before it is a bend; slopes of one straight part differ by less,
-# since XLA pads and shares buffers a little differently from size to size.
+DEVICES = "devices"  # the varied field: the devices of the mesh, or a parameter of that name
+# A slope below this part of the one before it is a bend. Slopes of one straight part differ by less: XLA pads and
+# shares buffers a little differently from size to size.
 _BENT = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One compile: the value, its footprint as the compiler has it, and how long lowering and compiling took.
+    """One compile: the value, its footprint by the compiler, and the time of lowering and compiling.
 
     Attributes:
-        footprint_bytes: of the plan without memory pressure.
+        footprint_bytes: footprint of the plan without memory pressure.
         needed_bytes: the pool that it needs: the footprint, or more if a piece finds no place.
-        pressure: what XLA recomputes on its own; None if it recomputes nothing.
-        pressed_footprint_bytes: of the plan under that pressure.
+        pressure: values that XLA recomputes on its own; None if there are none.
+        pressed_footprint_bytes: footprint of the plan under that pressure.
     """
 
     value: int
@@ -37,17 +37,17 @@ class Trial:
     pressed_footprint_bytes: int | None = None
 
     def fits(self, budget_bytes: int) -> bool:
-        """Whether that much is enough."""
+        """Return whether that budget is enough."""
         return self.needed_bytes <= budget_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputing:
-    """Where XLA begins to recompute on its own, which makes steps slower.
+    """The range in which XLA begins to recompute on its own, which makes steps slower.
 
     Attributes:
-        value: the largest that was compiled without that.
-        next_value: the smallest that was compiled with it.
+        value: the largest value that was compiled without recomputation.
+        next_value: the smallest value that was compiled with it.
     """
 
     value: int
@@ -55,7 +55,7 @@ class Recomputing:
 
 
 def recomputing_of(tried: Iterable[Trial]) -> Recomputing | None:
-    """Where XLA begins to recompute; None if no trial shows it."""
+    """Return the range in which XLA begins to recompute; None if no trial shows it."""
     trials = sorted(tried, key=lambda trial: trial.value)
     number = next((number for number, trial in enumerate(trials) if trial.pressure is not None), 0)
     return Recomputing(value=trials[number - 1].value, next_value=trials[number].value) if number else None
@@ -63,7 +63,7 @@ def recomputing_of(tried: Iterable[Trial]) -> Recomputing | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargerValue:
-    """A larger value, which fits if JAX's pool is made larger: with this fraction at least."""
+    """A larger value that fits if JAX's pool is enlarged to at least this fraction."""
 
     value: int
     mem_fraction: float
@@ -72,14 +72,14 @@ class LargerValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The examples of a step: of all devices together, and those that one of them holds."""
+    """The examples of a step: on all devices together, and on one device."""
 
     in_all: int
     on_a_device: int
 
 
 def batch_of(report: Report) -> Batch | None:
-    """The batch by the first axis of all that it holds; None where there is no such axis, or where they differ."""
+    """Return the size of the batch, the common first axis of its arrays; None if they have none or differ."""
     on_a_device = {buffer.op: buffer.shape for buffer in report.buffers if buffer.category is Category.BATCH}
     leaves = [leaf for leaf in report.arguments if leaf.role is Role.BATCH and leaf.parameter_number is not None]
     found = {(leaf.shape[:1], on_a_device.get(leaf.path, ())[:1]) for leaf in leaves}
@@ -91,22 +91,22 @@ def batch_of(report: Report) -> Batch | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """The answer and everything that was tried for it.
+    """The result with all its trials.
 
     Attributes:
-        subject: what was profiled; `techniques` are applied to it, by label.
+        subject: the profiled subject; `techniques` are applied to it, by label.
         value: a value of `field` that fits, while `next_value`, the one after it, does not. It is the largest that fits
-            where the footprint is monotone; where it is not, a larger one that was not tried may fit too. Of `devices`
-            it is the smallest, and `next_value` the one before it; None where that is none for the step.
-        step: only multiples of it were tried; `step_reason` says why where it is not 1.
-        memory_bytes: of the device.
-        budget_bytes: what a step may take of it: the pool, less what the user wants to stay free.
-        verdict: of `value`.
-        tried: every compile, in the order in which they were made.
+            if the footprint is monotone; otherwise a larger, untried value may fit too. For `devices` it is the
+            smallest value, and `next_value` the one before it; None if the step cannot be compiled for that number.
+        step: only multiples of it were tried; `step_reason` says why if it is not 1.
+        memory_bytes: memory of the device.
+        budget_bytes: memory that a step may use: the pool, less the bytes that the user wants to stay free.
+        verdict: verdict on `value`.
+        tried: every compile, in order.
         command: the command line that profiles the answer.
-        mesh: of the answer, as the user writes it; empty for one device.
-        num_devices: of that mesh; footprints are those of one device.
-        batch: of the answer; None where it is not known.
+        mesh: mesh of the answer, as the user writes it; empty for one device.
+        num_devices: number of devices of that mesh; footprints are those of one device.
+        batch: batch of the answer; None if it is unknown.
         larger: the largest value that fits if the pool is made as large as the card allows; None if it is no larger.
     """
 
@@ -130,20 +130,20 @@ class FitResult:
 
     @property
     def reserve_bytes(self) -> int:
-        """What of the memory a step may not take."""
+        """The part of the memory that a step may not use."""
         return max(self.memory_bytes - self.budget_bytes, 0)
 
     @property
     def is_of_devices(self) -> bool:
-        """Whether it is the number of devices that was varied."""
+        """Whether the number of devices was varied."""
         return self.field == DEVICES
 
     def footprint_of(self, value: int) -> int:
-        """The footprint of a value that was tried, without memory pressure."""
+        """Return the footprint of a tried value, without memory pressure."""
         return next(trial.footprint_bytes for trial in self.tried if trial.value == value)
 
     def findings(self) -> tuple[str, ...]:
-        """Sentences about how the footprint grows where that is not as a straight line or worse."""
+        """Sentences about footprints that do not grow along a straight line."""
         if self.is_of_devices:
             return ()
         return (
@@ -154,17 +154,17 @@ class FitResult:
 
     @property
     def recomputing(self) -> Recomputing | None:
-        """Where XLA begins to recompute on its own; None if it does in no trial, or for each value."""
+        """The range in which XLA begins to recompute on its own; None if it recomputes in no trial, or in all."""
         return recomputing_of(self.tried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """What fits at one value of the other field.
+    """The result at one value of the other field.
 
     Attributes:
-        at: that value.
-        found: the largest value that fits there; None: not even the smallest does, as `refusal` says.
+        at: value of the other field.
+        found: the largest value that fits there; None if not even the smallest fits, as `refusal` says.
     """
 
     at: int
@@ -174,19 +174,19 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitCurve:
-    """The points of a curve, by ascending values of `against`."""
+    """The points of a curve, in ascending order of `against`."""
 
     against: str
     points: tuple[CurvePoint, ...]
 
     @property
     def any_found(self) -> FitResult:
-        """A fit of the curve: subject, techniques and budget are those of each."""
+        """One fit of the curve; subject, techniques and budget are the same in all fits."""
         return next(point.found for point in self.points if point.found is not None)
 
 
 def _falls(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
-    """Where a larger value takes less memory: then values beyond the next one may fit too, which is said."""
+    """Return sentences on larger values that use less memory, so that untried values may also fit."""
     trials = sorted(tried, key=lambda trial: trial.value)
     return tuple(
         f"the footprint is not monotone: {field}={after.value} takes {after.footprint_bytes:,} bytes, less than the"
@@ -197,7 +197,7 @@ def _falls(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _bends(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
-    """Where the footprint grows more slowly than before: another point of the program decides, or other kernels do."""
+    """Return a sentence on a slower growth of the footprint: another program point decides, or other kernels do."""
     trials = sorted(tried, key=lambda trial: trial.value)
     slopes = [
         (after.footprint_bytes - before.footprint_bytes) / (after.value - before.value)
@@ -213,7 +213,7 @@ def _bends(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
-    """Where XLA begins to recompute on its own."""
+    """Return a sentence on the range in which XLA begins to recompute on its own."""
     found = recomputing_of(tried)
     if found is None:
         return ()
@@ -231,17 +231,17 @@ def _recomputes(field: str, tried: Sequence[Trial]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedTechniques:
-    """One combination that was compiled.
+    """One compiled combination.
 
     Attributes:
-        techniques: by label; empty for none.
-        cost: what it costs; its recomputed operations are those of the compiled step.
-        footprint_bytes: as the compiler has it; None where it failed, and then `problem` says why.
-        verdict: whether it fits; None where it failed.
-        host_bytes: in host memory that the step holds, beside the footprint.
-        at_least_seconds: the roofline bound of a step; None where it has none.
-        seconds: what lowering and compiling took.
-        step_seconds: the median of the steps that were run; None where it was not run.
+        techniques: techniques by label; empty for none.
+        cost: its cost, with the recomputed FLOPs of the compiled step.
+        footprint_bytes: footprint by the compiler; None if it failed, for the reason in `problem`.
+        verdict: whether it fits; None if it failed.
+        host_bytes: host memory that the step holds, beside the footprint.
+        at_least_seconds: the roofline bound of a step; None if it has no bound.
+        seconds: time of lowering and compiling.
+        step_seconds: median time of a step; None if it was not run.
     """
 
     techniques: tuple[str, ...]
@@ -256,7 +256,7 @@ class TriedTechniques:
 
     @property
     def label(self) -> str:
-        """The techniques, joined with `+`."""
+        """The techniques, joined by `+`."""
         return "+".join(self.techniques)
 
     @property
@@ -265,19 +265,19 @@ class TriedTechniques:
 
     @property
     def needed_bytes(self) -> int | None:
-        """The footprint, or the pool that it needs if that is more, since a piece finds no place; None: it failed."""
+        """The footprint, or the pool that it needs if a piece finds no place in less; None if it failed."""
         if self.footprint_bytes is None:
             return None
         return max(self.footprint_bytes, (self.verdict.needed_bytes if self.verdict else None) or 0)
 
     def fits(self, budget_bytes: int) -> bool:
-        """Whether it was compiled, and that much is enough."""
+        """Return whether it was compiled and that budget is enough."""
         return self.needed_bytes is not None and self.needed_bytes <= budget_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChange:
-    """How a user does one technique in code of their own: what to do in a sentence, and the line that does it."""
+    """The code change for one technique: an instruction in a sentence, and the line of code."""
 
     technique: str
     sentence: str
@@ -286,18 +286,18 @@ class CodeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TechniquesResult:
-    """The answer and what it rests on.
+    """The answer with its evidence.
 
     Attributes:
-        subject: what must fit; `settings` are the preset and the fields that were asked for, in words.
-        ranked: what was compiled and fits, the best first; empty where nothing does.
-        others: what was compiled and does not fit, or failed, in the order in which it was made.
-        num_combinations: how many there are; `num_inferred` of them are cheaper than the answer and were not compiled,
-            since one that should hold less does not fit.
+        subject: the subject that must fit; `settings` are its preset and the requested fields, in words.
+        ranked: compiled combinations that fit, best first; empty if none fits.
+        others: compiled combinations that do not fit or failed, in order.
+        num_combinations: number of combinations. `num_inferred` of them are cheaper than the answer and were not
+            compiled, because one that should hold less does not fit.
         left_out: techniques that were not considered, with the reason, by label.
-        contradictions: sentences on techniques that hold more here than what they were expected to hold less than.
+        contradictions: sentences on techniques that hold more than others, against the expected order.
         changes: the code changes of the answer.
-        command: the command line that profiles the answer; empty where there is none.
+        command: the command line that profiles the answer; empty without an answer.
     """
 
     subject: str
@@ -324,16 +324,16 @@ class TechniquesResult:
 
     @property
     def reserve_bytes(self) -> int:
-        """What of the memory a step may not take."""
+        """The part of the memory that a step may not use."""
         return max(self.memory_bytes - self.budget_bytes, 0)
 
     @property
     def verdict(self) -> Verdict | None:
-        """Of the answer; if nothing fits, of the smallest that was compiled."""
+        """The verdict on the answer; if no combination fits, on the smallest compiled one."""
         return (self.answer or self.smallest).verdict
 
     @property
     def smallest(self) -> TriedTechniques:
-        """The one that takes the least memory of those that were compiled."""
+        """The compiled combination that uses the least memory."""
         compiled = [each for each in (*self.ranked, *self.others) if each.footprint_bytes is not None]
         return min(compiled, key=lambda each: each.footprint_bytes or 0)

@@ -1,14 +1,14 @@
-"""The largest value that fits, in few measurements: a search that knows how footprints grow.
+"""Find the largest value that fits in few measurements: a search that knows how footprints grow.
 
-Each measurement is a compile, so it is the measurements that count. The footprint of a step is close to piecewise
-linear in the batch: each program point holds a fixed part and a part per example, and the highest of them decides. The
-search therefore goes where the line through the two nearest measured values meets the budget (the secant method), and
-ends when one value fits and the next one does not. Lines that mislead twice, at a kink for example, are followed by a
-halving step, so that the search takes at most a few times the measurements of plain bisection.
+Each measurement is a compile, so the number of measurements is the cost. The footprint of a step is close to piecewise
+linear in the batch: each program point holds a fixed part and a part per example, and the highest point decides. So the
+search goes to the value where the line through the two nearest measured values meets the budget (the secant method),
+and ends when one value fits and the next one does not. If lines mislead twice, at a kink for example, a halving step
+follows, so the search needs at most a few times the measurements of plain bisection.
 
     find_largest({1: 10, 2: 20, ...}.__getitem__, start=4, step=1, budget_bytes=75)      # 7
 
-Nothing here knows what is measured: `measure` says how many bytes a value takes.
+The search does not depend on the kind of value: `measure` returns the bytes of a value.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Callable
 from memprof.errors import MemprofError
 
 MAX_VALUE = 2**31 - 1  # sizes of arrays are 32-bit numbers in most programs
-_NUM_CAREFUL_LEAPS = 4  # after so many the steepest slope seen is no guide
+_NUM_CAREFUL_LEAPS = 4  # after this many leaps the steepest slope seen no longer limits the next one
 _STEEPNESS_AFTER_FLAT = 0.5
-_NUM_MISLED = 2  # after so many steps along a line that do not halve the bracket, the search halves it
-_LARGEST_LEAP = 16  # a line is not trusted further than this many times the largest value measured
+_NUM_MISLED = 2  # after this many steps along a line that do not halve the bracket, the search halves it
+_LARGEST_LEAP = 16  # limit of an extrapolation along a line, as a multiple of the largest measured value
 
 
 class NothingFitsError(MemprofError):
@@ -37,19 +37,20 @@ def find_largest(
     fixed_bytes: int | None = None,
     field: str = "it",
 ) -> int:
-    """The largest value whose footprint is within the budget, while that of the value after it is not.
+    """Return the largest value whose footprint is within the budget while that of the next value is not.
 
     Args:
-        measure: the footprint of a value, in bytes. Called once for each value.
-        start: where to begin; a multiple of `step`.
+        measure: maps a value to its footprint, in bytes. Called once for each value.
+        start: the value to start at; a multiple of `step`.
         step: only multiples of it are tried.
-        budget_bytes: what a footprint must not exceed.
-        fixed_bytes: about what does not grow with the value, to decide where to measure second. None: not known.
-        field: what the messages call the value.
+        budget_bytes: the largest footprint that fits.
+        fixed_bytes: estimate of the bytes that do not grow with the value, for the choice of the second measurement;
+            None if unknown.
+        field: name of the value in messages.
 
     Raises:
-        NothingFitsError: the smallest value is too much.
-        MemprofError: the footprint does not depend on the value, or stays within the budget whatever the value.
+        NothingFitsError: the smallest value does not fit.
+        MemprofError: the footprint does not depend on the value, or stays within the budget for every value.
     """
     assert start > 0, start
     assert start % step == 0, (start, step)
@@ -58,7 +59,7 @@ def find_largest(
 
 
 class _Search:
-    """The state of one search. Counts in steps: `number` times `step` is the value."""
+    """The state of one search. It counts in steps: `number` times `step` is the value."""
 
     def __init__(
         self, measure: Callable[[int], int], *, step: int, budget_bytes: int, fixed_bytes: int | None, field: str
@@ -75,8 +76,8 @@ class _Search:
         num_misled, confirmed = 0, False
         while exceeds - fits > 1:
             width, crossing = exceeds - fits, self._crossing(fits, exceeds)
-            # Where the line says that `fits` is the answer, its neighbour ends the search; but not twice running, lest
-            # a line that misleads be followed one by one.
+            # If the line says that `fits` is the answer, measuring its neighbour ends the search. But not twice in a
+            # row, because a misleading line would then be followed number by number.
             confirms = crossing == fits and not confirmed
             halves = num_misled == _NUM_MISLED and not confirms
             number = (fits + exceeds) // 2 if halves else max(crossing, fits + 1)
@@ -89,7 +90,7 @@ class _Search:
         return fits * self._step
 
     def _bracket(self, start: int) -> tuple[int, int]:
-        """A number that fits and a larger one that does not."""
+        """Return a number that fits and a larger one that does not."""
         if not self._fits(start):
             return self._smallest(start), start
         steepest = 0.0 if self._fixed_bytes is None else (self._size(start) - self._fixed_bytes) / start
@@ -100,8 +101,8 @@ class _Search:
             steepest = max(steepest, (self._size(above) - self._size(fits)) / (above - fits))
             following = self._next_above(fits, above)
             if num_leaps < _NUM_CAREFUL_LEAPS and steepest:
-                # Where XLA saves memory by itself the line is flat for a while, and then about half as steep as before:
-                # to trust its flat part would lead far beyond the budget.
+                # If XLA saves memory by itself, the line is flat for a while, and then about half as steep as before.
+                # Following its flat part would lead far beyond the budget.
                 gap_bytes = self._budget_bytes - self._size(above)
                 following = min(following, above + max(1, int(gap_bytes / (_STEEPNESS_AFTER_FLAT * steepest))))
             num_leaps += 1
@@ -109,7 +110,7 @@ class _Search:
         return fits, above
 
     def _second(self, start: int, slope: float) -> int:
-        """Where the line from the fixed part meets the budget; twice the start where nothing is known of that part."""
+        """Return where the line from the fixed part meets the budget; twice the start if that part is unknown."""
         if slope <= 0:
             return 2 * start
         crossing = start + int((self._budget_bytes - self._size(start)) / slope)
@@ -121,7 +122,7 @@ class _Search:
         return 1
 
     def _check_growth(self, below: int, above: int) -> None:
-        """Two equal footprints may lie on a plateau; a third far off says that the value does not matter."""
+        """Raise `MemprofError` if a distant third footprint equals two equal ones: this is not just a plateau."""
         if self._size(below) != self._size(above):
             return
         far = above * _LARGEST_LEAP
@@ -132,7 +133,7 @@ class _Search:
             )
 
     def _next_above(self, below: int, above: int) -> int:
-        """Where the line through two numbers that fit meets the budget, but always further up."""
+        """Return where the line through two numbers that fit meets the budget, but at least one further up."""
         largest = MAX_VALUE // self._step
         if above >= largest:
             raise MemprofError(
@@ -143,7 +144,7 @@ class _Search:
         return min(max(crossing, above + 1), above * _LARGEST_LEAP, largest)
 
     def _crossing(self, below: int, above: int) -> int:
-        """The last number within the budget, if the footprint were a line through the two."""
+        """Return the last number within the budget if the footprint were a line through the two."""
         size, rise = self._size(below), self._size(above) - self._size(below)
         if rise <= 0:
             return above * _LARGEST_LEAP

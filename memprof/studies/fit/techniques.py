@@ -1,8 +1,8 @@
-"""The cheapest techniques with which a workload fits as it is: the library behind `memprof fit --techniques auto`.
+"""The cheapest techniques with which an unchanged workload fits: the library behind `memprof fit --techniques auto`.
 
-The plain step is compiled first. Where it does not fit, the techniques that apply are found (`ladder.py`), what each
-computes again is counted by tracing, and `studies.fit.cheapest` decides which combinations to compile, a few at a
-time, each in a child process.
+The plain step is compiled first. If it does not fit, `ladder.py` finds the techniques that apply, tracing counts the
+recomputation of each, and `studies.fit.cheapest` decides which combinations to compile, a few at a time, each in a
+child process.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from memprof.studies.fit.results import CodeChange, TechniquesResult, TriedTechn
 from memprof.studies.subject import Subject, request_digest, run_command
 from memprof.workloads.composition import parse_techniques
 
-_NUM_MEASURED = 3  # of those that fit, so many of the cheapest are run where steps are asked for
+_NUM_MEASURED = 3  # number of the cheapest fitting combinations that are run if steps are requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TechniquesRequest:
-    """What must fit, in which memory, how many steps to run of the cheapest that do (0: none), and how to compile."""
+    """The subject that must fit, the memory, the steps to run of the cheapest (0: none), and compile settings."""
 
     subject: Subject
     memory: MemoryRequest
@@ -37,30 +37,30 @@ class TechniquesRequest:
     settings: CompileSettings = TO_THE_PLAN
 
     def check(self) -> None:
-        """Raise `MemprofError` for the mistakes that can be found before anything is compiled."""
+        """Raise `MemprofError` for mistakes that can be found before any compile."""
         self.memory.check()
         self.subject.plan()
 
     def task(self, techniques: str, *, num_steps: int = 0) -> Task:
-        """The compile with techniques, labelled with them."""
+        """Return the compile with techniques; its label is the techniques."""
         return self.subject.task(
             techniques, target=self.memory.target, label=techniques, num_steps=num_steps, settings=self.settings
         )
 
     def is_of_it(self, capture: Capture) -> bool:
-        """Whether a capture is one that this search would compile too."""
+        """Return whether this search would compile the same capture."""
         techniques = "+".join(capture.techniques)
         return self.subject.applies(techniques) and capture.request == request_digest(self.task(techniques))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How compiles are made.
+    """How to run compiles.
 
     Attributes:
-        num_jobs: how many at a time.
-        progress: called with what is going on; from several threads.
-        keep: called with each capture as soon as it is there, so that nothing finished is lost.
+        num_jobs: number of compiles at a time.
+        progress: called from several threads with the current activity.
+        keep: called with each capture as soon as it exists, so that no finished one is lost.
     """
 
     num_jobs: int
@@ -72,11 +72,11 @@ def fit_techniques(request: TechniquesRequest, work: Work) -> TechniquesResult:
     """Find the cheapest techniques that fit, with few compiles.
 
     Returns:
-        All that was tried; without an answer where nothing fits.
+        All trials; without an answer if no combination fits.
 
     Raises:
         NothingFitsError: the parameters alone are too much.
-        MemprofError: a mistake in what was asked for, or no technique applies.
+        MemprofError: the request has a mistake, or no technique applies.
         WorkloadError: the step without techniques cannot be compiled.
     """
     request.check()
@@ -125,7 +125,7 @@ class _Runs:
         self._work = work
 
     def compile_plain(self) -> Report:
-        """The step without techniques, from which all else starts."""
+        """Compile the step without techniques, the starting point of the search."""
         (result,) = self._compile([""], note="without techniques")
         if result.capture is None:
             assert result.error is not None
@@ -144,7 +144,7 @@ class _Runs:
         return done
 
     def measure(self, ranked: Sequence[TriedTechniques]) -> list[TriedTechniques]:
-        """Run the cheapest that fit, where steps are asked for, and put those first that are the fastest."""
+        """Run the cheapest combinations that fit, if steps are requested, and put the fastest first."""
         num_steps = self._request.num_steps
         if not num_steps:
             return list(ranked)
@@ -159,7 +159,7 @@ class _Runs:
         return sorted(timed, key=lambda each: (each.cost.changes_training, each.step_seconds or never, each.cost))
 
     def count_recomputed(self, labels: Sequence[str]) -> Sequence[int | str]:
-        """What single techniques compute again."""
+        """Return the recomputed FLOPs of single techniques."""
         task = CountingTask(
             recipes=tuple(map(self._request.subject.plan, labels)),
             target=self._request.memory.target,
@@ -173,7 +173,7 @@ class _Runs:
         work = self._work
         tasks = [self._request.task(label, num_steps=num_steps) for label in labels]
         results = []
-        # Steps that are timed want the device for themselves.
+        # Timed steps need the device for themselves.
         for result in compile_all(
             tasks,
             num_jobs=1 if num_steps else work.num_jobs,
@@ -186,7 +186,7 @@ class _Runs:
 
 
 def cheapest_first(fitting: Sequence[TriedTechniques]) -> list[TriedTechniques]:
-    """By the least time of a step where all have one, and by what they cost otherwise."""
+    """Sort by the roofline bound of a step if all combinations have one, otherwise by cost."""
     by_cost = sorted(fitting, key=lambda each: (each.cost, each.footprint_bytes))
     if any(each.at_least_seconds is None for each in fitting):
         return by_cost
@@ -204,7 +204,7 @@ def _next_batch(search: CheapestSearch, size: int) -> list[Combination]:
 
 
 def _outcome(result: CompileResult, combination: Combination, budget: Budget) -> TriedTechniques:
-    """One that failed, or whose program memprof does not understand, stands in the table with its problem."""
+    """Return the outcome of a compile. A failure, or a program that memprof does not understand, becomes a problem."""
     error = result.error
     if result.capture is not None:
         try:
@@ -229,7 +229,7 @@ def _of_report(report: Report, cost: Cost, budget: Budget) -> TriedTechniques:
 
 
 def _settings(subject: Subject, plain: Report) -> str:
-    """What was asked for: the preset, the batch, and whatever else was set."""
+    """Return the request in words: the preset, the batch, and all other settings."""
     overrides = list(subject.overrides)
     batch_size = plain.config.get("batch_size")
     if batch_size is not None and not subject.sets("batch_size"):

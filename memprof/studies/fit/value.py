@@ -1,6 +1,6 @@
-"""The largest value of a field with which a workload still fits: the library behind `memprof fit`.
+"""Find the largest value of a field with which a workload still fits: the library behind `memprof fit`.
 
-Each footprint is that of a compile, in a child process; `studies.fit.search` decides which values to compile.
+Each footprint comes from a compile in a child process; `studies.fit.search` decides which values to compile.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from memprof.workloads.composition import apply_techniques, parse_techniques
 from memprof.workloads.train_config import TrainConfig
 
 _LARGEST_STEP = 4096
-_MOST_NARROWINGS = 6  # compiles that look for the value above which XLA recomputes
+_MOST_NARROWINGS = 6  # compiles that narrow down the value above which XLA recomputes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitRequest:
-    """What is asked for.
+    """The request.
 
     Attributes:
-        subject: what must fit, under `techniques`, joined with `+`.
-        field: of the workload's configuration, or a parameter of the user's function: a whole number. `devices` stands
-            for the number of devices of the target's mesh, where it has one.
-        memory: of the device, and which device to compile for.
-        multiple_of: only multiples of it are of interest; None: of what the techniques and the model ask for.
-        settings: of the compiles.
-        engine, framework: what runs the step: `xla`, or `tensorrt`; `jax`, or `torch`, which traces it. Of the second
-            of each the target is never None.
-        answer_only: whether to compile nothing for a larger pool and for where XLA begins to recompute.
+        subject: the subject that must fit, under `techniques`, joined by `+`.
+        field: an integer field of the workload's configuration, or an integer parameter of the user's function.
+            `devices` means the number of devices of the target's mesh, if it has one.
+        memory: memory of the device, and the device to compile for.
+        multiple_of: only multiples of it are tried; None means the multiple that the techniques and the model require.
+        settings: settings of the compiles.
+        engine, framework: `xla` or `tensorrt`, which runs the step; `jax` or `torch`, which traces it. With `tensorrt`
+            or `torch` the target is never None.
+        answer_only: whether to skip the compiles for a larger pool and for the start of XLA's own recomputation.
     """
 
     subject: Subject
@@ -64,24 +64,24 @@ class FitRequest:
 
     @property
     def varies_mesh(self) -> bool:
-        """Whether it is the mesh that is varied, and no field."""
+        """Whether the mesh is varied instead of a field."""
         target = self.memory.target
         return self.field == DEVICES and target is not None and target.topology.num_devices > 1
 
     def subject_with(self, value: int | None) -> Subject:
-        """The subject with a value of the field; None: with the one that it has by itself."""
+        """Return the subject with a value of the field; None means its own value."""
         return self.subject if value is None or self.varies_mesh else self.subject.with_override(self.field, value)
 
     def target_with(self, value: int | None) -> Target | None:
-        """The target with a number of devices, where that is what is varied."""
+        """Return the target with a number of devices, if that is varied."""
         target = self.memory.target
         return of_devices(target, value) if self.varies_mesh and target is not None and value is not None else target
 
     def task(self, value: int | None) -> Task:
-        """The compile for a value.
+        """Return the compile for a value.
 
         Raises:
-            MemprofError: it is none that the step, as far as it is known without the user's code, can be built with.
+            MemprofError: the step cannot be built with that value, as far as this is known without the user's code.
         """
         return self.subject_with(value).task(
             of_model(self.techniques), target=self.target_with(value), settings=self.settings
@@ -89,11 +89,11 @@ class FitRequest:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether XLA compiles it."""
+        """Whether XLA compiles the step."""
         return self.engine == XLA and self.framework != FRAMEWORK
 
     def build(self, value: int | None) -> EngineBuild | TorchTrace:
-        """What is made for a value where XLA does not compile."""
+        """Return the engine build or the trace for a value, if XLA does not compile the step."""
         assert self.memory.target is not None
         if self.framework == FRAMEWORK:
             return TorchTrace(subject=self.subject_with(value), techniques=self.techniques, target=self.memory.target)
@@ -105,7 +105,7 @@ class FitRequest:
         )
 
     def digest(self, value: int | None) -> str:
-        """What distinguishes the compile for a value from others.
+        """Return the digest that distinguishes the compile for a value from others.
 
         Raises:
             MemprofError: see `task`.
@@ -113,14 +113,14 @@ class FitRequest:
         return request_digest(self.task(value)) if self.is_compiled else self.build(value).digest
 
     def check(self, value: int | None) -> None:
-        """Raise `MemprofError` if the step cannot be built with a value, as far as that is known beforehand."""
+        """Raise `MemprofError` if the step cannot be built with a value, as far as this is known in advance."""
         if not self.is_compiled:
             self.build(value).check()
         if self.framework != FRAMEWORK and not is_model_file(self.subject.name):
             self.task(value)
 
     def compiled(self, value: int | None, *, progress: Callable[[str], None]) -> Capture:
-        """The capture for a value, compiled in a child process."""
+        """Return the capture for a value, compiled in a child process."""
         if not self.is_compiled:
             return self.build(value).capture(progress=progress)
         task = self.task(value)
@@ -128,14 +128,14 @@ class FitRequest:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The techniques, one by one."""
+        """The techniques as single labels."""
         if self.framework == FRAMEWORK:
             return tuple(filter(None, self.techniques.split("+")))
         labels = (applied.label for applied in parse_techniques(of_model(self.techniques)))
         return (*labels, *of_engine(self.techniques))
 
     def command(self, value: int) -> str:
-        """The command line that profiles a value."""
+        """Return the command line that profiles a value."""
         engine = None if self.engine == XLA else self.engine
         framework = FRAMEWORK if self.framework == FRAMEWORK else None
         return run_command(
@@ -143,7 +143,7 @@ class FitRequest:
         )
 
     def is_of_it(self, capture: Capture) -> bool:
-        """Whether a capture is one that this fit would compile too."""
+        """Return whether this fit would compile the same capture."""
         value = capture.target.topology.num_devices if self.varies_mesh else capture.config.get(self.field)
         digests = {self.digest(None)}
         if _is_number(value):
@@ -153,10 +153,10 @@ class FitRequest:
 
 
 def check_fit(request: FitRequest) -> None:
-    """Find the mistakes that can be found before anything is compiled.
+    """Check for mistakes that can be found before any compile.
 
     Raises:
-        MemprofError: for an unknown name, a bad value, or a memory that is not known.
+        MemprofError: for an unknown name, a bad value, or an unknown amount of memory.
     """
     request.memory.check()
     request.check(None)
@@ -177,17 +177,17 @@ def fit(
     """Compile for one value after another until one fits and the next one does not.
 
     Args:
-        progress: called with what is going on.
-        keep: called with each capture as soon as it is there, and with the field's value in it.
+        progress: called with the current activity.
+        keep: called with each capture as soon as it exists, and with the field's value in it.
 
     Raises:
-        NothingFitsError: not even the smallest value does; the message has the arithmetic.
-        MemprofError: a mistake in what was asked for, or the footprint does not depend on the field.
+        NothingFitsError: not even the smallest value fits; the message has the arithmetic.
+        MemprofError: the request has a mistake, or the footprint does not depend on the field.
         WorkloadError: a compile failed.
     """
     check_fit(request)
     compiles = _Compiles(request, progress=progress, keep=keep)
-    # The first compile is of the subject as it is: only the user's own code knows the value that it has by itself.
+    # The first compile is of the unchanged subject: only the user's own code knows the field's own value.
     first = compiles.add(None)
     own_value = compiles.trials[0].value
     budget = request.memory.budget(first.target, first.pool)
@@ -226,10 +226,10 @@ def fit(
 
 
 def own_value(request: FitRequest, *, progress: Callable[[str], None] = lambda stage: None) -> int:
-    """The value that the field has by itself. A user's step is compiled for it.
+    """Return the field's own value. For a user's step this needs a compile.
 
     Raises:
-        MemprofError: the step has no such field, or it is no whole number.
+        MemprofError: the step has no such field, or its value is not a whole number.
     """
     is_of_jax = request.framework != FRAMEWORK and not is_model_file(request.subject.name)
     recipe = request.task(None).recipe if is_of_jax else None
@@ -241,7 +241,7 @@ def own_value(request: FitRequest, *, progress: Callable[[str], None] = lambda s
 def _larger_value(
     request: FitRequest, compiles: _Compiles, budget: Budget, *, value: int, step: int
 ) -> LargerValue | None:
-    """The largest value that fits with the largest pool that the card can give."""
+    """Return the largest value that fits with the largest pool that the card allows."""
     largest = budget.largest
     if largest is None:
         return None
@@ -256,7 +256,7 @@ def _larger_value(
 
 
 def _narrow_recomputing(compiles: _Compiles, *, step: int) -> None:
-    """Compile between the largest value without and the smallest value with XLA's own recomputation."""
+    """Compile values between the largest without XLA's own recomputation and the smallest with it."""
     for _ in range(_MOST_NARROWINGS):
         found = recomputing_of(compiles.trials)
         if found is None or found.next_value - found.value <= step:
@@ -317,11 +317,11 @@ def _result(
 
 
 class _Compiles:
-    """The compiles of a fit up to now.
+    """The compiles of a fit so far.
 
     Attributes:
-        reports: by the field's value.
-        trials: the same in the order in which they were made.
+        reports: reports by the field's value.
+        trials: trials in the order of the compiles.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class _Compiles:
         self._keep = keep
 
     def needed_in(self, budget: Budget) -> Callable[[int], int]:
-        """What gives the bytes that a value needs of a budget, compiled unless it was before."""
+        """Return a function from a value to the bytes that it needs of a budget; it compiles if necessary."""
 
         def needed_bytes(value: int) -> int:
             return budget.needed_bytes(self.reports[value] if value in self.reports else self.add(value))
@@ -346,7 +346,7 @@ class _Compiles:
         return needed_bytes
 
     def add(self, value: int | None) -> Report:
-        """Compile for a value of the field; None: for the one that it has by itself."""
+        """Compile for a value of the field; None means its own value."""
         began = time.monotonic()
         capture = self._compile(value)
         self._keep(capture, value)
@@ -375,7 +375,7 @@ class _Compiles:
 
 
 def _start(request: FitRequest, config: Mapping[str, object]) -> int:
-    """The value that the field has by itself."""
+    """Return the field's own value."""
     if request.varies_mesh and request.memory.target is not None:
         return request.memory.target.topology.num_devices
     if request.field == DEVICES and DEVICES not in config:
@@ -403,13 +403,13 @@ def _start(request: FitRequest, config: Mapping[str, object]) -> int:
 
 
 def _is_batch_size(report: Report, value: int) -> bool:
-    """Whether a field's value is the first axis of all that the batch holds."""
+    """Return whether a field's value is the common first axis of the batch's arrays."""
     sizes = {leaf.shape[:1] for leaf in report.arguments if leaf.role is Role.BATCH}
     return sizes == {(value,)}
 
 
 def _fixed_bytes(report: Report) -> int:
-    """About what does not grow with the batch."""
+    """Return an estimate of the bytes that do not grow with the batch."""
     return sum(size for category, size in report.unpressed.categories.items() if category.is_fixed)
 
 
@@ -418,15 +418,15 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 
 def _step(request: FitRequest, report: Report | None = None) -> tuple[int, str]:
-    """What the value must be a multiple of, and why where that is not 1.
+    """Return the number that the value must be a multiple of, and the reason if it is not 1.
 
     Args:
-        report: of the value that the field has by itself; None: nothing is compiled yet.
+        report: report for the field's own value; None before the first compile.
     """
     if request.multiple_of is not None:
         return request.multiple_of, f"as asked for with --multiple-of {request.multiple_of}"
     if not request.subject.is_built_in:
-        # Only a compile shows what a user's function takes; what accumulation asks of its batch is known.
+        # Only a compile shows the values that a user's function accepts; the requirement of accumulation is known.
         if request.framework == FRAMEWORK:
             return 1, ""
         step = apply_techniques(TrainConfig(), parse_techniques(of_model(request.techniques))).num_minibatches

@@ -1,4 +1,4 @@
-"""Search for checkpoints within a budget: choose values to keep, compile, correct the budget by the difference, repeat.
+"""Find checkpoints for a budget: choose what to keep, compile, correct the budget by the difference, and repeat.
 
 The first compile is of the unchanged step. If it fits, the plan changes nothing. Otherwise at most four compiles
 follow: one that keeps no results, choices for the rest of the budget, and a mixture in which the first blocks keep
@@ -189,8 +189,7 @@ class _Search:
     def _explore(self, nothing: PlanPoint, budget_bytes: int) -> None:
         """Compile choices of several sizes.
 
-        If values are recomputed in few pieces, they are live at once. A choice that keeps more may then use less
-        memory.
+        If values are recomputed in few pieces, they are live at once. Keeping more may then use less memory.
         """
         everything = self._everything().size_bytes
         for share in _EXPLORED:
