@@ -44,6 +44,7 @@ def advise(
     step: options.StepOptions,
     technique: options.Techniques = [],  # noqa: B006
     target: options.Target = None,
+    mesh: options.Mesh = None,
     pool: options.Pool = None,
     output: options.ReportFile = None,
     force: options.HiddenForce = False,
@@ -74,7 +75,7 @@ def advise(
     judged_by = options.chosen_pool(pool)
     if what is not None and _names_step(what):
         report, advice = compiled_advice(
-            step.subject(what, arguments), "+".join(technique), resolve_asked(target), TO_THE_PLAN, judged_by
+            step.subject(what, arguments), "+".join(technique), resolve_asked(target, mesh=mesh), TO_THE_PLAN, judged_by
         )
     else:
         report = analyze(read_capture(capture_or_latest(None if what is None else Path(what))), pool=judged_by)

@@ -221,6 +221,13 @@ Target = Annotated[
         metavar="NAME", autocompletion=complete_targets, rich_help_panel=DEVICE_OPTIONS,
     ),
 ]  # fmt: skip
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh", help="Several devices: the axes of a mesh, fsdp=4,tp=2, or a number, 8.", metavar="AXES",
+        rich_help_panel=DEVICE_OPTIONS,
+    ),
+]  # fmt: skip
 Format = Annotated[
     str | None,
     typer.Option(
@@ -284,13 +291,7 @@ class CompileOptions:
     """The device that a step is compiled for, and how the compile is done."""
 
     target: Target = None
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            "--mesh", help="Several devices: the axes of a mesh, fsdp=4,tp=2, or a number, 8.", metavar="AXES",
-            rich_help_panel=DEVICE_OPTIONS,
-        ),
-    ] = None  # fmt: skip
+    mesh: Mesh = None
     hosts: Annotated[
         int | None, typer.Option("--hosts", min=1, max=MOST, hidden=True, help="The number of hosts of the mesh.")
     ] = None

@@ -21,6 +21,7 @@ from memprof.profiler_cli.project import project_defaults
 _LONGEST_VALUE = 4096  # the longest path; of much longer texts, Python makes no number
 _OF_THE_USER = "arguments"  # what their own code finds in sys.argv is their business
 _ALIKE = 0.8  # how similar two names are of which one is a misspelling, by difflib
+_DEVICE_OPTIONS = ("--mesh", "--hosts", "--topology", "--slices")  # no field, in a command that lacks them
 _OTHER_NAMES = {
     "diff": "`memprof show AFTER.memprof --diff BEFORE.memprof`",
     "profile": "`memprof run`",
@@ -111,7 +112,7 @@ class Verb(TyperCommand):
         names = {name: param for param in self.params for name in param.opts if name.startswith("--")}
         close = difflib.get_close_matches(given, names, n=1, cutoff=_ALIKE)
         hint = f"did you mean {close[0]}?" if close else f"see `memprof {self.name} --help`"
-        if not close and given.startswith("--") and "--set" in names:
+        if not close and given.startswith("--") and given not in _DEVICE_OPTIONS and "--set" in names:
             value = _value_after(given, args)
             field = given.removeprefix("--").replace("-", "_")
             hint = f"a field of the step's configuration is set with --set {field}={value}"

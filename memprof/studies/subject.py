@@ -230,8 +230,9 @@ def run_command(
 
 
 def advise_command(subject: Subject, target: Target | None, techniques: str) -> str:
-    """Return the `memprof advise` command; empty for a mesh, because `advise` does not compile for one."""
-    if target is not None and target.topology.num_devices > 1:
+    """Return the `memprof advise` command; empty for several hosts or slices, which `advise` has no options for."""
+    topology = target.topology if target is not None else Topology()
+    if topology.num_hosts > 1 or topology.num_slices > 1 or topology.chips:
         return ""
     return _command("advise", subject, target, techniques)
 

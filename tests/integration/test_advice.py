@@ -184,6 +184,18 @@ def test_verified_advice_is_compiled(memprof: Command) -> None:
     assert compiled[0]["saving_bytes"] == report["footprint_bytes"] - other["footprint_bytes"]
 
 
+@pytest.mark.with_one_jax
+def test_advice_for_a_mesh_is_compiled_for_what_a_device_holds(memprof: Command) -> None:
+    step = ("mlp", "--preset", "tiny", "-t", "fsdp", "--mesh", "fsdp=2", "--target", "h100-80gb", "--format", "json")
+    advised = memprof("advise", *step)
+    assert advised.returncode == 0, advised.stderr
+    answer = json.loads(advised.stdout)
+    device = json.loads(memprof("run", *step, "--no-save").stdout)
+    assert device["mesh"]["axes"] == {"fsdp": 2}
+    assert answer["footprint_bytes"] == device["footprint_bytes"]
+    assert any(each["is_compiled"] for each in answer["advice"])
+
+
 def test_there_is_nothing_to_verify_without_advice(in_process: Commands) -> None:
     refused = in_process("run", "mlp", "--verify")
     assert (refused.code, refused.asked) == (2, ())

@@ -78,6 +78,8 @@ def test_the_documentation_lists_every_hidden_option() -> None:
         (["run", "mlp", "--batch-size", "4"], "is set with --set batch_size=4"),
         (["run", "mlp", "--batch-size=4"], "is set with --set batch_size=4"),
         (["run", "mlp", "--trget", "l4"], "did you mean --target?"),
+        (["plan", "mlp", "--mesh", "8"], "no option --mesh: see `memprof plan --help`"),
+        (["advise", "mlp", "--hosts=2"], "no option --hosts: see `memprof advise --help`"),
         (["show", "--colour"], "see `memprof show --help`"),
         (["train.py"], "`memprof watch train.py`"),
         (["diff", "a.memprof", "b.memprof"], "`memprof show AFTER.memprof --diff BEFORE.memprof`"),
